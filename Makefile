@@ -1,0 +1,57 @@
+# `make demo` and `make test` need only Python 3.11 or newer and make; the first of them fills .venv.
+
+# The first of these that runs, is new enough and can make environments. A version that the
+# constraints were resolved for comes before whatever python3 is.
+PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3 python,$(shell \
+	$(p) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
+VENV ?= .venv
+OUT ?= out/demo
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test check bench install clean
+
+help:
+	@echo 'make demo    a first reproduction in minutes; the page is $(OUT)/index.html'
+	@echo 'make test    lint, types and all tests'
+	@echo 'make check   lint and types only'
+	@echo 'make bench   the speed of a sweep beside a PyTorch loop (installs PyTorch)'
+	@echo 'make clean   remove the environment and all caches; results in out/ stay'
+
+demo: $(VENV)/.installed
+	$(BIN)/bornbiased reproduce demo --scale laptop --out $(OUT)
+	@echo "The page: $(abspath $(OUT))/index.html"
+
+# Pytest comes last: its closing line is the last line printed.
+test: check
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-torch
+	$(BIN)/python -m benchmarks
+
+install: $(VENV)/.installed-dev
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo 'No Python 3.11 or newer with venv was found: install one, or say PYTHON=...' >&2; exit 2; }
+	@echo "Installing into $(VENV) (once; some minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-torch: $(VENV)/.installed
+	@$(PIP) --editable '.[torch]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

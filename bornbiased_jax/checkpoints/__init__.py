@@ -1,0 +1,20 @@
+"""Open a model wherever it lies, and write it where others can open it."""
+
+from bornbiased_jax.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints.digests import digest, tensor_digests
+from bornbiased_jax.checkpoints.export import export_hugging_face
+from bornbiased_jax.checkpoints.parity import parity
+from bornbiased_jax.checkpoints.reference import Reference, parse_ref
+from bornbiased_jax.checkpoints.smollm2 import find_smollm2
+
+__all__ = [
+    "Checkpoint",
+    "Reference",
+    "digest",
+    "export_hugging_face",
+    "find_smollm2",
+    "open_checkpoint",
+    "parity",
+    "parse_ref",
+    "tensor_digests",
+]

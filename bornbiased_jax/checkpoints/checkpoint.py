@@ -1,0 +1,158 @@
+"""A model opened from wherever it lies: its architecture, its weights and what identifies them."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.digests import combine, tensor_digests
+from bornbiased_jax.checkpoints.gguf_file import open_gguf
+from bornbiased_jax.checkpoints.huggingface import Opened, open_directory
+from bornbiased_jax.checkpoints.llama2c import open_llama2c
+from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
+from bornbiased_jax.checkpoints.streaming import Shardings
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, init, parameter_shapes, unflatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.tokenizers import load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """An opened model.
+
+    Attributes:
+        cfg: its architecture.
+        params: its weights, as :func:`bornbiased_jax.models.init` lays them out.
+        reference: what was asked for.
+        source_format: "birth", "run", "huggingface", "gguf" or "llama2.c".
+        description: one line for a reader.
+        files: the files that hold the weights; none for a birth.
+        tokenizer_files: where its tokenizer may be.
+        info: what else the source knows (a run: its seed and step).
+    """
+
+    cfg: ModelConfig
+    params: Params
+    reference: str
+    source_format: Kind
+    description: str
+    files: tuple[Path, ...] = ()
+    tokenizer_files: tuple[Path, ...] = ()
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that came with the weights, read when first asked for, or None.
+
+        Beside a llama2.c file any tokenizer may lie: it must have exactly as many pieces as the model.
+
+        Raises:
+            InputError: it is damaged, or has ids that the model does not know.
+        """
+        for path in self.tokenizer_files:
+            if self.source_format == "llama2.c":
+                try:
+                    found = load_tokenizer(path)
+                    if found.vocab_size == self.cfg.vocab_size:
+                        return found
+                except InputError:
+                    pass
+                continue
+            found = load_tokenizer(path)
+            if found.vocab_size > self.cfg.vocab_size:
+                raise InputError(
+                    f"the tokenizer {path} has {found.vocab_size} ids, its model only {self.cfg.vocab_size}: "
+                    "put the model's own tokenizer there"
+                )
+            return found
+        return None
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return tensor_digests(self.params)
+
+    def tensor_digests(self) -> dict[str, str]:
+        """SHA-256 of every tensor by path and layer; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
+        return dict(self._digests)
+
+    def digest(self) -> str:
+        """SHA-256 of all weights, independent of the file format and the order of the tensors in it."""
+        return combine(self._digests)
+
+
+def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Checkpoint:
+    """Open a model: a file, a directory, a run or a seed (:func:`parse_ref` says how each is written).
+
+    Weights stream tensor by tensor to where they belong; there is never a second copy of them all.
+
+    Args:
+        ref: what to open.
+        dtype: of the weights; float32 by default.
+        sharding: from a parameter's path ("blocks/mlp/up/kernel") to its ``jax.sharding.Sharding``; by
+            default everything goes to the default device.
+
+    Raises:
+        InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
+            sentence names the file and the remedy. Nothing is ever unpickled.
+    """
+    reference = parse_ref(ref)
+    info: dict[str, Any] = {}
+    if reference.kind == "birth":
+        opened = _birth(reference, dtype, sharding)
+    elif reference.kind == "run":
+        opened, info = _run(reference, dtype, sharding)
+    else:
+        opener = {"huggingface": open_directory, "gguf": open_gguf, "llama2.c": open_llama2c}[reference.kind]
+        assert reference.path is not None
+        opened = opener(reference.path, dtype=dtype, sharding=sharding)
+    return Checkpoint(
+        cfg=opened.cfg,
+        params=opened.params,
+        reference=str(ref),
+        source_format=reference.kind,
+        description=opened.description,
+        files=opened.files,
+        tokenizer_files=opened.tokenizer_files,
+        info=info,
+    )
+
+
+def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Opened:
+    assert reference.seed is not None and reference.cfg is not None
+    key = keys.init_key(keys.check_seed(reference.seed))
+    born = partial(init, reference.cfg)
+    if sharding is not None:
+        targets = unflatten({path: sharding(path) for path in flatten(parameter_shapes(reference.cfg))})
+        params = jax.jit(lambda key: born(key=key), out_shardings=targets)(key)
+    else:
+        params = born(key=key)
+    if dtype is not None:
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    return Opened(reference.cfg, params, f"birth of seed {reference.seed}", (), ())
+
+
+def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, dict[str, Any]]:
+    # pretrain/ stands above this folder: it opens checkpoints to start from, and is asked only for its own runs.
+    from bornbiased_jax.pretrain.checkpoints import restore_params
+
+    assert reference.path is not None
+    cfg, params, info = restore_params(reference.path, seed=reference.seed, step=reference.step)
+    flat = {}
+    for path, leaf in flatten(params).items():
+        leaf = jnp.asarray(leaf, jnp.dtype(dtype or jnp.float32))
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
+        flat[path] = leaf if sharding is None else jax.device_put(leaf, sharding(path))
+    where = ", ".join(f"{name} {info[name]}" for name in ("seed", "step") if name in info)
+    tokenizer_files = tuple(Path(info[name]) for name in ("tokenizer_file",) if info.get(name))
+    opened = Opened(cfg, unflatten(flat), f"run {reference.path}, {where}", (), tokenizer_files)
+    return opened, dict(info)

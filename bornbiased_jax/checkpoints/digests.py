@@ -1,0 +1,38 @@
+"""What makes two sets of weights the same: shape, type and every byte."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from bornbiased_jax.models import flatten
+from bornbiased_jax.models.parameters import Params
+
+
+def tensor_digests(params: Params) -> dict[str, str]:
+    """SHA-256 of every tensor by path; parameters of the blocks layer by layer ("blocks/mlp/up/kernel/3").
+
+    Hashed are the type, the shape and the bytes of the array in C order, so that equal digests mean equal
+    tensors, whatever file or device they came from. Layers that a descendant left frozen show as equal.
+    """
+    found = {}
+    for path, leaf in flatten(params).items():
+        array = np.asarray(leaf)
+        layers = {f"{path}/{index}": layer for index, layer in enumerate(array)}
+        for name, tensor in (layers if path.startswith("blocks/") else {path: array}).items():
+            hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
+            hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
+            found[name] = hasher.hexdigest()
+    return found
+
+
+def digest(params: Params) -> str:
+    """SHA-256 of all tensor digests with their paths, in the order of the paths."""
+    return combine(tensor_digests(params))
+
+
+def combine(digests: dict[str, str]) -> str:
+    """One digest of many, whatever order they come in."""
+    lines = "".join(f"{name} {value}\n" for name, value in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""A GGUF file of a Llama-family model; quantised tensors are dequantised one by one.
+
+Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llama.cpp's convert_hf_to_gguf.py,
+which interleaves query and key rows for the architecture "llama" and leaves them alone for qwen2 and qwen3.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from bornbiased_jax.checkpoints.huggingface import Opened
+from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
+from bornbiased_jax.checkpoints.streaming import Shardings, Source, load
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.rope import frequencies
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+# What the reader raises on files that are cut or damaged.
+_DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
+# Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
+_LLAMA3_FACTORS = (8.0, 32.0)
+ROPE_DIVISORS = "rope_freqs.weight"
+
+
+class _Metadata:
+    """The key-value pairs of a file, remembering which were asked for."""
+
+    def __init__(self, reader: gguf.GGUFReader, path: Path) -> None:
+        self.fields, self.path = reader.fields, path
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = ...) -> Any:
+        self.asked.add(name)
+        if name not in self.fields:
+            if default is ...:
+                raise InputError(f"{self.path} has no field {name!r}: fetch it again")
+            return default
+        value = self.fields[name].contents()
+        # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Opened:
+    """Load a GGUF file.
+
+    Raises:
+        InputError: it is damaged, of another family, split, or has a field, tensor or type that is not understood.
+    """
+    try:
+        reader = gguf.GGUFReader(path)
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+    except _DAMAGE as error:
+        raise InputError(f"{path} is truncated or no GGUF file ({error}): fetch it again") from error
+    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
+    metadata = _Metadata(reader, path)
+    architecture = metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(ARCHITECTURES)}")
+    biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
+
+    def read(name: str) -> np.ndarray:
+        tensor = tensors[name]
+        try:
+            found = gguf.dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            raise InputError(
+                f"tensor {name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "
+                "use a file with another quantisation"
+            ) from error
+        return found.reshape(shapes[name])
+
+    cfg = _config(metadata, architecture, shapes, biases)
+    if ROPE_DIVISORS in tensors:
+        cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
+    own_shapes = file_shapes(cfg, biases)
+    entries = gguf_entries(own_shapes, interleaved=architecture == "llama")
+    source = Source(str(path), shapes, read)
+    ignored = {ROPE_DIVISORS}.__contains__
+    params = load(cfg, source, entries, own_shapes, dtype=dtype, sharding=sharding, ignored=ignored)
+    return Opened(cfg, params, f"{architecture} model of GGUF file {path}", (path,), (path,))
+
+
+def _config(
+    metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int, ...]], biases: Biases
+) -> ModelConfig:
+    def get(name: str, default: Any = ...) -> Any:
+        return metadata.get(f"{architecture}.{name}", default)
+
+    path = metadata.path
+    if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
+        raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
+    heads, width = get("attention.head_count"), get("embedding_length")
+    if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
+        raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: both must be positive")
+    head_dim = get("attention.key_length", width // heads)
+    for name, wanted in {
+        "attention.value_length": head_dim,
+        "rope.dimension_count": head_dim,
+        "expert_count": 0,
+        "expert_used_count": 0,
+        "vocab_size": shapes["token_embd.weight"][0],
+    }.items():
+        value = get(name, wanted)
+        if value != wanted:
+            raise InputError(f"{path} has {architecture}.{name}={value!r}, but only {wanted!r} is supported")
+    scaling = get("rope.scaling.type", "none")
+    if scaling not in ("none", "linear"):
+        raise InputError(f"{path} has {architecture}.rope.scaling.type={scaling!r}, which is not none or linear")
+    # Files from before rope.scaling.type existed give the factor alone.
+    factor = get("rope.scale_linear", 1.0) if scaling == "none" else get("rope.scaling.factor")
+    metadata.asked.add(f"{architecture}.rope.scaling.original_context_length")
+    bias = biases.output or biases.mlp
+    fields = dict(
+        num_layers=get("block_count"),
+        num_heads=heads,
+        num_kv_heads=get("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        d_model=width,
+        d_ff=get("feed_forward_length"),
+        vocab_size=shapes["token_embd.weight"][0],
+        max_seq_len=get("context_length"),
+        norm="rmsnorm",
+        norm_eps=get("attention.layer_norm_rms_epsilon"),
+        activation="silu",
+        gated_mlp=True,
+        bias=bias,
+        qkv_bias=biases.qkv and not bias,
+        qk_norm=architecture == "qwen3",
+        tie_embeddings="output.weight" not in shapes,
+        rope_theta=get("rope.freq_base", 10_000.0),
+        rope_scaling="none" if factor == 1.0 else "linear",
+        rope_scaling_factor=factor,
+    )
+    for name in metadata.fields:
+        known = name in metadata.asked or name.startswith(("general.", "tokenizer.", "GGUF.", "quantize."))
+        if name == "split.count":
+            known = metadata.get(name) in (0, 1)
+        if not known and not name.startswith(("split.no", "split.tensors.count")):
+            raise InputError(f"{path} has a field {name!r} that is not understood: it may change what the model computes")
+    try:
+        return ModelConfig(**fields)
+    except InputError as error:
+        raise InputError(f"{path} describes no model that can be built: {error}") from error
+
+
+def _with_rope_divisors(cfg: ModelConfig, divisors: np.ndarray, path: Path) -> ModelConfig:
+    """The config whose RoPE scaling these divisors of the frequencies come from."""
+    plain = frequencies(cfg.replace(rope_scaling="none", rope_scaling_factor=1.0))
+    if cfg.rope_scaling == "none" and divisors.shape == plain.shape:
+        if np.all(divisors == 1.0):
+            return cfg
+        for factor in _LLAMA3_FACTORS:
+            scaled = cfg.replace(rope_scaling="llama3", rope_scaling_factor=factor)
+            if np.allclose(plain / frequencies(scaled), divisors, rtol=1e-5, atol=0.0):
+                return scaled
+    raise InputError(f"{path} scales RoPE by a table ({ROPE_DIVISORS}) other than Llama 3's: that is not supported")

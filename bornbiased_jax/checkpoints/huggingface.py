@@ -1,0 +1,145 @@
+"""A Hugging Face model directory: ``config.json`` and safetensors, in one file or several."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints.hf_config import Read, read_config
+from bornbiased_jax.checkpoints.layout import HUGGING_FACE, Entry, file_shapes, hugging_face_entries
+from bornbiased_jax.checkpoints.streaming import Shardings, Source, load
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.parameters import Params
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+HOW_TO_CONVERT = (
+    "is a pickle, which is never opened here because it can run code: convert it with transformers, "
+    "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
+)
+# Buffers that older versions of transformers wrote beside the weights; all follow from the configuration.
+_BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.pieces.json",
+    "tokenizer.bytes.json",
+    "tokenizer.model",
+    "spiece.model",
+    "*.tiktoken",
+    "vocab.json",
+)
+
+
+class Opened(NamedTuple):
+    """A loaded model and where it came from."""
+
+    cfg: ModelConfig
+    params: Params
+    description: str
+    files: tuple[Path, ...]
+    tokenizer_files: tuple[Path, ...]
+
+
+def open_directory(folder: Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Opened:
+    """Load a directory as ``save_pretrained`` writes it.
+
+    Raises:
+        InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
+            tensor is missing, unknown, of a wrong shape or not finite.
+    """
+    read = read_config(files.read_json(folder / "config.json"), str(folder / "config.json"))
+    paths = weight_files(folder)
+    source = open_safetensors(folder, paths)
+    shapes = file_shapes(read.cfg, read.biases)
+    entries = _as_named_in(source, read, hugging_face_entries(read.family, shapes))
+    ignored = _ignored(source, read, entries)
+    params = load(read.cfg, source, entries, shapes, dtype=dtype, sharding=sharding, ignored=ignored)
+    found = (sorted(folder.glob(pattern)) for pattern in _TOKENIZERS)
+    tokenizer_files = tuple(path for group in found for path in group)[:1]
+    return Opened(read.cfg, params, f"{read.family} model of {folder}", tuple(paths), tokenizer_files)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a directory.
+
+    Raises:
+        InputError: there are none, or the index names one that is not there.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        content = files.read_json(index)
+        table = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()) or not table:
+            raise InputError(f"{index} has no weight_map from tensors to files: fetch it again")
+        paths = [folder / Path(name).name for name in sorted(set(table.values()))]
+        for path in paths:
+            if not path.is_file():
+                raise InputError(f"{path} is missing, though {INDEX} names it: fetch that shard")
+        return paths
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    for pattern in PICKLES:
+        for path in sorted(folder.glob(pattern)):
+            raise InputError(f"{path} {HOW_TO_CONVERT}")
+    raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
+
+
+def open_safetensors(folder: Path, paths: list[Path]) -> Source:
+    """The tensors of all files, mapped into memory, none read yet.
+
+    Raises:
+        InputError: a file is truncated or no safetensors file, a name occurs twice, or a type is not a float.
+    """
+    handles: dict[str, Any] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        try:
+            handle = safe_open(path, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is truncated or no safetensors file ({error}): fetch it again") from error
+        for name in handle.keys():
+            if name in handles:
+                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
+            handles[name] = handle
+            shapes[name] = tuple(handle.get_slice(name).get_shape())
+
+    def read(name: str) -> np.ndarray:
+        kind = handles[name].get_slice(name).get_dtype()
+        if kind not in ("F32", "F16", "BF16"):
+            raise InputError(f"tensor {name} of {folder} is of type {kind}, not F32, F16 or BF16: save it as a float")
+        tensor: np.ndarray = handles[name].get_tensor(name)
+        return tensor
+
+    return Source(str(folder), shapes, read)
+
+
+def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry]:
+    """The entries under the names of this file: it may be saved without its head, and so without a prefix."""
+    embedding = HUGGING_FACE[read.family]["embed"].format(leaf="weight")
+    prefix = embedding.split(".")[0] + "."
+    if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
+        entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
+    if read.family == "gpt_neox" and "embed_out.weight" not in source.shapes:
+        # transformers calls the head lm_head in memory and has written either name.
+        rename = {"embed_out.weight": "lm_head.weight"}
+        entries = [entry._replace(name=rename.get(entry.name, entry.name)) for entry in entries]
+    return entries
+
+
+def _ignored(source: Source, read: Read, entries: list[Entry]) -> Any:
+    """Which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
+    copies = {"lm_head.weight", "embed_out.weight"} & set(source.shapes) if read.cfg.tie_embeddings else set()
+    embedding = next(entry.name for entry in entries if entry.paths == ("embed/embedding",))
+    for copy in copies:
+        if embedding in source.shapes and not np.array_equal(source.read(copy), source.read(embedding)):
+            raise InputError(
+                f"tensor {copy} of {source.where} differs from the embedding, though tie_word_embeddings is true: "
+                "set it to false in config.json if the model has a head of its own"
+            )
+    return lambda name: name in copies or _BUFFERS.fullmatch(name) is not None

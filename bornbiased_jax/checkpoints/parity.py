@@ -1,0 +1,85 @@
+"""Compare our logits with those of ``transformers`` on the same weights and tokens."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax.checkpoints.checkpoint import open_checkpoint
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply
+
+
+def parity(
+    folder: str | Path, *, num_sequences: int = 4, seq_len: int = 64, seed: int = 0
+) -> dict[str, int | float | str]:
+    """The differences between two implementations of a Hugging Face directory, in float32 on random tokens.
+
+    Args:
+        folder: the directory.
+        num_sequences: how many sequences of uniformly random tokens.
+        seq_len: their length; no longer than the model allows.
+        seed: of the tokens.
+
+    Returns:
+        ``max_abs_error`` and ``mean_abs_error`` of the logits, ``logit_std`` to compare them with,
+        ``top1_agreement`` (share of positions with the same favourite), ``num_tokens``, ``seq_len`` and
+        the versions that were compared.
+
+    Raises:
+        InputError: not such a directory, or transformers or torch is not installed.
+    """
+    folder = Path(folder)
+    if parse_ref(folder).kind != "huggingface":
+        raise InputError(f"{folder} is no Hugging Face directory: parity compares with transformers, so name one")
+    checkpoint = open_checkpoint(folder)
+    cfg = checkpoint.cfg
+    length = min(seq_len, cfg.max_seq_len)
+    tokens_BT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (num_sequences, length), dtype=np.int32)
+    theirs_BTV, versions = transformers_logits(folder, tokens_BT)
+    forward = jax.jit(functools.partial(apply, cfg))
+    # One sequence at a time: vocabularies are large.
+    errors, same = [], []
+    for tokens_T, theirs_TV in zip(tokens_BT, theirs_BTV, strict=True):
+        ours_TV = np.asarray(forward(checkpoint.params, tokens_T[None]).logits_BTV)[0]
+        errors.append(np.abs(ours_TV.astype(np.float64) - theirs_TV))
+        same.append(np.argmax(ours_TV, -1) == np.argmax(theirs_TV, -1))
+    return {
+        "max_abs_error": float(np.max(errors)),
+        "mean_abs_error": float(np.mean(errors)),
+        "logit_std": float(np.std(theirs_BTV)),
+        "top1_agreement": float(np.mean(same)),
+        "num_tokens": int(tokens_BT.size),
+        "seq_len": length,
+        **versions,
+    }
+
+
+def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:
+    """Logits [B, T, V] of transformers in float32, and the versions of transformers and torch.
+
+    Raises:
+        InputError: one of the two is not installed, or transformers cannot open the directory.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise InputError(f"parity needs {error.name}: pip install 'bornbiased-jax[torch]'") from error
+    try:
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"transformers cannot open {folder}: {error}") from error
+    with torch.no_grad():
+        logits = [
+            model.eval()(torch.from_numpy(tokens_T[None].astype(np.int64)), use_cache=False).logits[0].numpy()
+            for tokens_T in tokens_BT
+        ]
+    return np.stack(logits), {"transformers": transformers.__version__, "torch": torch.__version__}

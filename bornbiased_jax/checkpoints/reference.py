@@ -1,0 +1,104 @@
+"""What a user may write where a checkpoint is asked for."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT
+from bornbiased_jax.config import ModelConfig, parse_setting, preset
+from bornbiased_jax.errors import InputError
+
+Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
+FORMS = (
+    "name a Hugging Face directory, a .gguf file, a llama2.c .bin, a pretraining run (RUN@seed=42,step=1000), "
+    "or a birth (seed:42@llama-nano)"
+)
+
+
+class Reference(NamedTuple):
+    """One checkpoint, not yet opened. ``seed`` and ``step`` are those of a birth or a run, None for its default."""
+
+    kind: Kind
+    path: Path | None = None
+    seed: int | None = None
+    step: int | None = None
+    cfg: ModelConfig | None = None
+
+
+def parse_ref(text: str | Path) -> Reference:
+    """Tell what kind of checkpoint a text means, looking at what lies there.
+
+    Known are: a Hugging Face directory, a ``.gguf`` file, a llama2.c ``.bin``, a pretraining run
+    ``RUN[@seed=42,step=1000]``, and a birth ``seed:42@llama-nano[,field=value,…]``.
+
+    Raises:
+        InputError: none of these, or nothing is there.
+    """
+    text = str(text)
+    if text.startswith("seed:"):
+        return _birth(text)
+    path = Path(text).expanduser()
+    options: dict[str, int] = {}
+    if not path.exists() and "@" in text:
+        before, _, after = text.rpartition("@")
+        if Path(before).expanduser().exists():
+            path, options = Path(before).expanduser(), _options(text, after)
+    if not path.exists():
+        raise InputError(f"{text} does not exist: {FORMS}")
+    kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
+    if options and kind != "run":
+        raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out the part after @")
+    return Reference(kind, path, **options)
+
+
+def _birth(text: str) -> Reference:
+    match = re.fullmatch(r"seed:(\d+)@([^,]+)((?:,[^,=]+=[^,]+)*)", text)
+    if match is None:
+        raise InputError(f"{text!r} is not of the form seed:42@llama-nano or seed:42@llama-nano,d_model=64")
+    settings = dict(parse_setting(part) for part in match[3].split(",")[1:])
+    return Reference("birth", seed=int(match[1]), cfg=preset(match[2], **settings))
+
+
+def _options(text: str, after: str) -> dict[str, int]:
+    found: dict[str, Any] = {}
+    for part in after.split(","):
+        name, _, value = part.partition("=")
+        if name not in ("seed", "step") or not value.isdecimal() or name in found:
+            raise InputError(f"{text!r} is not of the form RUN@seed=42,step=1000 (either may be left out)")
+        found[name] = int(value)
+    return found
+
+
+def _kind_of_directory(path: Path) -> Kind:
+    config = path / "config.json"
+    if config.is_file():
+        content = files.read_json(config)
+        if isinstance(content, dict) and "model_type" in content:
+            return "huggingface"
+    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
+    return "huggingface" if any(True for pattern in weights for _ in path.glob(pattern)) else "run"
+
+
+def _kind_of_file(path: Path) -> Kind:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(16)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if head[:4] == b"GGUF":
+        return "gguf"
+    # The first two bytes of a pickle are also those of llama2.c's width 640, but then the third is zero.
+    pickled = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[2:3] != b"\x00"
+    if pickled or zipfile.is_zipfile(path):
+        raise InputError(f"{path} {HOW_TO_CONVERT}")
+    if path.suffix == ".gguf":
+        raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: fetch it again")
+    if path.suffix == ".safetensors":
+        raise InputError(f"{path} has weights without their configuration: name the folder, with its config.json")
+    if path.suffix == ".bin":
+        return "llama2.c"
+    raise InputError(f"{path} is no checkpoint of a known kind: {FORMS}")

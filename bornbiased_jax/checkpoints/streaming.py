@@ -1,0 +1,155 @@
+"""Weights from a file to arrays, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.checkpoints.layout import Entry, Shapes, shape_in_file, unpack
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, parameter_shapes, unflatten
+from bornbiased_jax.models.parameters import Params
+
+Shardings = Callable[[str], Any]
+"""From the path of a parameter ("blocks/mlp/up/kernel") to its ``jax.sharding.Sharding``, or None."""
+Region = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file (or several) of named tensors.
+
+    Attributes:
+        where: what to call it in an error.
+        shapes: of every tensor, as the file lays it out.
+        read: one tensor by name, in whatever float type the file has.
+    """
+
+    where: str
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], np.ndarray]
+
+
+def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool]) -> None:
+    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that nobody asked for.
+
+    Raises:
+        InputError: naming the tensor.
+    """
+    for entry in entries:
+        if entry.name not in source.shapes:
+            raise InputError(f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again")
+        found, wanted = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
+        if found != wanted:
+            raise InputError(
+                f"tensor {entry.name} of {source.where} has shape {list(found)}, but its configuration asks for "
+                f"{list(wanted)}: the weights and the configuration are of different models"
+            )
+    known = {entry.name for entry in entries}
+    extra = sorted(name for name in source.shapes if name not in known and not ignored(name))
+    if extra:
+        more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
+        raise InputError(
+            f"{source.where} has a tensor {extra[0]}{more} that an architecture of its configuration does not: "
+            "it is a model of another kind"
+        )
+
+
+def load(
+    cfg: ModelConfig,
+    source: Source,
+    entries: list[Entry],
+    shapes: Shapes,
+    *,
+    dtype: Any = None,
+    sharding: Shardings | None = None,
+    ignored: Callable[[str], bool] = lambda name: False,
+) -> Params:
+    """The parameters of a file, each stacked over layers and put where its sharding says before the next is read.
+
+    Beyond the result itself, at most one parameter and one tensor of the file are in host memory. Where
+    parameters are sharded, a host holds only the parts that its own devices need.
+
+    Args:
+        cfg: the architecture.
+        source: the file.
+        entries: what lies where in it.
+        shapes: of the parameters that the file holds. Biases of the config that it lacks become zero.
+        dtype: of the result; float32 by default.
+        sharding: where each parameter goes; by default the default device.
+        ignored: tensors of the file that are known to be no parameters.
+
+    Raises:
+        InputError: a tensor is missing, unknown, of a wrong shape, or holds NaN or infinity.
+    """
+    check_entries(source, entries, shapes, ignored)
+    dtype = jnp.dtype(dtype or jnp.float32)
+    pieces: dict[str, list[tuple[Entry, int]]] = {}
+    for entry in entries:
+        for index, path in enumerate(entry.paths):
+            pieces.setdefault(path, []).append((entry, index))
+    flat = {}
+    for path, leaf in flatten(parameter_shapes(cfg)).items():
+        target = sharding(path) if sharding is not None else None
+        flat[path] = _leaf(cfg, source, pieces.get(path, []), tuple(leaf.shape), dtype, target)
+    return unflatten(flat)
+
+
+def _leaf(
+    cfg: ModelConfig,
+    source: Source,
+    pieces: list[tuple[Entry, int]],
+    shape: tuple[int, ...],
+    dtype: Any,
+    target: Any,
+) -> jax.Array:
+    whole: Region = tuple((0, size) for size in shape)
+    places = {None: whole} if target is None else _regions(target, shape)
+    buffers = {region: np.zeros([stop - start for start, stop in region], dtype) for region in places.values()}
+    for entry, index in pieces:
+        wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
+        if not wanted:
+            continue
+        tensor = unpack(entry, cfg, _finite(source, entry.name, dtype))[index]
+        for region, buffer in wanted.items():
+            part = tuple(slice(*ends) for ends in region)
+            if entry.layer is None:
+                buffer[...] = tensor[part]
+            else:
+                buffer[entry.layer - part[0].start] = tensor[part[1:]]
+    if target is None:
+        return jax.device_put(buffers[whole])
+    parts = [jax.device_put(buffers[region], device) for device, region in places.items()]
+    return jax.make_array_from_single_device_arrays(shape, target, parts)
+
+
+def _touches(region: Region, layer: int | None) -> bool:
+    return layer is None or region[0][0] <= layer < region[0][1]
+
+
+def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
+    """Which part of an array each device of this process holds."""
+    indices = target.addressable_devices_indices_map(shape)
+    return {
+        device: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        for device, index in indices.items()
+    }
+
+
+def _finite(source: Source, name: str, dtype: Any) -> np.ndarray:
+    tensor = source.read(name)
+    # A sum is finite only if every term is, and is found without an array of flags; one that overflows
+    # is looked at term by term.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(tensor, dtype=np.float32)
+    if not np.isfinite(total) and not np.all(np.isfinite(tensor.astype(np.float32))):
+        raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: fetch or train it again")
+    if dtype == np.float16 and np.max(np.abs(tensor), initial=0) > np.finfo(np.float16).max:
+        raise InputError(f"tensor {name} of {source.where} does not fit in float16: choose another dtype")
+    return tensor

@@ -1,0 +1,47 @@
+"""``bornbiased models``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.config import FIELDS, PRESETS
+
+
+@click.command("models")
+@options.json_option
+def list_models(json_file: str | None) -> None:
+    """List presets, their fields and parameter counts.
+
+    \b
+    Example:
+      bornbiased models
+      bornbiased models --json models.json
+    """
+    options.prepare_json(json_file)
+    from bornbiased_jax.models import count_parameters, parameter_shapes
+
+    described: dict[str, dict[str, Any]] = {
+        name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": cfg.to_dict()}
+        for name, cfg in PRESETS.items()
+    }
+    options.write_result(json_file, {"models": described, "fields": list(FIELDS)})
+    rows = [
+        [
+            name,
+            f"{described[name]['num_parameters']:,}",
+            cfg.num_layers,
+            cfg.d_model,
+            f"{cfg.num_heads}/{cfg.num_kv_heads}",
+            cfg.d_ff,
+            cfg.vocab_size,
+            cfg.norm,
+            f"{cfg.activation}{' gated' if cfg.gated_mlp else ''}",
+            cfg.positions,
+        ]
+        for name, cfg in PRESETS.items()
+    ]
+    columns = ["preset", "parameters", "layers", "d_model", "heads/kv", "d_ff", "vocab", "norm", "MLP", "positions"]
+    options.print_table("Presets", columns, rows, to_stderr=json_file == "-")

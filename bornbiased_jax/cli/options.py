@@ -1,0 +1,148 @@
+"""Options and argument forms that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from bornbiased_jax import files
+from bornbiased_jax.config import ModelConfig, parse_setting, preset
+from bornbiased_jax.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_SEEDS = 1_000_000
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from "0:64" (64 is left out), "42,43" or a mixture "0:4,42".
+
+    Raises:
+        InputError: not of that form, an empty range, or no seed at all.
+    """
+    seeds: list[int] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, colon, last = part.partition(":")
+        try:
+            found = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+        except ValueError as error:
+            raise InputError(f"--seeds {text!r} is not of the form 0:64 or 42,43") from error
+        if not found:
+            raise InputError(f"--seeds {text!r}: the range {part} is empty, its end is left out")
+        if len(found) > MAX_SEEDS:
+            raise InputError(f"--seeds {text!r}: more than {MAX_SEEDS} seeds in one call")
+        seeds.extend(found)
+    if not seeds:
+        raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
+    return seeds
+
+
+def parse_integers(text: str, option: str) -> list[int]:
+    """Positive integers separated by commas.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} {text!r} is not a list of integers such as 64,256") from error
+    for number in numbers:
+        if number < 1:
+            raise InputError(f"{option} {number} is not at least 1")
+    return numbers
+
+
+def model_config(name: str | None, settings: tuple[str, ...]) -> ModelConfig:
+    """The configuration of --model and --set.
+
+    Raises:
+        InputError: no model, an unknown one, or a bad setting.
+    """
+    if name is None:
+        raise InputError("no model: give --model PRESET (bornbiased models lists them)")
+    return preset(name, **dict(parse_setting(setting) for setting in settings))
+
+
+def model_options(function: F) -> F:
+    """--model and --set."""
+    function = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Change one field of the model; repeat for more.",
+    )(function)
+    return click.option("--model", "model", metavar="PRESET", help="A preset of `bornbiased models`.")(function)
+
+
+def json_option(function: F) -> F:
+    """--json FILE, "-" for standard output."""
+    return click.option(
+        "--json", "json_file", metavar="FILE", help="Write one JSON object here; - for standard output."
+    )(function)
+
+
+def common_options(function: F) -> F:
+    """--quiet, --mesh and the options of multi-process runs."""
+    for option in (
+        click.option("--process-id", type=int, help="Rank of this process, from 0."),
+        click.option("--num-processes", type=int, help="How many processes run this same command."),
+        click.option("--coordinator", metavar="HOST:PORT", help="Address of process 0."),
+        click.option("--mesh", "mesh", metavar="AXIS=N,…", help="Devices by axis, as in seed=2,data=4."),
+        click.option("--quiet", is_flag=True, help="No progress display."),
+    ):
+        function = option(function)
+    return function
+
+
+def start(
+    *,
+    quiet: bool = False,
+    mesh: str | None = None,
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+) -> Any:
+    """Apply the common options; returns the mesh, or None."""
+    from bornbiased_jax import parallel, progress
+
+    progress.set_quiet(quiet)
+    if any(option is not None for option in (coordinator, num_processes, process_id)):
+        parallel.initialise_distributed(coordinator, num_processes, process_id)
+    return parallel.parse_mesh(mesh) if mesh else None
+
+
+def prepare_json(json_file: str | None) -> None:
+    """Fail before the work rather than after it when the output cannot be written."""
+    if json_file and json_file != "-":
+        files.check_writable(Path(json_file))
+
+
+def write_result(json_file: str | None, value: dict[str, Any]) -> None:
+    """Write the JSON object where --json says."""
+    if json_file == "-":
+        json.dump(value, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    elif json_file:
+        files.write_json(json_file, value)
+
+
+def print_table(title: str, columns: list[str], rows: list[list[Any]], *, to_stderr: bool = False) -> None:
+    """A table for people; on standard error when standard output carries JSON."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(stderr=to_stderr, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(stderr=to_stderr, width=max(120, console.width))
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row])
+    console.print(table)

@@ -1,0 +1,161 @@
+"""``bornbiased probe preference`` and ``bornbiased probe contraction``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("probe")
+def probe() -> None:
+    """Measure what a transformer prefers before anybody has trained it."""
+
+
+def _probe_options(function: F) -> F:
+    for option in (
+        click.option("--batch-size", type=int, help="Sequences in a batch; chosen by size unless given."),
+        click.option("--mode", type=click.Choice(["auto", "vmap", "map"]), default="auto", show_default=True),
+        click.option("--chunk", type=int, help="Seeds held in memory together; chosen by memory unless given."),
+        click.option("--resume", metavar="DIR", help="Keep finished seeds here, so that a killed call goes on."),
+        click.option("--input-seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
+        click.option(
+            "--embedding-seed", type=int, default=0, show_default=True, help="Seed of the fixed embeddings."
+        ),
+        click.option(
+            "--fix-embeddings/--no-fix-embeddings",
+            default=True,
+            show_default=True,
+            help="Share embeddings and head between seeds (Appendix B.2).",
+        ),
+        click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: byte, bpe:4096 or a file."),
+        click.option(
+            "--inputs",
+            "input_spec",
+            default="tokens",
+            show_default=True,
+            metavar="KIND",
+            help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
+        ),
+        click.option("--num-inputs", type=int, required=True, metavar="N", help="Sequences to probe with."),
+        click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
+        click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
+        click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
+    ):
+        function = option(function)
+    return options.model_options(options.json_option(options.common_options(function)))
+
+
+@probe.command("preference")
+@_probe_options
+def preference_command(**arguments: Any) -> None:
+    """Which token each seed predicts most often, and how improbable that is (Table 1, Figure 1).
+
+    \b
+    Example:
+      bornbiased probe preference --model gpt2-tiny --seeds 42,43 --seq-len 64,256 --num-inputs 2000
+    """
+    records = _run(arguments, intra=False)
+    flat = [_flat(record, record["preference"]) for record in records]
+    _emit(
+        arguments["json_file"],
+        flat,
+        "Favourite tokens",
+        ["seed", "seq_len", "top1_id", "top1_count", "top1_share", "ratio_to_uniform", "log10_p"],
+    )
+
+
+@probe.command("contraction")
+@_probe_options
+def contraction_command(**arguments: Any) -> None:
+    """How alike the last-token states of different sequences are, layer by layer (Figure 2, Table 2).
+
+    \b
+    Example:
+      bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000
+    """
+    records = _run(arguments, intra=True)
+    flat = [_flat(record, record["contraction"]) for record in records]
+    for row in flat:
+        row["inter_cosine_last_block"] = row["inter_cosine_by_layer"][-1]
+        row["intra_cosine_last_block"] = row["intra_cosine_by_layer"][-1]
+    columns = ["inter_cosine_last_block", "inter_cosine_final", "intra_cosine_last_block", "log10_p"]
+    _emit(arguments["json_file"], flat, "Contraction", ["seed", "seq_len", *columns])
+
+
+def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
+    return {**shared, **part}
+
+
+def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
+    from pathlib import Path
+
+    from bornbiased_jax import progress
+    from bornbiased_jax.inputs import parse_inputs
+    from bornbiased_jax.probes.run import given, newborn
+    from bornbiased_jax.probes.run import probe as run_probe
+
+    options.prepare_json(arguments["json_file"])
+    common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
+    mesh = options.start(**{name: arguments[name] for name in common})
+    seeds = options.parse_seeds(arguments["seeds"])
+    lengths = options.parse_integers(arguments["seq_len"], "--seq-len")
+    tokenizer: Any = arguments["tokenizer"]
+    if arguments["checkpoint"]:
+        if arguments["model"] or arguments["settings"]:
+            raise InputError("--checkpoint and --model exclude each other: give one of them")
+        from bornbiased_jax.checkpoints import open_checkpoint
+
+        checkpoint = open_checkpoint(arguments["checkpoint"])
+        subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest())
+        tokenizer = tokenizer or checkpoint.tokenizer
+        seeds = seeds[:1]
+    else:
+        cfg = options.model_config(arguments["model"], arguments["settings"])
+        fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
+        subject = newborn(cfg, fixed_embedding_seed=fixed)
+    records = []
+    for seq_len in lengths:
+        inputs = parse_inputs(
+            arguments["input_spec"],
+            num_inputs=arguments["num_inputs"],
+            seq_len=seq_len,
+            cfg=subject.cfg,
+            seed=arguments["input_seed"],
+            tokenizer=tokenizer,
+        )
+        total = len(set(seeds)) * inputs.num_inputs
+        label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
+        resume = arguments["resume"]
+        with progress.bar(total, label, unit="sequences") as advance:
+            found = run_probe(
+                subject,
+                seeds,
+                inputs,
+                intra=intra,
+                batch_size=arguments["batch_size"],
+                mode=arguments["mode"],
+                chunk=arguments["chunk"],
+                mesh=mesh,
+                advance=advance,
+                resume=Path(resume) / f"T{seq_len}" if resume else None,
+            )
+            records.extend({**record, "inputs": inputs.describe()} for record in found)
+    return records
+
+
+def _emit(json_file: str | None, rows: list[dict[str, Any]], title: str, columns: list[str]) -> None:
+    from bornbiased_jax.record import provenance
+
+    seeds = sorted({row["seed"] for row in rows})
+    value = {"records": rows, "provenance": provenance(seeds=seeds)}
+    options.write_result(json_file, value)
+    table = [[row[column] for column in columns] for row in rows]
+    options.print_table(title, columns, table, to_stderr=json_file == "-")

@@ -1,0 +1,273 @@
+"""The one model configuration: a frozen, validated, serialisable record of an architecture."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from bornbiased_jax.errors import InputError
+
+Norm = Literal["layernorm", "rmsnorm", "none"]
+NormPosition = Literal["pre", "post"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
+Positions = Literal["rope", "learned", "none"]
+Init = Literal["gpt2-scaled", "normal-0.02"]
+RopeScaling = Literal["none", "linear", "llama3"]
+QKNormScope = Literal["head", "projection"]
+PositionalScale = Literal["none", "amplify", "attenuate"]
+OutputGate = Literal["none", "headwise", "elementwise"]
+SinkLogit = Literal["none", "zero", "learned"]
+AttentionKernel = Literal["softmax", "sigmoid"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """An architecture of decoder-only transformer. Every field can be set from the command line.
+
+    Sizes are counts, not units. ``num_kv_heads`` and ``head_dim`` given as ``None`` are filled in
+    (``num_heads`` and ``d_model / num_heads``), so a constructed config never holds ``None`` there.
+
+    The defaults are the RoPE-enhanced GPT-2 block of "Transformers Are Born Biased" (Appendix B.1).
+
+    Raises:
+        InputError: a field is out of range, or two fields contradict each other.
+    """
+
+    # Sizes.
+    num_layers: int = 4
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    d_model: int = 128
+    d_ff: int = 512
+    vocab_size: int = 4096
+    max_seq_len: int = 1024
+    # Block.
+    norm: Norm = "layernorm"
+    norm_eps: float = 1e-5
+    norm_position: NormPosition = "pre"
+    activation: Activation = "gelu"
+    gated_mlp: bool = False
+    residual: bool = True
+    parallel_residual: bool = False
+    attention: bool = True
+    mlp: bool = True
+    # Linear layers.
+    bias: bool = False
+    qkv_bias: bool = False
+    tie_embeddings: bool = True
+    # Positions.
+    positions: Positions = "rope"
+    rope_theta: float = 10_000.0
+    rotary_fraction: float = 1.0
+    rope_scaling: RopeScaling = "none"
+    rope_scaling_factor: float = 1.0
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_original_max_seq_len: int = 8192
+    # Attention.
+    qk_norm: bool = False
+    qk_norm_scope: QKNormScope = "head"
+    window: int | None = None
+    attention_kernel: AttentionKernel = "softmax"
+    sink_logit: SinkLogit = "none"
+    positional_scale: PositionalScale = "none"
+    head_norm: bool = False
+    output_gate: OutputGate = "none"
+    # Birth.
+    init: Init = "gpt2-scaled"
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name)))
+        if self.head_dim is None:
+            if self.d_model % self.num_heads:
+                raise InputError(
+                    f"num_heads={self.num_heads} does not divide d_model={self.d_model}: "
+                    "choose a divisor, or set head_dim"
+                )
+            object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+        if self.num_kv_heads is None:
+            object.__setattr__(self, "num_kv_heads", self.num_heads)
+        self._check_consistency()
+
+    def _check_consistency(self) -> None:
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}: "
+                "choose a divisor"
+            )
+        if not self.attention and not self.mlp:
+            raise InputError("attention=false and mlp=false leave no block: keep one of them")
+        if self.positions == "rope" and self.attention and self.rotary_dim % 2:
+            raise InputError(
+                f"RoPE rotates pairs, but head_dim={self.head_dim} × rotary_fraction="
+                f"{self.rotary_fraction} gives {self.rotary_dim} dimensions: make it even"
+            )
+        if self.parallel_residual and not self.residual:
+            raise InputError("parallel_residual=true needs residual=true")
+        if self.parallel_residual and not (self.attention and self.mlp):
+            raise InputError("parallel_residual=true needs both attention=true and mlp=true")
+        if self.attention_kernel == "sigmoid" and self.sink_logit != "none":
+            raise InputError("sink_logit is an extra logit of a softmax: set attention_kernel=softmax")
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads G, never None."""
+        assert self.num_kv_heads is not None
+        return self.num_kv_heads
+
+    @property
+    def key_dim(self) -> int:
+        """Width K of one head, never None."""
+        assert self.head_dim is not None
+        return self.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many of a head's K dimensions RoPE rotates (partial rotary rotates the first ones)."""
+        return int(self.key_dim * self.rotary_fraction)
+
+    @property
+    def embedding_std(self) -> float:
+        """Standard deviation of the token embedding at birth (Appendix B.1: 0.02)."""
+        return 0.02
+
+    def replace(self, **changes: Any) -> ModelConfig:
+        """A copy with some fields changed. Derived sizes follow, unless given explicitly here."""
+        _refuse_unknown(changes)
+        derived: dict[str, None] = {}
+        if "num_heads" in changes and "num_kv_heads" not in changes and self.num_kv_heads == self.num_heads:
+            derived["num_kv_heads"] = None
+        sized = "num_heads" in changes or "d_model" in changes
+        if sized and "head_dim" not in changes and self.head_dim == self.d_model / self.num_heads:
+            derived["head_dim"] = None
+        return dataclasses.replace(self, **{**derived, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON-ready values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+        """The inverse of :meth:`to_dict`. Unknown fields are refused by name."""
+        _refuse_unknown(values)
+        return cls(**values)
+
+
+_TYPES = typing.get_type_hints(ModelConfig)
+FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(ModelConfig))
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
+            raise InputError(f"unknown model field {name!r}: {hint}")
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value with its type and range checked; integers given as whole floats are accepted."""
+    kind = _TYPES[name]
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    if choices:
+        if value not in choices:
+            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
+        return value
+    optional = type(None) in typing.get_args(kind)
+    if value is None:
+        if optional:
+            return None
+        raise InputError(f"{name} needs a value, not null")
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise InputError(f"{name}={value!r} is not true or false")
+        return value
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InputError(f"{name}={value!r} is not a finite number")
+        return _in_range(name, float(value))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
+        raise InputError(f"{name}={value!r} is not an integer of at least 1")
+    return int(value)
+
+
+def _in_range(name: str, value: float) -> float:
+    if name == "rotary_fraction" and not 0.0 <= value <= 1.0:
+        raise InputError(f"rotary_fraction={value} is outside 0 to 1")
+    if name == "norm_eps" and value < 0.0:
+        raise InputError(f"norm_eps={value} is negative")
+    if name not in ("rotary_fraction", "norm_eps") and value <= 0.0:
+        raise InputError(f"{name}={value} is not positive")
+    return value
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """One ``field=value`` of the command line: the value is JSON where it parses, else a string."""
+    name, separator, raw = text.partition("=")
+    if not separator:
+        raise InputError(f"--set {text!r} is not of the form field=value")
+    _refuse_unknown([name])
+    if raw in ("None", "null"):
+        return name, None
+    if typing.get_origin(_TYPES[name]) is Literal:
+        return name, raw
+    try:
+        return name, json.loads(raw.lower() if raw in ("True", "False") else raw)
+    except json.JSONDecodeError:
+        return name, raw
+
+
+_LLAMA = dict(norm="rmsnorm", activation="silu", gated_mlp=True, tie_embeddings=False)
+_QWEN2 = dict(**_LLAMA, qkv_bias=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_QWEN3 = dict(**_LLAMA, qk_norm=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_NEOX = dict(bias=True, parallel_residual=True, rotary_fraction=0.25, tie_embeddings=False)
+_OLMO2 = dict(
+    **_LLAMA, norm_position="post", qk_norm=True, qk_norm_scope="projection", norm_eps=1e-6, rope_theta=500_000.0
+)
+_NANO = dict(num_layers=12, num_heads=12, d_model=768)
+_TINY = dict(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
+
+PRESETS: dict[str, ModelConfig] = {
+    # "RoPE-enhanced Nano GPT-2 (12L, 12H, 768d)" of Table 1(a); the vocabulary is the one that its
+    # printed p-values agree with.
+    "gpt2-nano": ModelConfig(**_NANO, d_ff=3072, vocab_size=50_304, bias=True),
+    # "Nano LLaMA-2": Table 13.
+    "llama-nano": ModelConfig(**_NANO, **_LLAMA, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    # "Qwen-style" models of Appendix B.3.3 at the same size; the paper prints no sizes for them.
+    "qwen-nano": ModelConfig(**_NANO, **_QWEN2, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    "qwen3-nano": ModelConfig(**_NANO, **_QWEN3, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    # "RoPE-enhanced 1.2B GPT-2 (24L, 32H, 2048d)" of Table 1(c).
+    "gpt2-1.2b": ModelConfig(
+        num_layers=24, num_heads=32, d_model=2048, d_ff=8192, vocab_size=50_304, bias=True
+    ),
+    # GPT-2 small as released: learned positions, tanh-approximated GELU.
+    "gpt2-small": ModelConfig(
+        **_NANO, d_ff=3072, vocab_size=50_257, bias=True, positions="learned", activation="gelu_tanh"
+    ),
+    "gpt2-tiny": ModelConfig(**_TINY, d_ff=512, bias=True),
+    "llama-tiny": ModelConfig(**_TINY, **_LLAMA, d_ff=352),
+    "qwen-tiny": ModelConfig(**_TINY, **_QWEN2, num_kv_heads=2, d_ff=352),
+    "qwen3-tiny": ModelConfig(**_TINY, **_QWEN3, num_kv_heads=2, d_ff=352),
+    "neox-tiny": ModelConfig(**_TINY, **_NEOX, d_ff=512),
+    "olmo2-tiny": ModelConfig(**_TINY, **_OLMO2, d_ff=352),
+}
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """A named configuration, with fields changed.
+
+    Raises:
+        InputError: no such preset (the nearest name is suggested), or a bad field.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}"
+        raise InputError(f"unknown model {name!r}: {hint}")
+    return PRESETS[name].replace(**changes)

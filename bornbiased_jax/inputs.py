@@ -1,0 +1,340 @@
+"""Probe inputs: N sequences of T token ids or vectors, known by one digest.
+
+Random sequences are never stored: sequence n depends on (seed, n) alone, so any batch of any size, in any
+order, can be generated when it is needed, inside or outside of a compiled function.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, tokenizer_for
+
+Kind = Literal["tokens", "gaussian", "text"]
+Windows = Literal["consecutive", "random"]
+_CHUNK_TOKENS = 1 << 20
+# Characters after which a text without separators counts as another document (and gets an end of document).
+_LONGEST_DOCUMENT = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """N probe inputs of length T. Make them with the functions of this module.
+
+    Attributes:
+        kind: "tokens" (uniform random ids), "gaussian" (vectors) or "text".
+        num_inputs: N.
+        seq_len: T.
+        vocab_size: ids are below this; None for vectors.
+        d_model: width D of the vectors; None for ids.
+        seed: of the stream "inputs"; None where nothing is random.
+        tokens_NT: the ids of text, int32.
+        source: where text comes from, JSON-ready.
+    """
+
+    kind: Kind
+    num_inputs: int
+    seq_len: int
+    vocab_size: int | None = None
+    d_model: int | None = None
+    seed: int | None = None
+    tokens_NT: np.ndarray | None = field(default=None, repr=False)
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def generate(self, indices: Any) -> Any:
+        """The sequences with these indices (0 to N − 1, integers [B], possibly traced).
+
+        Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], which the user multiplies by
+        the standard deviation of the model's embedding and shifts by its mean.
+        """
+        if self.tokens_NT is not None:
+            traced = isinstance(indices, jax.core.Tracer)
+            return jnp.asarray(self.tokens_NT)[indices] if traced else self.tokens_NT[np.asarray(indices)]
+        assert self.seed is not None
+        key = keys.stream_key(self.seed, "inputs")
+        at_B = jnp.asarray(indices).astype(jnp.uint32)
+        if self.kind == "gaussian":
+            assert self.d_model is not None
+            return _vectors(key, at_B, self.seq_len, self.d_model)
+        assert self.vocab_size is not None
+        return _tokens(key, at_B, self.seq_len, self.vocab_size)
+
+    def batch(self, start: int, stop: int) -> np.ndarray:
+        """Sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
+
+        Raises:
+            InputError: the range is empty or leaves 0 to N.
+        """
+        if not 0 <= start < stop <= self.num_inputs:
+            raise InputError(f"inputs {start} to {stop} are not within the {self.num_inputs} there are")
+        return np.asarray(self.generate(np.arange(start, stop)))
+
+    def last_tokens(self) -> np.ndarray | None:
+        """The last id of each sequence, int32 [N]; None for vectors."""
+        if self.kind == "gaussian":
+            return None
+        return self._content[1]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content: of all ids with their shape, wherever they come from.
+
+        Vectors are rounded differently by different devices: for them it is of N, T, D, the seed and the
+        random bits behind the first sequence.
+        """
+        if self.kind == "gaussian":
+            return self._vectors_digest
+        return self._content[0]
+
+    @functools.cached_property
+    def _content(self) -> tuple[str, np.ndarray]:
+        digest = hashlib.sha256(f"tokens {self.num_inputs} {self.seq_len}\0".encode())
+        size = min(self.num_inputs, max(1, _CHUNK_TOKENS // self.seq_len))
+        last_N = np.empty(self.num_inputs, np.int32)
+        for start in range(0, self.num_inputs, size):
+            stop = min(start + size, self.num_inputs)
+            # The indices past the end are generated in vain, so that one compilation serves all chunks.
+            at = np.minimum(np.arange(start, start + size), self.num_inputs - 1)
+            x_BT = np.asarray(self.generate(at))[: stop - start]
+            last_N[start:stop] = x_BT[:, -1]
+            digest.update(x_BT.astype("<i4").tobytes())
+        return digest.hexdigest(), last_N
+
+    @functools.cached_property
+    def _vectors_digest(self) -> str:
+        assert self.seed is not None and self.d_model is not None
+        shape = (self.seq_len, self.d_model)
+        key = jax.random.fold_in(keys.stream_key(self.seed, "inputs"), 0)
+        bits = np.asarray(jax.random.bits(key, shape, jnp.uint32)).astype("<u4")
+        spec = f"gaussian {self.num_inputs} {self.seq_len} {self.d_model} {self.seed}\0".encode()
+        return hashlib.sha256(spec + bits.tobytes()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready facts for a record."""
+        facts = {
+            "kind": self.kind,
+            "num_inputs": self.num_inputs,
+            "seq_len": self.seq_len,
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "seed": self.seed,
+            "digest": self.digest,
+            **self.source,
+        }
+        return {key: value for key, value in facts.items() if value is not None}
+
+    def check_fits(self, cfg: ModelConfig) -> None:
+        """Refuse a model that cannot take these inputs.
+
+        Raises:
+            InputError: ids outside its vocabulary, vectors of another width, more positions than it has.
+        """
+        if self.kind == "gaussian":
+            if self.d_model != cfg.d_model:
+                raise InputError(
+                    f"input vectors are {self.d_model} wide, the model {cfg.d_model}: make them equal"
+                )
+        elif self.tokens_NT is not None:
+            _check_ids(self.tokens_NT, cfg.vocab_size)
+        elif self.vocab_size is not None and self.vocab_size > cfg.vocab_size:
+            raise InputError(
+                f"random ids below {self.vocab_size} leave the model's vocabulary of {cfg.vocab_size}: "
+                "draw them from a smaller one"
+            )
+        if cfg.positions == "learned" and self.seq_len > cfg.max_seq_len:
+            raise InputError(
+                f"length {self.seq_len} is beyond the model's {cfg.max_seq_len} learned positions: "
+                "ask for shorter sequences"
+            )
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _tokens(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
+    def one(n: jax.Array) -> jax.Array:
+        return jax.random.randint(jax.random.fold_in(key, n), (seq_len,), 0, vocab_size, jnp.int32)
+
+    return jax.vmap(one)(at_B)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _vectors(key: jax.Array, at_B: jax.Array, seq_len: int, d_model: int) -> jax.Array:
+    def one(n: jax.Array) -> jax.Array:
+        return keys.normal(jax.random.fold_in(key, n), (seq_len, d_model), 1.0)
+
+    return jax.vmap(one)(at_B)
+
+
+def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0) -> Inputs:
+    """Uniform random ids, int32 [N, T] below ``vocab_size`` (Appendix B.2).
+
+    Raises:
+        InputError: a size below 1, or a bad seed.
+    """
+    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    return Inputs("tokens", num_inputs, seq_len, vocab_size=vocab_size, seed=keys.check_seed(seed))
+
+
+def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inputs:
+    """Isotropic Gaussian vectors, float32 [N, T, D] with mean 0 and variance 1 in each coordinate.
+
+    Raises:
+        InputError: a size below 1, or a bad seed.
+    """
+    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
+    return Inputs("gaussian", num_inputs, seq_len, d_model=d_model, seed=keys.check_seed(seed))
+
+
+def text(
+    source: str | Path,
+    tokenizer: Tokenizer,
+    *,
+    num_inputs: int,
+    seq_len: int,
+    vocab_size: int,
+    windows: Windows = "consecutive",
+    seed: int = 0,
+) -> Inputs:
+    """Windows of real text: its documents tokenised, each ended by the tokenizer's ``eos_id``, end to end.
+
+    Args:
+        source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``.
+        tokenizer: see :mod:`bornbiased_jax.text`.
+        num_inputs: N.
+        seq_len: T.
+        vocab_size: of the model.
+        windows: "consecutive" takes the first N·T tokens and cuts them, reading no further; "random" draws
+            N starts (window n by (seed, n) alone) from the whole source: windows may overlap.
+        seed: of random windows.
+
+    Raises:
+        InputError: a size below 1, too little text, an id outside the vocabulary, or a damaged source.
+    """
+    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    documents = read_documents(source, longest=_LONGEST_DOCUMENT)
+    needed = num_inputs * seq_len if windows == "consecutive" else seq_len
+    pieces = encode_documents(tokenizer, documents, batch=1)
+    ids = _taken(pieces, needed if windows == "consecutive" else None)
+    if len(ids) < needed:
+        raise InputError(
+            f"{source} gives {len(ids):,} tokens with the tokenizer {tokenizer.name}, but {num_inputs} "
+            f"sequences of {seq_len} need {needed:,}: ask for fewer or shorter sequences, or give more text"
+        )
+    if windows == "consecutive":
+        tokens_NT = ids[:needed].reshape(num_inputs, seq_len)
+    else:
+        starts_N1 = np.asarray(
+            _tokens(
+                keys.stream_key(keys.check_seed(seed), "inputs"),
+                jnp.arange(num_inputs, dtype=jnp.uint32),
+                1,
+                len(ids) - seq_len + 1,
+            )
+        )
+        tokens_NT = ids[starts_N1 + np.arange(seq_len)[None, :]]
+    _check_ids(tokens_NT, vocab_size, tokenizer.name)
+    about = {
+        "source": str(source),
+        "windows": windows,
+        "tokenizer": tokenizer.name,
+        "tokenizer_digest": tokenizer.digest,
+    }
+    drawn = seed if windows == "random" else None
+    return Inputs(
+        "text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about
+    )
+
+
+def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
+    """Given ids, int [N, T]; ``source`` says where they come from.
+
+    Raises:
+        InputError: not a non-empty table of integers, or an id outside the vocabulary.
+    """
+    tokens_NT = np.asarray(tokens_NT)
+    if tokens_NT.ndim != 2 or not tokens_NT.size or not np.issubdtype(tokens_NT.dtype, np.integer):
+        raise InputError(f"ids of shape {tokens_NT.shape} and type {tokens_NT.dtype} are not integers [N, T]")
+    _check_ids(tokens_NT, vocab_size)
+    num_inputs, seq_len = tokens_NT.shape
+    tokens_NT = tokens_NT.astype(np.int32)
+    return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, tokens_NT=tokens_NT, source=source)
+
+
+def parse_inputs(
+    spec: str,
+    *,
+    num_inputs: int,
+    seq_len: int,
+    cfg: ModelConfig,
+    seed: int = 0,
+    tokenizer: Tokenizer | str | Path | None = None,
+) -> Inputs:
+    """``--inputs``: ``tokens``, ``gaussian``, ``text:PATH``, ``builtin:prose`` or ``builtin:code``.
+
+    Args:
+        spec: the name.
+        num_inputs: N.
+        seq_len: T.
+        cfg: of the model that is to be probed.
+        seed: of the stream "inputs".
+        tokenizer: for text; a name or path as in :func:`bornbiased_jax.text.tokenizer_for`, or None for the
+            BPE of the model's vocabulary size trained on ``builtin:prose``.
+
+    Raises:
+        InputError: an unknown name, sizes below 1, or text that cannot be used.
+    """
+    if spec == "tokens":
+        inputs = random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
+    elif spec == "gaussian":
+        inputs = gaussian(num_inputs, seq_len, cfg.d_model, seed)
+    else:
+        source = spec.removeprefix("text:")
+        if not source or not spec.startswith(("text:", "builtin:")):
+            raise InputError(
+                f"unknown inputs {spec!r}: name tokens, gaussian, text:PATH, builtin:prose or builtin:code"
+            )
+        _check_sizes(num_inputs=num_inputs, seq_len=seq_len)
+        if tokenizer is None or isinstance(tokenizer, (str, Path)):
+            tokenizer = tokenizer_for(tokenizer, cfg.vocab_size)
+        inputs = text(source, tokenizer, num_inputs=num_inputs, seq_len=seq_len, vocab_size=cfg.vocab_size)
+    inputs.check_fits(cfg)
+    return inputs
+
+
+def _taken(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:
+    """The ids of documents end to end, until there are enough."""
+    parts = [np.zeros(0, np.int32)]
+    count = 0
+    for ids in documents:
+        parts.append(ids)
+        count += len(ids)
+        if needed is not None and count >= needed:
+            break
+    return np.concatenate(parts)
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise InputError(f"{name}={value} is not at least 1: ask for one or more")
+
+
+def _check_ids(tokens_NT: np.ndarray, vocab_size: int, tokenizer: str = "") -> None:
+    lowest, highest = int(tokens_NT.min()), int(tokens_NT.max())
+    if lowest < 0 or highest >= vocab_size:
+        whose = f" (of the tokenizer {tokenizer})" if tokenizer else ""
+        raise InputError(
+            f"token id {lowest if lowest < 0 else highest}{whose} is outside the model's vocabulary of "
+            f"{vocab_size}: use the tokenizer that the model was trained with, or a smaller one"
+        )

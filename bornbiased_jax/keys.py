@@ -1,0 +1,84 @@
+"""The seed is the identity: from a seed to the key of every weight, and to the weight itself.
+
+A weight's key depends on the seed, the weight's path in the parameter tree and its layer index, and
+on nothing else: reordering or adding parameters changes no other weight. Seeds for initialisation,
+inputs, data order and dropout are separate streams of separate integers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+PRNG_IMPL = "threefry2x32"
+MAX_SEED = 2**32 - 1
+
+
+def stable_hash(text: str) -> int:
+    """A 32-bit hash of a text that never changes between processes, versions or machines."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def check_seed(seed: int) -> int:
+    """The seed, if it is an integer from 0 to 2³² − 1.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(seed, bool) or int(seed) != seed or not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed {seed!r} is not an integer from 0 to {MAX_SEED}")
+    return int(seed)
+
+
+def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
+    """The key of one stream of randomness ("init", "inputs", "data", "dropout") of one seed.
+
+    ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped.
+    """
+    if isinstance(seed, (int, np.integer)):
+        seed = np.uint32(check_seed(int(seed)))
+    return jax.random.fold_in(jax.random.key(seed, impl=PRNG_IMPL), stable_hash(stream))
+
+
+def init_key(seed: int | jax.Array) -> jax.Array:
+    """The key from which a model with this seed is born."""
+    return stream_key(seed, "init")
+
+
+def leaf_key(key: jax.Array, path: str) -> jax.Array:
+    """The key of the parameter at ``path`` (names joined by "/")."""
+    return jax.random.fold_in(key, stable_hash(path))
+
+
+def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
+    """float32 normal draws with mean 0 and the given standard deviation.
+
+    The barrier keeps XLA from folding ``std`` into the constants of the inverse error function,
+    which would change the last bit between eager and jitted initialisation.
+    """
+    unit = jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))
+    return unit * jnp.float32(std)
+
+
+def normal_error_bound(z: np.ndarray) -> np.ndarray:
+    """How far a float32 unit normal draw may lie from √2·erfinv of its uniform, on any backend or version.
+
+    8 ulp of the value for the inverse error function's polynomial, plus what half a step of the uniform's
+    2⁻²³ grid is worth at z, √(π/2)·exp(z²/2)·2⁻²⁴: the rounding of u² inside the function costs that much.
+    Two backends therefore agree within twice this bound. On one backend and library version weights
+    are bitwise equal.
+    """
+    z = np.abs(np.asarray(z, np.float64))
+    ulp = np.spacing(np.maximum(z, 2.0**-20).astype(np.float32)).astype(np.float64)
+    return 8 * ulp + np.sqrt(np.pi / 2) * np.exp(z**2 / 2) * 2.0**-24
+
+
+def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:
+    """[L, *shape] normal draws; layer l depends on (key, l) alone, so depth changes no earlier layer."""
+    draw = lambda layer: normal(jax.random.fold_in(key, layer), shape, std)  # noqa: E731
+    return jax.vmap(draw)(jnp.arange(num_layers, dtype=jnp.uint32))

@@ -1,0 +1,150 @@
+"""Causal multi-head attention, with every variation that the config names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.linear import Linear
+from bornbiased_jax.models.norm import Norm
+from bornbiased_jax.models.rope import rotate
+
+Edit = Callable[[jax.Array], jax.Array]
+
+
+def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
+    """Boolean [T, S]: may the query at one absolute position see the key at another?"""
+    distance_TS = query_T[:, None] - key_S[None, :]
+    seen = distance_TS >= 0
+    return seen if window is None else seen & (distance_TS < window)
+
+
+class Attention(nn.Module):
+    """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
+
+    Options, all applied to the aggregated values o before W_O and in this order: positional
+    amplification √i or attenuation √(i/max_seq_len) (Section 6.2.1), head-wise RMSNorm with one scale
+    [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
+    weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
+    probability and adds nothing, or sigmoid(logit − ln max_seq_len) in place of the softmax
+    (Ramapuram et al., 2024).
+    """
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: Any = "highest"
+    last_only: bool = False
+    edit: Edit | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        positions_T: jax.Array,
+        mask_TS: jax.Array | None = None,
+        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        cfg = self.cfg
+        H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
+        use_bias = cfg.bias or cfg.qkv_bias
+        query_x = x_BTD[:, -1:] if self.last_only else x_BTD
+        query_T = positions_T[-1:] if self.last_only else positions_T
+
+        q_BTHK = self._project("query", query_x, H, use_bias)
+        k_BSGK = self._project("key", x_BTD, G, use_bias)
+        v_BSGK = Linear(G * K, use_bias, self.precision, name="value")(x_BTD)
+        v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
+        if cfg.positions == "rope":
+            q_BTHK = rotate(q_BTHK, query_T, cfg)
+            k_BSGK = rotate(k_BSGK, positions_T, cfg)
+        key_S = positions_T
+        if past is not None:
+            past_keys, past_values, start = past
+            k_BSGK = jax.lax.dynamic_update_slice_in_dim(past_keys, k_BSGK.astype(past_keys.dtype), start, 1)
+            v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
+            key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
+
+        seen_TS = allowed(query_T, key_S, cfg.window)
+        if mask_TS is not None:
+            seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
+        weights_BHTS = None
+        if self._fusable(x_BTD.dtype):
+            o_BTHK = jax.nn.dot_product_attention(q_BTHK, k_BSGK, v_BSGK, mask=seen_TS[None, None])
+        else:
+            weights_BHTS = self._weights(q_BTHK, k_BSGK, seen_TS)
+            o_BTHK = self._aggregate(weights_BHTS.astype(v_BSGK.dtype), v_BSGK)
+        o_BTHK = self._cures(o_BTHK, query_x, query_T)
+        if self.edit is not None:
+            o_BTHK = self.edit(o_BTHK)
+        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(
+            o_BTHK.reshape(*o_BTHK.shape[:2], H * K)
+        )
+        found = {"attention_output": o_BTHK, "values": v_BSGK, "keys": k_BSGK, "attention_update": out_BTD}
+        if weights_BHTS is not None:
+            found |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
+        wanted = {name: found[name] for name in found if name in self.capture}
+        return out_BTD, wanted | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
+
+    def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
+        cfg = self.cfg
+        y = Linear(heads * cfg.key_dim, use_bias, self.precision, name=name)(x)
+        if cfg.qk_norm and cfg.qk_norm_scope == "projection":
+            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+        y = y.reshape(*y.shape[:2], heads, cfg.key_dim)
+        if cfg.qk_norm and cfg.qk_norm_scope == "head":
+            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+        return y
+
+    def _fusable(self, dtype: Any) -> bool:
+        """Half precision on a GPU goes to the fused kernel; probes in float32 keep the plain formula."""
+        wants_weights = {"attention_weights", "attention_received"} & set(self.capture)
+        plain = self.cfg.attention_kernel == "softmax" and self.cfg.sink_logit == "none"
+        half = dtype in (jnp.bfloat16, jnp.float16)
+        return plain and half and not wants_weights
+
+    def _weights(self, q_BTHK: jax.Array, k_BSGK: jax.Array, seen_TS: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        B, T, H, K = q_BTHK.shape
+        G = k_BSGK.shape[2]
+        q_BTGRK = (q_BTHK * (1.0 / math.sqrt(K))).reshape(B, T, G, H // G, K)
+        scores = jnp.einsum("BTGRK,BSGK->BGRTS", q_BTGRK, k_BSGK, precision=self.precision)
+        scores_BHTS = scores.reshape(B, H, T, -1).astype(jnp.float32)
+        seen_11TS = seen_TS[None, None]
+        if cfg.attention_kernel == "sigmoid":
+            weights = jax.nn.sigmoid(scores_BHTS - math.log(cfg.max_seq_len))
+            return jnp.where(seen_11TS, weights, 0.0)
+        scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
+        if cfg.sink_logit == "none":
+            return jax.nn.softmax(scores_BHTS, axis=-1)
+        extra_H = jnp.zeros((H,), jnp.float32)
+        if cfg.sink_logit == "learned":
+            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
+        extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
+        return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
+
+    def _aggregate(self, weights_BHTS: jax.Array, v_BSGK: jax.Array) -> jax.Array:
+        B, H, T, S = weights_BHTS.shape
+        G, K = v_BSGK.shape[2:]
+        weights = weights_BHTS.reshape(B, G, H // G, T, S)
+        return jnp.einsum("BGRTS,BSGK->BTGRK", weights, v_BSGK, precision=self.precision).reshape(B, T, H, K)
+
+    def _cures(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        if cfg.positional_scale != "none":
+            index_T = (positions_T + 1).astype(jnp.float32)
+            longest = cfg.max_seq_len if cfg.positional_scale == "attenuate" else 1
+            o_BTHK = o_BTHK * jnp.sqrt(index_T / longest).astype(o_BTHK.dtype)[None, :, None, None]
+        if cfg.head_norm:
+            o_BTHK = Norm("rmsnorm", cfg.norm_eps, name="head_norm")(o_BTHK)
+        if cfg.output_gate != "none":
+            per_head = 1 if cfg.output_gate == "headwise" else cfg.key_dim
+            gate = Linear(cfg.num_heads * per_head, False, self.precision, name="gate")(x_BTD)
+            gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)
+            o_BTHK = o_BTHK * jnp.broadcast_to(gate, o_BTHK.shape)
+        return o_BTHK

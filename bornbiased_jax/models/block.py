@@ -1,0 +1,69 @@
+"""One transformer block: attention and MLP around a residual stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.attention import Attention, Edit
+from bornbiased_jax.models.mlp import MLP
+from bornbiased_jax.models.norm import Norm
+
+
+class Block(nn.Module):
+    """Pre-norm (Section 2.1), post-norm on the sublayers' outputs (OLMo-2) or parallel (GPT-NeoX).
+
+    With ``last_only`` every query, the MLP and the output are computed at the last position alone; the
+    keys and values still come from all positions.
+    """
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: Any = "highest"
+    last_only: bool = False
+    edit: Edit | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        positions_T: jax.Array,
+        mask_TS: jax.Array | None = None,
+        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        cfg = self.cfg
+        pre = cfg.norm_position == "pre"
+        captured: dict[str, jax.Array] = {}
+
+        def norm(name: str, x: jax.Array) -> jax.Array:
+            return Norm(cfg.norm, cfg.norm_eps, name=name)(x)
+
+        def attend(x: jax.Array) -> jax.Array:
+            y = norm("attention_norm", x) if pre else x
+            module = Attention(cfg, self.capture, self.precision, self.last_only, self.edit, name="attention")
+            y, found = module(y, positions_T, mask_TS, past)
+            captured.update(found)
+            return y if pre else norm("attention_norm", y)
+
+        def feed_forward(x: jax.Array) -> jax.Array:
+            y = norm("mlp_norm", x) if pre else x
+            y, found = MLP(cfg, self.capture, self.precision, name="mlp")(y)
+            captured.update(found)
+            return y if pre else norm("mlp_norm", y)
+
+        stream = x_BTD[:, -1:] if self.last_only else x_BTD
+        if cfg.parallel_residual:
+            stream = stream + attend(x_BTD) + feed_forward(stream)
+        else:
+            if cfg.attention:
+                update = attend(x_BTD)
+                stream = stream + update if cfg.residual else update
+            if cfg.mlp:
+                update = feed_forward(stream)
+                stream = stream + update if cfg.residual else update
+        if "residual" in self.capture:
+            captured["residual"] = stream
+        return stream, captured

@@ -1,0 +1,108 @@
+"""The one place where weights are born."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.block import Block
+from bornbiased_jax.models.norm import Norm
+from bornbiased_jax.models.parameters import Params, flatten, unflatten
+
+STD = 0.02
+
+
+class Birth(NamedTuple):
+    """How one parameter is drawn: its full shape, whether its first axis is the layer, and its law."""
+
+    shape: tuple[int, ...]
+    stacked: bool
+    constant: float | None
+    std: float
+
+
+@functools.lru_cache(maxsize=256)
+def distributions(cfg: ModelConfig) -> dict[str, Birth]:
+    """The law of every parameter, by path.
+
+    ================================  ==============================  ================
+    parameter                         ``gpt2-scaled`` (Appendix B.1)  ``normal-0.02``
+    ================================  ==============================  ================
+    token and position embedding      N(0, 0.02²)                     N(0, 0.02²)
+    query, key, value, up, gate       N(0, 0.02²)                     N(0, 0.02²)
+    attention output, MLP down        N(0, (0.02/√(2L))²)             N(0, 0.02²)
+    language-model head (untied)      N(0, 0.02²)                     N(0, 0.02²)
+    attention's output gate           N(0, 0.02²)                     N(0, 0.02²)
+    norm scales                       1                               1
+    biases, extra attention logits    0                               0
+    ================================  ==============================  ================
+
+    L is the number of layers. ``normal-0.02`` is what ``transformers`` does for LLaMA.
+    """
+    x_BTD = jax.ShapeDtypeStruct((1, 2, cfg.d_model), jnp.float32)
+    positions_T = jax.ShapeDtypeStruct((2,), jnp.int32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    block = jax.eval_shape(Block(cfg).init, key, x_BTD, positions_T).get("params", {})
+    final = jax.eval_shape(Norm(cfg.norm, cfg.norm_eps).init, key, x_BTD).get("params", {})
+    shapes = {f"blocks/{path}": (cfg.num_layers, *leaf.shape) for path, leaf in flatten(block).items()}
+    shapes |= {f"final_norm/{path}": leaf.shape for path, leaf in flatten(final).items()}
+    shapes["embed/embedding"] = (cfg.vocab_size, cfg.d_model)
+    if cfg.positions == "learned":
+        shapes["positions/embedding"] = (cfg.max_seq_len, cfg.d_model)
+    if not cfg.tie_embeddings:
+        shapes["head/kernel"] = (cfg.d_model, cfg.vocab_size)
+    return {path: _birth(cfg, path, shape) for path, shape in sorted(shapes.items())}
+
+
+def _birth(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> Birth:
+    stacked = path.startswith("blocks/")
+    *_, module, name = path.split("/")
+    if name == "scale":
+        return Birth(shape, stacked, 1.0, 0.0)
+    if name in ("bias", "sink_logit"):
+        return Birth(shape, stacked, 0.0, 0.0)
+    writes_to_residual = module in ("output", "down")
+    scaled = cfg.init == "gpt2-scaled" and writes_to_residual
+    return Birth(shape, stacked, None, STD / math.sqrt(2 * cfg.num_layers) if scaled else STD)
+
+
+def parameter_shapes(cfg: ModelConfig) -> Params:
+    """The parameter tree as ``jax.ShapeDtypeStruct`` leaves, without drawing anything."""
+    laws = distributions(cfg).items()
+    return unflatten({path: jax.ShapeDtypeStruct(law.shape, jnp.float32) for path, law in laws})
+
+
+FIXABLE = ("embed/", "positions/", "head/")
+
+
+def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None) -> Params:
+    """The weights of a newborn model: a pure function of the configuration and the key.
+
+    Args:
+        cfg: the architecture.
+        key: ``keys.init_key(seed)``, typed threefry2x32.
+        fixed_key: when given, the embeddings and the head come from this key, so that models of
+            different seeds share them (Appendix B.2).
+
+    Returns:
+        A nested dict of float32 arrays; parameters of the blocks are stacked over layers [L, …]. Equal
+        keys give bitwise equal weights under eager, jit, vmap, scan and any number of devices.
+    """
+    flat = {}
+    for path, law in distributions(cfg).items():
+        if law.constant is not None:
+            flat[path] = jnp.full(law.shape, law.constant, jnp.float32)
+            continue
+        fixed = fixed_key is not None and path.startswith(FIXABLE)
+        leaf = keys.leaf_key(fixed_key if fixed else key, path)
+        if law.stacked:
+            flat[path] = keys.stacked_normal(leaf, law.shape[0], law.shape[1:], law.std)
+        else:
+            flat[path] = keys.normal(leaf, law.shape, law.std)
+    return unflatten(flat)

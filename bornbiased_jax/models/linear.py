@@ -1,0 +1,31 @@
+"""A linear map whose kernel is [in, out]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class Linear(nn.Module):
+    """y = x W + b with W [in, out]; computed in the input's dtype at the given precision."""
+
+    features: int
+    use_bias: bool = False
+    precision: Any = "highest"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel_IO = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
+        y = jax.lax.dot_general(
+            x,
+            kernel_IO.astype(x.dtype),
+            (((x.ndim - 1,), (0,)), ((), ())),
+            precision=self.precision,
+        )
+        if self.use_bias:
+            bias_O = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + jnp.broadcast_to(bias_O.astype(y.dtype), y.shape)
+        return y

@@ -1,0 +1,44 @@
+"""The position-wise MLP, plain or gated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.linear import Linear
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "tanh": jax.numpy.tanh,
+    "silu": jax.nn.silu,
+}
+
+
+class MLP(nn.Module):
+    """φ(x W_up) W_down, or (φ(x W_gate) ∘ x W_up) W_down when gated (SwiGLU with φ = silu)."""
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: Any = "highest"
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        cfg = self.cfg
+        phi = ACTIVATIONS[cfg.activation]
+        up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
+        if cfg.gated_mlp:
+            pre_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="gate")(x_BTD)
+            hidden_BTF = phi(pre_BTF) * up_BTF
+        else:
+            pre_BTF = up_BTF
+            hidden_BTF = phi(pre_BTF)
+        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
+        found = {"mlp_preactivation": pre_BTF, "mlp_hidden": hidden_BTF, "mlp_update": out_BTD}
+        return out_BTD, {name: found[name] for name in found if name in self.capture}

@@ -1,0 +1,166 @@
+"""The whole decoder: embedding, a scan over blocks, final norm, head."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.block import Block
+from bornbiased_jax.models.cache import Cache
+from bornbiased_jax.models.norm import Norm
+from bornbiased_jax.models.parameters import Params
+
+CAPTURES = (
+    "residual",
+    "attention_output",
+    "attention_weights",
+    "attention_received",
+    "values",
+    "keys",
+    "mlp_preactivation",
+    "mlp_hidden",
+    "attention_update",
+    "mlp_update",
+)
+ReduceLayer = Callable[[dict[str, jax.Array]], Any]
+EditOutput = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Outputs(NamedTuple):
+    """What a forward pass returns. T is 1 where only the last position was asked for."""
+
+    logits_BTV: jax.Array | None
+    """Next-token logits, float32, or None."""
+    final_BTD: jax.Array
+    """Output of the final norm."""
+    embedded_BTD: jax.Array
+    """Input of the first block."""
+    layers: Any
+    """Captured activations stacked over layers [L, …], or what ``reduce`` made of them."""
+    cache: Cache | None
+    """Keys and values up to here, when a cache was given."""
+
+
+def apply(
+    cfg: ModelConfig,
+    params: Params,
+    x: jax.Array,
+    *,
+    positions: Literal["all", "last"] = "all",
+    logits: bool = True,
+    capture: Sequence[str] = (),
+    reduce: ReduceLayer | None = None,
+    dtype: Any = None,
+    precision: Any = "highest",
+    mask_TT: jax.Array | None = None,
+    edit: EditOutput | None = None,
+    cache: Cache | None = None,
+    remat: bool = False,
+) -> Outputs:
+    """Run the decoder.
+
+    Args:
+        cfg: the architecture.
+        params: its weights, as :func:`init` lays them out.
+        x: token ids [B, T], or vectors [B, T, D] fed in place of token embeddings (Section 4.1).
+        positions: "last" computes the last block's queries, MLP, final norm and logits at the last
+            position alone, and position-wise captures hold that position only. "all" computes everything.
+        logits: whether to project on the vocabulary.
+        capture: names from ``CAPTURES`` to return for every layer.
+        reduce: applied to each layer's captures inside the scan, so that only its result is stacked.
+        dtype: compute dtype (default: that of the parameters). Norms and softmax stay in float32.
+        precision: of the matrix products; "highest" means float32 products on every device.
+        mask_TT: boolean, further restricts which keys each query sees.
+        edit: ``edit(o_BTHK, layer)`` replaces the aggregated values of each layer before W_O.
+        cache: keys and values of earlier positions; ``x`` continues after them.
+        remat: recompute each block in the backward pass instead of storing its activations.
+
+    Returns:
+        :class:`Outputs`.
+
+    Raises:
+        InputError: an unknown capture, a width or length that does not fit the configuration.
+    """
+    last = positions == "last"
+    _check(cfg, x, capture, last)
+    start = jnp.zeros((), jnp.int32) if cache is None else cache.length
+    positions_T = start + jnp.arange(x.shape[1], dtype=jnp.int32)
+    dtype = dtype or params["embed"]["embedding"].dtype
+    embedded_BTD = _embed(cfg, params, x, positions_T).astype(dtype)
+
+    def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
+        weights, index, past_layer = layer
+        layer_edit = None if edit is None else functools.partial(edit, layer=index)
+        module = Block(cfg, tuple(capture), precision, last_only, layer_edit)
+        past = None if past_layer is None else (*past_layer, start)
+        stream, found = module.apply({"params": weights}, stream, positions_T, mask_TT, past)
+        filled = found.pop("_past", None)
+        if last and not last_only:
+            found = {name: _last_position(name, value) for name, value in found.items()}
+        return stream, (reduce(found) if reduce is not None else found, filled)
+
+    past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
+    layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
+    body = functools.partial(block, last_only=False)
+    body = jax.checkpoint(body) if remat else body
+    if last:
+        head = jax.tree.map(lambda leaf: leaf[:-1], layers)
+        tail = jax.tree.map(lambda leaf: leaf[-1], layers)
+        stream, stacked = jax.lax.scan(body, embedded_BTD, head)
+        stream, found = block(stream, tail, last_only=True)
+        stacked = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), stacked, found)
+    else:
+        stream, stacked = jax.lax.scan(body, embedded_BTD, layers)
+    captured, filled = stacked
+
+    final_BTD = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
+    logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
+    new_cache = None if cache is None else Cache(*filled, start + x.shape[1])
+    return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
+
+
+def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:
+    """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
+    if cfg.tie_embeddings:
+        table, axis = params["embed"]["embedding"], 1
+    else:
+        table, axis = params["head"]["kernel"], 0
+    dims = (((final.ndim - 1,), (axis,)), ((), ()))
+    return jax.lax.dot_general(
+        final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
+    )
+
+
+def _embed(cfg: ModelConfig, params: Params, x: jax.Array, positions_T: jax.Array) -> jax.Array:
+    x_BTD = jnp.take(params["embed"]["embedding"], x, axis=0) if x.ndim == 2 else x
+    if cfg.positions == "learned":
+        x_BTD = x_BTD + jnp.take(params["positions"]["embedding"], positions_T, axis=0)[None]
+    return x_BTD
+
+
+def _last_position(name: str, value: jax.Array) -> jax.Array:
+    if name in ("keys", "values"):
+        return value
+    axis = 2 if name == "attention_weights" else 1
+    return jax.lax.slice_in_dim(value, value.shape[axis] - 1, value.shape[axis], axis=axis)
+
+
+def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool) -> None:
+    for name in capture:
+        if name not in CAPTURES:
+            raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURES)}")
+    if last and "attention_received" in capture:
+        raise InputError("attention_received needs every query: use positions='all'")
+    if x.ndim == 3 and x.shape[-1] != cfg.d_model:
+        raise InputError(f"input vectors are {x.shape[-1]} wide, the model {cfg.d_model}: make them equal")
+    if cfg.positions == "learned" and x.shape[1] > cfg.max_seq_len:
+        raise InputError(
+            f"sequences of {x.shape[1]} positions, but learned positions end at max_seq_len={cfg.max_seq_len}: "
+            "shorten the sequences or set max_seq_len"
+        )

@@ -1,0 +1,128 @@
+"""What theory says of a configuration: the JSON of ``bornbiased predict``. No model is built, nothing is sampled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import theory.predict
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialise import STD
+from theory.stack import Stack
+
+
+def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
+    """The numbers of a configuration that its statistics at initialisation depend on.
+
+    Args:
+        cfg: the architecture.
+        tokens: inputs are uniform tokens; else independent Gaussian vectors of the embedding's standard deviation.
+    """
+    scaled = cfg.init == "gpt2-scaled"
+    return Stack(
+        num_layers=cfg.num_layers,
+        width=cfg.d_model,
+        mlp_width=cfg.d_ff,
+        query_width=cfg.num_heads * cfg.key_dim,
+        value_width=cfg.kv_heads * cfg.key_dim,
+        norm=cfg.norm,
+        norm_eps=cfg.norm_eps,
+        norm_position=cfg.norm_position,
+        activation=cfg.activation,
+        gated_mlp=cfg.gated_mlp,
+        residual=cfg.residual,
+        parallel_residual=cfg.parallel_residual,
+        attention=cfg.attention,
+        mlp=cfg.mlp,
+        embedding_std=cfg.embedding_std,
+        position_std=STD if cfg.positions == "learned" else 0.0,
+        vocabulary=cfg.vocab_size if tokens else None,
+        weight_std=STD,
+        output_std=STD / math.sqrt(2 * cfg.num_layers) if scaled else STD,
+        qk_norm=cfg.qk_norm,
+        window=cfg.window,
+        attention_kernel=cfg.attention_kernel,
+        sink_logit=cfg.sink_logit != "none",
+        positional_scale=cfg.positional_scale,
+        head_norm=cfg.head_norm,
+        output_gate=cfg.output_gate != "none",
+        max_seq_len=cfg.max_seq_len,
+    )
+
+
+def predict(
+    cfg: ModelConfig,
+    seq_len: int,
+    *,
+    num_inputs: int | None = None,
+    tokens: bool = True,
+    coverage: float = 0.99,
+) -> dict[str, Any]:
+    """The prediction as a JSON object.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        num_inputs: N, inputs per seed of the measurement that is predicted; None: infinitely many.
+        tokens: inputs are uniform random tokens; else Gaussian vectors.
+        coverage: of the intervals, over seeds.
+
+    Returns:
+        ``inter_cosine_by_layer`` and ``inter_cosine_final``, each with ``_std`` (over seeds, for N inputs), ``_low`` and
+        ``_high`` (the interval); ``inter_cosine_seed_std_by_layer`` (for infinitely many inputs);
+        ``intra_cosine_by_layer``; ``top1_share_mean``, ``_p10``, ``_p90`` and ``log10_p_*`` (None without N);
+        ``overlap`` (Finding 2.2); ``position_std``, of the first block's aggregated values at each position (Figure 9;
+        the residual stream's where there is no attention), ``attention_std_by_layer`` and ``residual_std_by_layer``.
+
+    Raises:
+        InputError: a length, a number of inputs or a coverage out of range, or a combination that theory does not cover.
+    """
+    if cfg.positions == "learned" and seq_len > cfg.max_seq_len:
+        raise InputError(f"seq_len={seq_len} exceeds the {cfg.max_seq_len} learned positions: set max_seq_len")
+    try:
+        found = theory.predict.predict(
+            stack_of(cfg, tokens=tokens),
+            seq_len,
+            cfg.vocab_size,
+            num_inputs=num_inputs,
+            tied=cfg.tie_embeddings and tokens,
+            coverage=coverage,
+        )
+    except ValueError as error:
+        raise InputError(f"theory cannot predict this: {error}") from error
+    profile, cosine, share = found.profile, found.contraction, found.share
+    attention = [
+        np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
+    ]
+    residual = np.sqrt(profile.variance)
+    return {
+        "seq_len": seq_len,
+        "num_inputs": num_inputs,
+        "inputs": "tokens" if tokens else "gaussian",
+        "coverage": coverage,
+        "inter_cosine_by_layer": cosine.mean[1:].tolist(),
+        "inter_cosine_by_layer_std": cosine.std[1:].tolist(),
+        "inter_cosine_by_layer_low": cosine.low[1:].tolist(),
+        "inter_cosine_by_layer_high": cosine.high[1:].tolist(),
+        "inter_cosine_seed_std_by_layer": cosine.seed_std[1:].tolist(),
+        # A norm rescales each vector, which leaves its cosines alone (LayerNorm's centring moves them by 1/D of one).
+        "inter_cosine_final": float(cosine.mean[-1]),
+        "inter_cosine_final_std": float(cosine.std[-1]),
+        "inter_cosine_final_low": float(cosine.low[-1]),
+        "inter_cosine_final_high": float(cosine.high[-1]),
+        "intra_cosine_by_layer": profile.intra_cosine[1:].tolist(),
+        "top1_share_mean": share.share_mean,
+        "top1_share_p10": share.share_p10,
+        "top1_share_p50": share.share_p50,
+        "top1_share_p90": share.share_p90,
+        "overlap": share.overlap,
+        "log10_p": share.log10_p_mean,
+        "log10_p_p10": share.log10_p_p10,
+        "log10_p_p90": share.log10_p_p90,
+        "position_std": (attention[0] if attention else residual[-1]).tolist(),
+        "attention_std_by_layer": [row.tolist() for row in attention],
+        "residual_std_by_layer": residual[1:].tolist(),
+    }

@@ -1,0 +1,199 @@
+"""How far last-position states of different sequences point the same way (Sections 4.1 and 4.4).
+
+No N×N matrix: Σ_{i≠j} cos(h_i, h_j) = ‖Σĥ‖² − Σ‖ĥ‖², and Σ cos² = ‖Σ ĥĥᵀ‖²_F − Σ‖ĥ‖⁴. Two random
+sequences that happen to end in the same token are alike for a reason that has nothing to do with
+contraction, so their pairs are removed: sequences arrive sorted by last token, and the sum of each
+run of equal last tokens is enough to subtract its pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.probes.observe import Observation, unit
+from bornbiased_jax.probes.significance import log10_rayleigh_p
+
+
+class ContractionState(NamedTuple):
+    """Running sums over sequences; the layer axis holds L blocks, then the final norm's output."""
+
+    count: jax.Array
+    sum_LD: jax.Array
+    moment_LDD: jax.Array
+    own_L: jax.Array
+    """Σ‖ĥ‖², which is the count up to rounding."""
+    own_squared_L: jax.Array
+    run_token: jax.Array
+    run_sum_LD: jax.Array
+    run_own_L: jax.Array
+    run_count: jax.Array
+    same_last_L: jax.Array
+    """Σ cos over ordered pairs that share their last token, closed runs only."""
+    same_last_pairs: jax.Array
+    intra_sum_L: jax.Array
+    intra_squared_L: jax.Array
+
+
+def zero(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
+    """Nothing summed yet. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
+    L, D = cfg.num_layers + 1, cfg.d_model
+    layers, wide = jnp.zeros(L), jnp.zeros((L, D))
+    nothing = jnp.zeros(())
+    return ContractionState(
+        count=nothing,
+        sum_LD=wide,
+        moment_LDD=jnp.zeros((L, D, D) if second_moment else (L, 0, 0)),
+        own_L=layers,
+        own_squared_L=layers,
+        run_token=jnp.full((), -1, jnp.int32),
+        run_sum_LD=wide,
+        run_own_L=layers,
+        run_count=nothing,
+        same_last_L=layers,
+        same_last_pairs=nothing,
+        intra_sum_L=jnp.zeros(cfg.num_layers),
+        intra_squared_L=jnp.zeros(cfg.num_layers),
+    )
+
+
+def update(
+    state: ContractionState, seen: Observation, weight_B: jax.Array, last_token_B: jax.Array
+) -> ContractionState:
+    """Add one batch, whose sequences come in order of ``last_token_B`` (use distinct ids where none applies)."""
+    weight_B = weight_B.astype(jnp.float32)
+    states_LBD = jnp.concatenate([seen.last_LBD, seen.final_BD[None]])
+    unit_LBD = unit(states_LBD) * weight_B[None, :, None]
+    own_LB = jnp.sum(jnp.square(unit_LBD), axis=-1)
+    runs = _close_runs(state, unit_LBD, own_LB, weight_B, last_token_B)
+    if seen.intra_LB is not None:
+        intra_LB = seen.intra_LB * weight_B[None, :]
+        runs["intra_sum_L"] = state.intra_sum_L + jnp.sum(intra_LB, axis=-1)
+        runs["intra_squared_L"] = state.intra_squared_L + jnp.sum(jnp.square(intra_LB), axis=-1)
+    return state._replace(
+        count=state.count + jnp.sum(weight_B),
+        sum_LD=state.sum_LD + jnp.sum(unit_LBD, axis=1),
+        moment_LDD=_add_moment(state.moment_LDD, unit_LBD),
+        own_L=state.own_L + jnp.sum(own_LB, axis=-1),
+        own_squared_L=state.own_squared_L + jnp.sum(jnp.square(own_LB), axis=-1),
+        **runs,
+    )
+
+
+def _add_moment(moment_LDD: jax.Array, unit_LBD: jax.Array) -> jax.Array:
+    if moment_LDD.shape[-1] == 0:
+        return moment_LDD
+    return moment_LDD + jnp.einsum("LBD,LBE->LDE", unit_LBD, unit_LBD, precision="highest")
+
+
+def _close_runs(
+    state: ContractionState,
+    unit_LBD: jax.Array,
+    own_LB: jax.Array,
+    weight_B: jax.Array,
+    last_token_B: jax.Array,
+) -> dict[str, Any]:
+    """Pair sums of the runs of equal last tokens that end in this batch; the last run stays open."""
+    B = last_token_B.shape[0]
+    # Padding continues the last real run with weight zero, so that it closes nothing.
+    real = weight_B > 0
+    token_B = jnp.where(real, last_token_B, jnp.max(jnp.where(real, last_token_B, -1)))
+    starts_B = jnp.concatenate([token_B[:1] != state.run_token, token_B[1:] != token_B[:-1]])
+    run_B = jnp.cumsum(starts_B.astype(jnp.int32))  # run 0 is the one carried over
+    sums = jax.ops.segment_sum(unit_LBD.transpose(1, 0, 2), run_B, B + 1).transpose(1, 0, 2)
+    owns = jax.ops.segment_sum(own_LB.T, run_B, B + 1).T
+    counts = jax.ops.segment_sum(weight_B, run_B, B + 1)
+    sums = sums.at[:, 0].add(state.run_sum_LD)
+    owns = owns.at[:, 0].add(state.run_own_L)
+    counts = counts.at[0].add(state.run_count)
+    open_run = run_B[-1]
+    closed_R = jnp.arange(B + 1) != open_run
+    pairs_LR = jnp.sum(jnp.square(sums), axis=-1) - owns
+    return {
+        "same_last_L": state.same_last_L + jnp.sum(pairs_LR * closed_R[None, :], axis=-1),
+        "same_last_pairs": state.same_last_pairs + jnp.sum(counts * (counts - 1.0) * closed_R),
+        "run_token": token_B[-1],
+        "run_sum_LD": jnp.take(sums, open_run, axis=1),
+        "run_own_L": jnp.take(owns, open_run, axis=1),
+        "run_count": jnp.take(counts, open_run),
+    }
+
+
+def direction(state: ContractionState) -> jax.Array:
+    """The contraction direction [D]: the mean unit output of the final norm (Finding 2.2)."""
+    return state.sum_LD[-1] / jnp.maximum(state.count, 1.0)
+
+
+class ContractionSums(NamedTuple):
+    """The state reduced to numbers per layer, small enough to keep for hundreds of seeds."""
+
+    count: Any
+    own_L: Any
+    own_squared_L: Any
+    resultant_L: Any
+    moment_L: Any
+    same_last_L: Any
+    same_last_pairs: Any
+    intra_sum_L: Any
+    intra_squared_L: Any
+
+
+def reduce(state: ContractionState) -> ContractionSums:
+    """Close the last run and take the norms of the sums."""
+    pairs_L = jnp.sum(jnp.square(state.run_sum_LD), axis=-1) - state.run_own_L
+    return ContractionSums(
+        state.count,
+        state.own_L,
+        state.own_squared_L,
+        jnp.sum(jnp.square(state.sum_LD), axis=-1),
+        jnp.sum(jnp.square(state.moment_LDD), axis=(-2, -1)),
+        state.same_last_L + pairs_L,
+        state.same_last_pairs + state.run_count * (state.run_count - 1.0),
+        state.intra_sum_L,
+        state.intra_squared_L,
+    )
+
+
+def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = True) -> dict[str, Any]:
+    """Cosines as a record.
+
+    Returns:
+        ``inter_cosine_by_layer`` (after each block) and ``inter_cosine_final`` (after the final norm):
+        the mean over pairs of different sequences; ``inter_cosine_std_by_layer`` over all pairs (where the second moment was kept);
+        ``log10_p`` of Rayleigh's test on the final norm's output, and by layer; with ``intra``,
+        ``intra_cosine_by_layer`` and its standard deviation over sequences. Where the sequences are
+        random tokens, pairs that share the last token are left out of the means and the test.
+    """
+    n = float(sums.count)
+    total_L = np.asarray(sums.resultant_L, np.float64) - np.asarray(sums.own_L, np.float64)
+    pairs = n * (n - 1.0)
+    all_L = total_L / pairs
+    squared_L = (np.asarray(sums.moment_L, np.float64) - np.asarray(sums.own_squared_L, np.float64)) / pairs
+    std_L = np.sqrt(np.maximum(squared_L - np.square(all_L), 0.0))
+    removed = float(sums.same_last_pairs) if remove_same_last else 0.0
+    mean_L = all_L
+    if 0.0 < removed < pairs:
+        mean_L = (total_L - np.asarray(sums.same_last_L, np.float64)) / (pairs - removed)
+    record: dict[str, Any] = {
+        "num_inputs": int(n),
+        "inter_cosine_by_layer": [float(c) for c in mean_L[:-1]],
+        "inter_cosine_final": float(mean_L[-1]),
+        "inter_cosine_all_pairs_by_layer": [float(c) for c in all_L[:-1]],
+        "inter_cosine_all_pairs_final": float(all_L[-1]),
+        "pairs_sharing_last_token": removed / pairs,
+        "log10_p_by_layer": [log10_rayleigh_p(float(c), int(n), d_model) for c in mean_L[:-1]],
+        "log10_p": log10_rayleigh_p(float(mean_L[-1]), int(n), d_model),
+    }
+    if np.any(np.asarray(sums.moment_L) > 0):
+        record["inter_cosine_std_by_layer"] = [float(s) for s in std_L[:-1]]
+        record["inter_cosine_std_final"] = float(std_L[-1])
+    if intra:
+        mean_intra = np.asarray(sums.intra_sum_L, np.float64) / n
+        var_intra = np.asarray(sums.intra_squared_L, np.float64) / n - np.square(mean_intra)
+        record["intra_cosine_by_layer"] = [float(c) for c in mean_intra]
+        record["intra_cosine_std_by_layer"] = [float(s) for s in np.sqrt(np.maximum(var_intra, 0.0))]
+    return record

@@ -1,0 +1,273 @@
+"""Massive activations, dimension disparity, effective rank, and the super neurons that make them.
+
+Sources: Sun et al. (2024) for massive activations; "The Structural Origin of Attention Sink" for DomRatio,
+super neurons and the effective rank it reports; Roy and Vetterli (2007) for the rank's definition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes.batching import batch_size_for, batches, check_sequences
+
+# Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
+MASSIVE_ABSOLUTE = 100.0
+MASSIVE_RELATIVE = 1000.0
+
+
+class Outliers(NamedTuple):
+    """Statistics of the residual stream after each block, float64; positions and channels count from 0."""
+
+    largest_L: np.ndarray
+    """Largest |h_j| seen."""
+    largest_at_L3: np.ndarray
+    """Where: sequence, position, channel."""
+    massive_L: np.ndarray
+    """Share of sequences with a massive activation in the sense of Sun et al. (2024)."""
+    dom_ratio_LT: np.ndarray
+    """max_j |h_j| / mean_j |h_j| of each position, averaged over sequences."""
+    first_LD: np.ndarray
+    """Mean |h_j| over sequences at the first position."""
+    rest_LD: np.ndarray
+    """Mean |h_j| over sequences and the other positions (zeros when there is one position)."""
+    effective_rank_L: np.ndarray
+    """exp of the entropy of the singular values of the state matrix, see :func:`effective_rank`."""
+    rank_rows: int
+    """Rows (states) in that matrix."""
+
+
+def dom_ratio(h: Any) -> Any:
+    """Dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
+
+    NaN for a vector of zeros, which has no dominant dimension.
+    """
+    size = abs(h)
+    return size.max(axis=-1) / size.mean(axis=-1)
+
+
+def effective_rank(gram_DD: np.ndarray) -> float:
+    """exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centred).
+
+    Args:
+        gram_DD: XᵀX in float64; its eigenvalues are σ².
+
+    Returns:
+        Between 1 and min(R, D); NaN when X is all zeros.
+    """
+    values = np.linalg.eigvalsh(np.asarray(gram_DD, np.float64))
+    # Eigenvalues below rounding of the largest one are zero.
+    values = np.where(values > len(values) * np.finfo(np.float64).eps * values[-1], values, 0.0)
+    sigma = np.sqrt(values[values > 0])
+    if not sigma.size:
+        return float("nan")
+    p = sigma / sigma.sum()
+    return float(np.exp(-np.sum(p * np.log(p))))
+
+
+def measure_outliers(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    *,
+    rank_rows: int = 4096,
+    batch_size: int | None = None,
+    dtype: Any = None,
+    advance: Callable[[int], None] | None = None,
+) -> Outliers:
+    """Outliers of the residual stream over N sequences, streamed in batches.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        tokens_NT: token ids [N, T], or vectors [N, T, D].
+        rank_rows: how many states, whole sequences at a time, enter the matrix of the effective rank.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        dtype: compute dtype, float32 unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Raises:
+        InputError: inputs that do not fit the model.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    N, T = x.shape[:2]
+    L, D = cfg.num_layers, cfg.d_model
+    for_rank = min(N, max(1, rank_rows // T))
+
+    largest_L, at_L3, massive_L = np.zeros(L), np.zeros((L, 3), int), np.zeros(L)
+    ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
+    gram_LDD = np.zeros((L, D, D))
+    done = rows = 0
+    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
+        found = jax.device_get(_batch_outliers(cfg, params, batch, with_states=done < for_rank, dtype=dtype))
+        for layer in range(L):
+            best = int(np.argmax(found["largest"][layer]))
+            if found["largest"][layer, best] > largest_L[layer]:
+                largest_L[layer] = found["largest"][layer, best]
+                at_L3[layer] = (done + best, *divmod(int(found["at"][layer, best]), D))
+        massive_L += np.sum(
+            (found["largest"] > MASSIVE_ABSOLUTE) & (found["largest"] > MASSIVE_RELATIVE * found["median"]),
+            axis=1,
+        )
+        ratio_LT += found["ratio"]
+        first_LD += found["first"]
+        all_LD += found["all"]
+        if "states" in found:
+            states_LRD = found["states"][:, : for_rank - done].reshape(L, -1, D).astype(np.float64)
+            rows += states_LRD.shape[1]
+            gram_LDD += np.matmul(states_LRD.swapaxes(1, 2), states_LRD)
+        done += len(batch)
+        if advance is not None:
+            advance(len(batch))
+    return Outliers(
+        largest_L=largest_L,
+        largest_at_L3=at_L3,
+        massive_L=massive_L / N,
+        dom_ratio_LT=ratio_LT / N,
+        first_LD=first_LD / N,
+        rest_LD=(all_LD - first_LD) / (N * max(1, T - 1)),
+        effective_rank_L=np.array([effective_rank(gram_DD) for gram_DD in gram_LDD]),
+        rank_rows=rows,
+    )
+
+
+def super_neurons(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    *,
+    firing_ratio: float = 10.0,
+    norm_ratio: float = 2.0,
+    top: int = 10,
+    batch_size: int | None = None,
+    dtype: Any = None,
+    advance: Callable[[int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """The MLP neurons that write most at the first position, and which of them are super neurons.
+
+    A neuron is called super when its mean |activation| at the first position is at least ``firing_ratio``
+    times that at the others, and the norm of its gate or up column at least ``norm_ratio`` times the median
+    of its layer. The activation is what enters W_down.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        tokens_NT: token ids [N, T] or vectors [N, T, D], T at least 2.
+        firing_ratio: see above.
+        norm_ratio: see above.
+        top: how many to return, over all layers.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        dtype: compute dtype, float32 unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Returns:
+        JSON-ready dicts, by decreasing ``write``: ``layer``, ``neuron`` (from 0), ``write`` (mean activation
+        at the first position × largest weight of the row of W_down, in residual units), ``channel`` (where
+        that weight is), ``channel_share`` (its share of the row's energy), ``channels`` (participation ratio
+        (Σw²)²/Σw⁴ of the row: 1 writes a single channel, D/3 is a Gaussian row), ``first`` and ``rest`` (mean
+        |activation|), ``firing_ratio``, ``gate_norm_ratio`` (None without a gate), ``up_norm_ratio``,
+        ``super``.
+
+    Raises:
+        InputError: inputs that do not fit the model, one position only, a model without MLP.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    N, T = x.shape[:2]
+    if not cfg.mlp:
+        raise InputError("the model has no MLP (mlp=false), so it has no super neurons: choose another")
+    if T < 2:
+        raise InputError("super neurons fire at the first position alone: give sequences of at least 2")
+
+    sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
+    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
+        for total, new in zip(sums, _batch_firing(cfg, params, batch, dtype=dtype), strict=True):
+            total += np.asarray(new)
+        if advance is not None:
+            advance(len(batch))
+    signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))
+
+    mlp = params["blocks"]["mlp"]
+    down_LFD = np.asarray(mlp["down"]["kernel"], np.float64)
+    energy_LFD = np.square(down_LFD)
+    channel_LF = energy_LFD.argmax(axis=-1)
+    weight_LF = np.take_along_axis(down_LFD, channel_LF[..., None], -1)[..., 0]
+    write_LF = signed_LF * weight_LF
+    norms = {name: _norm_ratio(mlp[name]["kernel"]) for name in ("gate", "up") if name in mlp}
+    neurons = []
+    for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
+        at = np.unravel_index(flat, write_LF.shape)
+        row_D = energy_LFD[at]
+        rest = float(rest_LF[at])
+        ratio = float(first_LF[at]) / rest if rest > 0 else None
+        heaviest = max(float(norm[at]) for norm in norms.values())
+        fires = ratio is None or ratio >= firing_ratio
+        neurons.append(
+            {
+                "layer": int(at[0]),
+                "neuron": int(at[1]),
+                "write": float(write_LF[at]),
+                "channel": int(channel_LF[at]),
+                "channel_share": float(row_D.max() / row_D.sum()),
+                "channels": float(row_D.sum() ** 2 / np.square(row_D).sum()),
+                "first": float(first_LF[at]),
+                "rest": rest,
+                "firing_ratio": ratio,
+                "gate_norm_ratio": float(norms["gate"][at]) if "gate" in norms else None,
+                "up_norm_ratio": float(norms["up"][at]),
+                "super": bool(fires and heaviest >= norm_ratio),
+            }
+        )
+    return neurons
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "with_states", "dtype"))
+def _batch_outliers(
+    cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool, dtype: Any
+) -> dict[str, jax.Array]:
+    def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        h_BTD = found["residual"].astype(jnp.float32)
+        size_BTD = jnp.abs(h_BTD)
+        flat_BN = size_BTD.reshape(len(h_BTD), -1)
+        kept = {
+            "largest": jnp.max(flat_BN, axis=-1),
+            "at": jnp.argmax(flat_BN, axis=-1),
+            "median": jnp.median(flat_BN, axis=-1),
+            "ratio": jnp.sum(dom_ratio(h_BTD), axis=0),
+            "first": jnp.sum(size_BTD[:, 0], axis=0),
+            "all": jnp.sum(size_BTD, axis=(0, 1)),
+        }
+        return kept | ({"states": h_BTD} if with_states else {})
+
+    found: dict[str, jax.Array]
+    found = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce, dtype=dtype).layers
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
+def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any) -> tuple[jax.Array, ...]:
+    """Sums over the batch [L, F]: activation and |activation| at the first position, |activation| elsewhere."""
+
+    def reduce(found: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        a_BTF = found["mlp_hidden"].astype(jnp.float32)
+        size_BTF = jnp.abs(a_BTF)
+        first, size = jnp.sum(a_BTF[:, 0], axis=0), jnp.sum(size_BTF[:, 0], axis=0)
+        return first, size, jnp.sum(size_BTF[:, 1:], axis=(0, 1))
+
+    found: tuple[jax.Array, ...]
+    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=reduce, dtype=dtype).layers
+    return found
+
+
+def _norm_ratio(kernel_LDF: Any) -> np.ndarray:
+    """Norm of each neuron's input column over the median of its layer, [L, F]."""
+    norm_LF = np.linalg.norm(np.asarray(kernel_LDF, np.float64), axis=1)
+    return norm_LF / np.median(norm_LF, axis=-1, keepdims=True)

@@ -1,0 +1,214 @@
+"""Probe newborn models (or one given model) on one set of inputs: one forward pass serves every probe."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes import contraction, preference
+from bornbiased_jax.probes.observe import observe
+from bornbiased_jax.sweep import Mode, Work, sweep
+
+TARGET_BATCH_TOKENS = 8192
+EMBEDDING_SEED = 0
+
+
+class Subject(NamedTuple):
+    """What is probed: a configuration, how a seed becomes its weights, and the statistics of its embedding."""
+
+    cfg: ModelConfig
+    birth: Callable[[jax.Array], Params]
+    embedding_mean: float
+    embedding_std: float
+    description: dict[str, Any]
+
+
+def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
+    """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2)."""
+
+    def birth(seed: jax.Array) -> Params:
+        fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
+        return models.init(cfg, key=keys.init_key(seed), fixed_key=fixed)
+
+    about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
+    return Subject(cfg, birth, 0.0, cfg.embedding_std, about)
+
+
+def given(cfg: ModelConfig, params: Params, digest: str) -> Subject:
+    """One model with its weights; the seed is ignored."""
+    table = np.asarray(params["embed"]["embedding"], np.float32)
+    about = {"model": cfg.to_dict(), "weights": digest}
+    return Subject(cfg, lambda seed: params, float(table.mean()), float(table.std()), about)
+
+
+class Batches(NamedTuple):
+    """Inputs in the order of their last token, cut into equal batches."""
+
+    order_N: np.ndarray
+    last_N: np.ndarray
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Number of batches."""
+        return -(-len(self.order_N) // self.size)
+
+
+def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> int:
+    """Sequences in a batch: about ``TARGET_BATCH_TOKENS`` positions unless asked otherwise."""
+    if requested is not None and requested < 1:
+        raise InputError(f"batch size {requested} is not at least 1")
+    size = requested or max(1, TARGET_BATCH_TOKENS // inputs.seq_len)
+    return min(size, inputs.num_inputs)
+
+
+def order_inputs(inputs: Inputs, size: int) -> Batches:
+    """Sort sequences by last token, so that runs of equal last tokens are adjacent (see ``contraction``)."""
+    last_N = inputs.last_tokens()
+    if last_N is None:
+        last_N = np.arange(inputs.num_inputs)
+    order_N = np.argsort(last_N, kind="stable")
+    return Batches(order_N, np.asarray(last_N)[order_N], size)
+
+
+def stream(inputs: Inputs, batches: Batches) -> Iterator[dict[str, Any]]:
+    """Batches of equal shape; the last one is padded with sequences of weight 0."""
+    n = len(batches.order_N)
+    for start in range(0, n, batches.size):
+        at = np.minimum(np.arange(start, start + batches.size), n - 1)
+        yield {
+            "x": inputs.generate(batches.order_N[at]),
+            "weight": (np.arange(start, start + batches.size) < n).astype(np.float32),
+            "last": batches.last_N[at].astype(np.int32),
+        }
+
+
+def probe(
+    subject: Subject,
+    seeds: Sequence[int],
+    inputs: Inputs,
+    *,
+    intra: bool = False,
+    second_moment: bool = True,
+    dtype: Any = None,
+    batch_size: int | None = None,
+    mode: Mode = "auto",
+    chunk: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    advance: Callable[[int], None] | None = None,
+    resume: Path | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Preference and contraction of every seed on the same inputs, one record a seed, in order.
+
+    Args:
+        subject: :func:`newborn` or :func:`given`.
+        seeds: the seeds to be born.
+        inputs: N sequences of T tokens, or of T vectors as wide as the model.
+        intra: also the cosines within sequences (computes every position of the last block).
+        second_moment: also the standard deviation over pairs (D² numbers a layer).
+        dtype: compute dtype, float32 unless given.
+        batch_size, mode, chunk, mesh, resume: see :func:`bornbiased_jax.sweep.sweep`.
+        advance: called with the number of sequences probed since the last call.
+
+    Raises:
+        InputError: inputs that do not fit the model.
+    """
+    cfg = subject.cfg
+    inputs.check_fits(cfg)
+    batches = order_inputs(inputs, batch_size_for(cfg, inputs, batch_size))
+    scale = inputs.kind == "gaussian"
+
+    def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
+        x = batch["x"]
+        if scale:
+            x = x * jnp.float32(subject.embedding_std) + jnp.float32(subject.embedding_mean)
+        seen = observe(cfg, params, x, intra=intra, dtype=dtype)
+        return {
+            "preference": preference.update(state["preference"], seen, batch["weight"]),
+            "contraction": contraction.update(state["contraction"], seen, batch["weight"], batch["last"]),
+        }
+
+    def zero() -> Any:
+        return {
+            "preference": preference.zero(cfg),
+            "contraction": contraction.zero(cfg, second_moment=second_moment),
+        }
+
+    def finish(params: Params, state: Any) -> dict[str, Any]:
+        along_D = contraction.direction(state["contraction"])
+        favourite = jnp.argmax(models.logits_of(cfg, params, along_D))
+        return {
+            "preference": state["preference"]._asdict(),
+            "contraction": contraction.reduce(state["contraction"])._asdict(),
+            "direction_token": favourite,
+        }
+
+    identity = {
+        "subject": subject.description,
+        "inputs": inputs.digest,
+        "intra": intra,
+        "second_moment": second_moment,
+        "dtype": str(dtype),
+    }
+    seen_sequences = _Ticker(advance, batches)
+    results = sweep(
+        Work(subject.birth, zero, step, finish),
+        seeds,
+        lambda: stream(inputs, batches),
+        mode=mode,
+        chunk=chunk,
+        mesh=mesh,
+        advance=seen_sequences,
+        resume=resume,
+        identity=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),
+    )
+    for seed, result in results:
+        yield _record(cfg, seed, inputs, result, intra)
+
+
+@dataclasses.dataclass
+class _Ticker:
+    """Turns "one more batch of so many seeds" into sequences, the last batch being shorter."""
+
+    advance: Callable[[int], None] | None
+    batches: Batches
+    index: int = 0
+
+    def __call__(self, num_seeds: int) -> None:
+        start = (self.index % self.batches.count) * self.batches.size
+        self.index += 1
+        if self.advance is not None:
+            self.advance(num_seeds * min(self.batches.size, len(self.batches.order_N) - start))
+
+
+def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any], intra: bool) -> dict[str, Any]:
+    counts = preference.PreferenceState(**result["preference"])
+    sums = contraction.ContractionSums(**result["contraction"])
+    chosen = preference.summarise(counts, vocab_size=cfg.vocab_size)
+    pulled = contraction.summarise(
+        sums, d_model=cfg.d_model, intra=intra, remove_same_last=inputs.kind == "tokens"
+    )
+    along = int(result["direction_token"])
+    return {
+        "seed": seed,
+        "seq_len": inputs.seq_len,
+        "num_inputs": inputs.num_inputs,
+        "inputs_digest": inputs.digest,
+        "preference": chosen,
+        "contraction": pulled,
+        "direction_token": along,
+        "direction_matches_top1": along == chosen["top1_id"],
+    }

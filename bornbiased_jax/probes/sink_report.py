@@ -1,0 +1,250 @@
+"""Everything that is measured about the sinks of one checkpoint on one text, as a JSON-ready dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes.batching import check_length, check_sequences
+from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
+from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
+from bornbiased_jax.probes.variance import discrepancy, position_moments
+from bornbiased_jax.text import Tokenizer, read_text, source_digest
+
+LENGTHS = (32, 64, 128, 256, 512)
+DETAIL_LENGTH = 64
+DETAIL_SEQUENCES = 32
+_TOP_CHANNELS = 8
+
+
+def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
+    """Windows of a text at random starts, without repeating a start, [N, length] in the order of the text.
+
+    N is ``num_sequences``, or the number of possible starts where that is smaller.
+
+    Raises:
+        InputError: the text is shorter than one window, or a size is below 1.
+    """
+    ids = np.asarray(ids)
+    if length < 1 or num_sequences < 1:
+        raise InputError(f"{num_sequences} sequences of length {length}: both must be at least 1")
+    starts = len(ids) - length + 1
+    if starts < 1:
+        raise InputError(
+            f"the text has {len(ids)} tokens, fewer than the length {length} asked for: "
+            "give a longer text or ask for shorter lengths"
+        )
+    chosen = np.random.default_rng(seed).choice(starts, min(num_sequences, starts), replace=False)
+    return np.stack([ids[start : start + length] for start in np.sort(chosen)])
+
+
+def report_on_ids(
+    cfg: ModelConfig,
+    params: Params,
+    ids: Any,
+    *,
+    epsilon: float = 0.25,
+    lengths: Sequence[int] = LENGTHS,
+    num_sequences: int = 100,
+    convention: Convention = "all_rows",
+    threshold: Threshold = "per_sequence",
+    position: int = 1,
+    normalise: bool = False,
+    details: bool = True,
+    seed: int = 0,
+    batch_size: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The report on a text that is already token ids.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        ids: the token ids of the text, one long row.
+        epsilon, convention, threshold, position, normalise: see
+            :func:`~bornbiased_jax.probes.sinks.measure_sinks`.
+        lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their
+            prefixes.
+        num_sequences: how many windows are drawn at random from the text.
+        details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
+        seed: of the windows, and of the random tokens of the variances.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        advance: called with the number of sequences done since the last call (see :func:`count_sequences`).
+
+    Returns:
+        ``sink_rate``, ``sink_rate_std`` (over sequences), ``sink_rate_of_average`` and
+        ``score_by_layer_head``, each by length; the settings; with ``details`` also ``variance`` (by
+        quantity: ``pooled``, ``across`` [L][T] on random tokens and the ``discrepancy`` of position 1 [L]),
+        ``outliers`` (by layer) and ``super_neurons``.
+
+    Raises:
+        InputError: a text shorter than the greatest length, ids outside the vocabulary (another tokenizer),
+            an epsilon outside (0, 1), lengths beyond learned positions, a model without attention.
+    """
+    check_epsilon(epsilon)
+    if not lengths:
+        raise InputError("no length is asked for: give at least one, as in 64,128")
+    longest = max(lengths)
+    check_length(cfg, longest)
+    x_NT = check_sequences(cfg, cut_sequences(ids, longest, num_sequences, seed=seed))
+    found = measure_sinks(
+        cfg,
+        params,
+        x_NT,
+        epsilon=epsilon,
+        convention=convention,
+        position=position,
+        threshold=threshold,
+        lengths=lengths,
+        normalise=normalise,
+        batch_size=batch_size,
+        advance=advance,
+    )
+    by_length = {str(length): found["by_length"][length] for length in sorted(set(lengths))}
+    names = ("sink_rate", "sink_rate_std", "sink_rate_of_average")
+    report: dict[str, Any] = {
+        **{name: {length: one[name] for length, one in by_length.items()} for name in names},
+        "score_by_layer_head": {length: one["score_LH"].tolist() for length, one in by_length.items()},
+        "row_mass_by_layer_head": found["row_mass_LH"].tolist(),
+        **{
+            name: found[name]
+            for name in ("epsilon", "convention", "position", "threshold", "normalised_rows")
+        },
+        "num_sequences": found["num_sequences"],
+        "num_tokens": int(np.size(ids)),
+        "seed": seed,
+        "beyond_max_seq_len": longest > cfg.max_seq_len,
+    }
+    if details:
+        x_DT = x_NT[:DETAIL_SEQUENCES, :DETAIL_LENGTH]
+        report["variance"] = _variance(cfg, params, x_DT.shape, seed, advance)
+        report["outliers"] = _outliers(cfg, params, x_DT, advance)
+        if cfg.mlp and x_DT.shape[1] > 1:
+            report["super_neurons"] = super_neurons(cfg, params, x_DT, advance=advance)
+    return report
+
+
+def sinks_report(
+    checkpoint: str | Path | Checkpoint,
+    text: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    lengths: Sequence[int] = LENGTHS,
+    epsilon: float = 0.25,
+    num_sequences: int = 100,
+    details: bool = True,
+    quiet: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """The report on a checkpoint and a text, as ``bornbiased sinks`` gives it.
+
+    Args:
+        checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
+        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
+        tokenizer: in place of the checkpoint's own.
+        lengths, epsilon, num_sequences, details, settings: see :func:`report_on_ids`.
+        quiet: show no progress.
+
+    Returns:
+        What :func:`report_on_ids` returns, with the names and digests of the checkpoint, text and tokenizer.
+
+    Raises:
+        InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or damaged.
+    """
+    check_epsilon(epsilon)
+    opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
+    for length in lengths:
+        check_length(opened.cfg, length)
+    tokenizer = tokenizer or opened.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
+    ids = tokenizer.encode(read_text(text))
+    with progress.bar(
+        count_sequences(opened.cfg, num_sequences, details), "sinks", unit="sequences", quiet=quiet
+    ) as advance:
+        report = report_on_ids(
+            opened.cfg,
+            opened.params,
+            ids,
+            lengths=lengths,
+            epsilon=epsilon,
+            num_sequences=num_sequences,
+            details=details,
+            advance=advance,
+            **settings,
+        )
+    return report | {
+        "checkpoint": opened.description,
+        "weights_digest": opened.digest(),
+        "text": str(text),
+        "text_digest": source_digest(text),
+        "tokenizer": tokenizer.name,
+        "tokenizer_digest": tokenizer.digest,
+    }
+
+
+def count_sequences(cfg: ModelConfig, num_sequences: int, details: bool) -> int:
+    """About how many sequences :func:`report_on_ids` will say it has done, for a progress display."""
+    return num_sequences + details * (2 + cfg.mlp) * min(num_sequences, DETAIL_SEQUENCES)
+
+
+def _variance(
+    cfg: ModelConfig, params: Params, shape: tuple[int, ...], seed: int, advance: Callable[[int], None] | None
+) -> dict[str, Any] | None:
+    N, T = shape
+    if T < 2:
+        return None
+    tokens_NT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (max(2, N), T), dtype=np.int32)
+    moments = position_moments(cfg, params, tokens_NT, advance=advance)
+    return {
+        "length": T,
+        "num_sequences": len(tokens_NT),
+        **{
+            name: {
+                "pooled": one.pooled_LT.tolist(),
+                "across": one.across_LT.tolist(),
+                "discrepancy": discrepancy(one.pooled_LT).tolist(),
+                "discrepancy_across": discrepancy(one.across_LT).tolist(),
+            }
+            for name, one in moments.items()
+        },
+    }
+
+
+def _outliers(
+    cfg: ModelConfig, params: Params, x_NT: np.ndarray, advance: Callable[[int], None] | None
+) -> dict[str, Any]:
+    found = measure_outliers(cfg, params, x_NT, advance=advance)
+    top_LC = np.argsort(-found.first_LD, axis=-1)[:, :_TOP_CHANNELS]
+    rest_L = found.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else found.dom_ratio_LT[:, 0]
+    layers = [
+        {
+            "layer": layer,
+            "largest": float(found.largest_L[layer]),
+            "position": int(found.largest_at_L3[layer, 1]) + 1,
+            "channel": int(found.largest_at_L3[layer, 2]),
+            "share_of_sequences_massive": float(found.massive_L[layer]),
+            "dom_ratio_first": float(found.dom_ratio_LT[layer, 0]),
+            "dom_ratio_rest": float(rest_L[layer]),
+            "effective_rank": float(found.effective_rank_L[layer]),
+            "top_channels": [
+                {
+                    "channel": int(channel),
+                    "first": float(found.first_LD[layer, channel]),
+                    "rest": float(found.rest_LD[layer, channel]),
+                }
+                for channel in top_LC[layer]
+            ],
+        }
+        for layer in range(cfg.num_layers)
+    ]
+    N, T = x_NT.shape
+    return {"length": T, "num_sequences": N, "effective_rank_states": found.rank_rows, "layers": layers}

@@ -1,0 +1,244 @@
+"""Attention sinks: how much attention a position receives, per layer and head.
+
+The score of position k in a head is α_k = Σ_i A[i, k] over the queries i, divided by the number T of
+all rows ("all_rows": Section 6.2 of "Transformers Are Born Biased") or by the T − k + 1 rows that can
+see k ("rows_from_k": Gu et al., 2024). The two agree at k = 1. The sink rate is the share of (layer,
+head) with α_k > ε. It is thresholded in each sequence and averaged ("per_sequence": what both papers
+average), or thresholded once on the scores averaged over sequences ("average").
+
+Attention is causal, so the first T' rows of a sequence are the rows of its first T' tokens alone: one
+pass at the greatest length gives the scores of every shorter one. A layer's weights [B, H, T, T] are
+reduced to sums inside the scan over layers; nothing holds [N, L, H, T, T].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.transformer import EditOutput
+from bornbiased_jax.probes.batching import batch_size_for, batches, check_sequences
+
+Convention = Literal["all_rows", "rows_from_k"]
+Threshold = Literal["per_sequence", "average"]
+CONVENTIONS: tuple[Convention, ...] = ("all_rows", "rows_from_k")
+THRESHOLDS: tuple[Threshold, ...] = ("per_sequence", "average")
+
+
+def measure_sinks(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    *,
+    epsilon: float = 0.25,
+    convention: Convention = "all_rows",
+    position: int = 1,
+    threshold: Threshold = "per_sequence",
+    lengths: Sequence[int] | None = None,
+    normalise: bool = False,
+    batch_size: int | None = None,
+    mask_TT: Any = None,
+    edit: EditOutput | None = None,
+    dtype: Any = None,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Sink scores and rates of one model on given sequences.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        tokens_NT: N sequences of T token ids, or of vectors [N, T, D] fed in place of embeddings.
+        epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
+        convention: what a column's sum is divided by, see above.
+        position: k, counted from 1.
+        threshold: which of the two sink rates is called ``sink_rate``; both are returned.
+        lengths: also report prefixes of these lengths (T itself is always reported).
+        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
+            compare with a softmax. Off, the weights count as they are.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        mask_TT: see :func:`bornbiased_jax.models.apply`; interventions make one.
+        edit: likewise.
+        dtype: compute dtype, float32 unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Returns:
+        A dict of numbers and NumPy arrays. ``sink_rate`` (as ``threshold`` says), ``sink_rate_per_sequence``,
+        ``sink_rate_std`` (over sequences, None for one sequence), ``sink_rate_of_average``, ``score_LH``
+        (mean score of position k), ``rate_LH`` (share of sequences in which the head is a sink),
+        ``profile_LHT`` (mean score of every position), ``row_mass_LH`` (mean sum of a row of weights: 1 for a
+        plain softmax), ``by_length`` (for each length the first five and ``score_LH``), and the settings.
+
+    Raises:
+        InputError: inputs that do not fit the model, a model without attention, or a setting out of range.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    T = x.shape[1]
+    check_epsilon(epsilon)
+    wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
+    options: dict[str, Any] = dict(normalise=normalise, edit=edit, dtype=dtype)
+    received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
+    scores: dict[int, list[np.ndarray]] = {length: [] for length in wanted}
+    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
+        column_LBHT, sums_LBHT = jax.device_get(
+            _column_sums(cfg, params, batch, position, _mask(mask_TT), **options)
+        )
+        received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
+        cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
+        for length in wanted:
+            scores[length].append(cumulative_LBHT[..., length - 1] / _rows(length, position, convention))
+        if advance is not None:
+            advance(len(batch))
+    by_length = {length: _rates(np.concatenate(found, axis=1), epsilon) for length, found in scores.items()}
+    for found in by_length.values():
+        found["sink_rate"] = found[
+            "sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"
+        ]
+    rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
+    return {
+        **by_length[T],
+        "by_length": by_length,
+        "profile_LHT": received_LHT / (len(x) * rows_T),
+        "row_mass_LH": received_LHT.sum(axis=-1) / (len(x) * T),
+        "epsilon": epsilon,
+        "convention": convention,
+        "position": position,
+        "threshold": threshold,
+        "normalised_rows": normalise,
+        "num_sequences": len(x),
+        "length": T,
+    }
+
+
+def attention_maps(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    *,
+    mask_TT: Any = None,
+    edit: EditOutput | None = None,
+    dtype: Any = None,
+) -> np.ndarray:
+    """Attention weights averaged over the sequences, [L, H, T, T] (query, key), for drawing.
+
+    Sequences are run one at a time, but the result itself is L·H·T² numbers: meant for short sequences.
+
+    Raises:
+        InputError: inputs that do not fit the model, or a model without attention.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    _check_attention(cfg)
+    total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
+    for batch in batches(x, 1):
+        total_LHTT += np.asarray(_maps(cfg, params, batch, _mask(mask_TT), edit=edit, dtype=dtype))
+    return total_LHTT / len(x)
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse a threshold that no attention score, or every one, would exceed.
+
+    Raises:
+        InputError: it is not between 0 and 1.
+    """
+    if not 0.0 < epsilon < 1.0:
+        raise InputError(f"epsilon={epsilon} is not between 0 and 1: attention scores are shares, try 0.25")
+
+
+def _check_attention(cfg: ModelConfig) -> None:
+    if not cfg.attention:
+        raise InputError("the model has no attention (attention=false), so it has no sinks: choose another")
+
+
+def _check_settings(
+    cfg: ModelConfig,
+    T: int,
+    convention: str,
+    position: int,
+    threshold: str,
+    lengths: Sequence[int] | None,
+) -> list[int]:
+    _check_attention(cfg)
+    if convention not in CONVENTIONS:
+        raise InputError(f"convention {convention!r} is not one of {', '.join(CONVENTIONS)}")
+    if threshold not in THRESHOLDS:
+        raise InputError(f"threshold {threshold!r} is not one of {', '.join(THRESHOLDS)}")
+    wanted = sorted({int(length) for length in lengths or ()} | {T})
+    if position < 1 or position > wanted[0]:
+        raise InputError(f"position {position} is not between 1 and the shortest length, {wanted[0]}")
+    if wanted[0] < 1 or wanted[-1] > T:
+        bad = wanted[0] if wanted[0] < 1 else wanted[-1]
+        raise InputError(f"length {bad} is not between 1 and the {T} positions of the sequences")
+    return wanted
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "normalise", "edit", "dtype"))
+def _column_sums(
+    cfg: ModelConfig,
+    params: Params,
+    x: jax.Array,
+    position: jax.Array,
+    mask_TT: jax.Array | None,
+    *,
+    normalise: bool,
+    edit: EditOutput | None,
+    dtype: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
+
+    def reduce(found: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        weights_BHTT = found["attention_weights"].astype(jnp.float32)
+        if normalise:
+            weights_BHTT = weights_BHTT / jnp.sum(weights_BHTT, axis=-1, keepdims=True)
+        column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
+        return column_BHT, jnp.sum(weights_BHTT, axis=2)
+
+    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
+    found = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
+    return found[0], found[1]
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "edit", "dtype"))
+def _maps(
+    cfg: ModelConfig,
+    params: Params,
+    x: jax.Array,
+    mask_TT: jax.Array | None,
+    *,
+    edit: EditOutput | None,
+    dtype: Any,
+) -> jax.Array:
+    def reduce(found: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(found["attention_weights"].astype(jnp.float32), axis=0)
+
+    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
+    found: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
+    return found
+
+
+def _mask(mask_TT: Any) -> jax.Array | None:
+    return None if mask_TT is None else jnp.asarray(mask_TT, bool)
+
+
+def _rows(length: int, position: int, convention: str) -> int:
+    return length if convention == "all_rows" else length - position + 1
+
+
+def _rates(score_LNH: np.ndarray, epsilon: float) -> dict[str, Any]:
+    is_sink_LNH = score_LNH > epsilon
+    rate_N = is_sink_LNH.mean(axis=(0, 2))
+    score_LH = score_LNH.mean(axis=1)
+    return {
+        "sink_rate_per_sequence": float(rate_N.mean()),
+        "sink_rate_std": float(rate_N.std(ddof=1)) if len(rate_N) > 1 else None,
+        "sink_rate_of_average": float((score_LH > epsilon).mean()),
+        "score_LH": score_LH,
+        "rate_LH": is_sink_LNH.mean(axis=1),
+    }

@@ -1,0 +1,150 @@
+"""Variance of representations, position by position (Equation 2 and Figure 9).
+
+Two variances are told apart. ``pooled`` is over sequences and coordinates together, which is what Figure 9
+plots. ``across`` is over sequences in each coordinate, averaged over coordinates: it leaves out the part that
+all sequences share, so it is the one whose centre an intervention can keep while it is amplified. At
+initialisation both are σ²/i in expectation for uniform attention; in a trained model they are not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.transformer import EditOutput
+from bornbiased_jax.probes.batching import batch_size_for, batches, check_sequences
+
+QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
+
+
+class PositionMoments(NamedTuple):
+    """Moments of one quantity, float64. W is its width: H·K for the attention output, D for the residual."""
+
+    mean_LTW: np.ndarray
+    """Mean over sequences of every coordinate."""
+    pooled_LT: np.ndarray
+    """Variance over sequences and coordinates together (population form)."""
+    across_LT: np.ndarray
+    """Unbiased variance over sequences, averaged over coordinates."""
+    second_LT: np.ndarray
+    """Mean square over sequences and coordinates."""
+    num_sequences: int
+
+
+def position_moments(
+    cfg: ModelConfig,
+    params: Params,
+    x: Any,
+    *,
+    quantities: Sequence[str] = ("attention_output", "residual"),
+    batch_size: int | None = None,
+    mask_TT: Any = None,
+    edit: EditOutput | None = None,
+    dtype: Any = None,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, PositionMoments]:
+    """Moments of activations at every position of every layer, over N sequences.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        x: random-token sequences [N, T], or vectors [N, T, D]; N at least 2.
+        quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the cures and
+            before W_O.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        mask_TT: see :func:`bornbiased_jax.models.apply`.
+        edit: likewise.
+        dtype: compute dtype, float32 unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Returns:
+        For each quantity its :class:`PositionMoments`. Batches are centred on their own mean on the device
+        and merged in float64 (Chan et al., 1983), so a large shared mean costs no digits.
+
+    Raises:
+        InputError: inputs that do not fit the model, fewer than two sequences, an unknown quantity.
+    """
+    x = check_sequences(cfg, x)
+    if len(x) < 2:
+        raise InputError("one sequence has no variance: give at least 2")
+    for name in quantities:
+        if name not in QUANTITIES:
+            raise InputError(f"unknown quantity {name!r}: choose from {', '.join(QUANTITIES)}")
+        if name.startswith(("attention", "values")) and not cfg.attention:
+            raise InputError(f"the model has no attention (attention=false), so it has no {name}")
+        if name.startswith("mlp") and not cfg.mlp:
+            raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
+    mask = None if mask_TT is None else jnp.asarray(mask_TT, bool)
+    totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
+    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
+        found = _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=edit, dtype=dtype)
+        for name, (mean, spread) in jax.device_get(found).items():
+            new = (len(batch), mean.astype(np.float64), spread.astype(np.float64))
+            totals[name] = _merge(totals[name], new) if name in totals else new
+        if advance is not None:
+            advance(len(batch))
+    return {name: _moments(*total) for name, total in totals.items()}
+
+
+def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
+    """Variance at the first position over the median of the others, per layer [L]; at least two positions."""
+    if variance_LT.shape[-1] < 2:
+        raise InputError("a single position has no discrepancy: ask for a length of at least 2")
+    return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "quantities", "edit", "dtype"))
+def _batch_moments(
+    cfg: ModelConfig,
+    params: Params,
+    x: jax.Array,
+    mask_TT: jax.Array | None,
+    quantities: tuple[str, ...],
+    *,
+    edit: EditOutput | None,
+    dtype: Any,
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def reduce(found: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+        return {name: _centred(found[name]) for name in quantities}
+
+    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
+    found: dict[str, tuple[jax.Array, jax.Array]]
+    found = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
+    return found
+
+
+def _centred(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean over the batch [T, W], and Σ (x − mean)² over batch and coordinates [T]."""
+    x_BTW = x.astype(jnp.float32).reshape(*x.shape[:2], -1)
+    mean_TW = jnp.mean(x_BTW, axis=0)
+    return mean_TW, jnp.sum(jnp.square(x_BTW - mean_TW[None]), axis=(0, 2))
+
+
+def _merge(
+    a: tuple[int, np.ndarray, np.ndarray], b: tuple[int, np.ndarray, np.ndarray]
+) -> tuple[int, np.ndarray, np.ndarray]:
+    count = a[0] + b[0]
+    shift = b[1] - a[1]
+    mean = a[1] + shift * (b[0] / count)
+    return count, mean, a[2] + b[2] + np.square(shift).sum(axis=-1) * (a[0] * b[0] / count)
+
+
+def _moments(count: int, mean_LTW: np.ndarray, spread_LT: np.ndarray) -> PositionMoments:
+    width = mean_LTW.shape[-1]
+    within_LT = spread_LT / (count * width)
+    return PositionMoments(
+        mean_LTW=mean_LTW,
+        pooled_LT=within_LT + mean_LTW.var(axis=-1),
+        across_LT=spread_LT / ((count - 1) * width),
+        second_LT=within_LT + np.square(mean_LTW).mean(axis=-1),
+        num_sequences=count,
+    )

@@ -1,0 +1,184 @@
+"""How far a long job is: a bar on a terminal, now and then a plain line elsewhere. All on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+PLAIN_INTERVAL = 10.0
+"""Seconds between two plain lines of one job, at least."""
+
+Advance = Callable[..., None]
+
+_quiet = False
+_live: Progress | None = None
+_clock = time.monotonic
+
+
+def set_quiet(quiet: bool) -> None:
+    """Silence every bar and note of this process, or let them speak again."""
+    global _quiet
+    _quiet = quiet
+
+
+def note(text: str) -> None:
+    """One line for the reader, above any bar, unless quiet."""
+    if _quiet:
+        return
+    if _live is not None:
+        _live.console.print(Text(text))
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def bar(
+    total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0
+) -> Iterator[Advance]:
+    """Show the progress of a block; the value it yields is called as work is done: ``advance(n=1)``.
+
+    Bars may nest: on a terminal the inner ones stand below the outer one while they run.
+
+    Args:
+        total: how many units there are, or None where that is unknown.
+        label: what is being done ("sweep", "table1").
+        unit: what is counted, in the plural ("sequences").
+        quiet: show nothing.
+        done: units done before (a resumed job); they do not count for the rate.
+    """
+    if quiet or _quiet:
+        yield lambda n=1: None
+        return
+    show = _terminal_bar if _on_terminal() else _plain_bar
+    with show(total, label, unit, done) as advance:
+        yield advance
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@contextlib.contextmanager
+def _terminal_bar(total: int | None, label: str, unit: str, done: int) -> Iterator[Advance]:
+    # One live display holds the bars of every nesting level.
+    global _live
+    outermost = _live is None
+    if _live is None:
+        _live = Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=28),
+            _Numbers(),
+            console=Console(file=sys.stderr),
+            refresh_per_second=5,
+            redirect_stdout=False,  # standard output may be a pipe that carries JSON
+        )
+        _live.start()
+    live = _live
+    meter = _Meter(total, unit, done)
+    task = live.add_task(label, total=total, completed=done, meter=meter)
+
+    def advance(n: int = 1) -> None:
+        meter.add(n)
+        live.advance(task, n)
+
+    try:
+        yield advance
+    finally:
+        if outermost:
+            _live = None
+            live.refresh()
+            live.stop()
+        else:
+            live.remove_task(task)
+
+
+class _Numbers(ProgressColumn):
+    """Count, rate and time left of one task."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["meter"].text())
+
+
+@contextlib.contextmanager
+def _plain_bar(total: int | None, label: str, unit: str, done: int) -> Iterator[Advance]:
+    meter = _Meter(total, unit, done)
+    said = _clock()
+
+    def advance(n: int = 1) -> None:
+        nonlocal said
+        meter.add(n)
+        if _clock() - said >= PLAIN_INTERVAL and meter.done != total:
+            said = _clock()
+            note(f"{label}: {meter.text()}")
+
+    try:
+        yield advance
+    except BaseException:
+        note(f"{label}: stopped at {meter.count()}")
+        raise
+    note(f"{label}: {meter.closing()}")
+
+
+class _Meter:
+    """Counts units against the clock."""
+
+    def __init__(self, total: int | None, unit: str, done: int) -> None:
+        self.total, self.unit, self.done = total, unit, done
+        self._before = done
+        self._start = self._latest = _clock()
+
+    def add(self, n: int) -> None:
+        self.done += n
+        self._latest = _clock()
+
+    def rate(self) -> float | None:
+        """Units a second up to the latest of them; None until there is one."""
+        elapsed = self._latest - self._start
+        return (self.done - self._before) / elapsed if elapsed > 0 and self.done > self._before else None
+
+    def count(self) -> str:
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.done:,}{of} {self.unit}"
+
+    def text(self) -> str:
+        parts = [self.count()]
+        rate = self.rate()
+        if rate is not None:
+            parts.append(_speed(rate, self.unit))
+            if self.total is not None and self.done < self.total:
+                since = _clock() - self._latest
+                parts.append(f"{duration(max(0.0, (self.total - self.done) / rate - since))} left")
+        return ", ".join(parts)
+
+    def closing(self) -> str:
+        rate = self.rate()
+        parts = [f"{self.count()} in {duration(_clock() - self._start)}"]
+        if rate is not None:
+            parts.append(_speed(rate, self.unit))
+        return ", ".join(parts)
+
+
+def _speed(rate: float, unit: str) -> str:
+    if rate >= 0.95:
+        return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"
+    return f"{duration(1 / rate)} each"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "0.4 s", "12 s", "3 min 05 s", "2 h 10 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,221 @@
+"""What a number came from: provenance for records, with the wall time and the peak memory measured."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import math
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import bornbiased_jax
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import PRNG_IMPL
+
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
+_FLAGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
+
+
+@dataclasses.dataclass
+class Measurement:
+    """What one block of work took.
+
+    Attributes:
+        wall_seconds: elapsed time; while the block runs, the time so far.
+        peak_memory_bytes: the largest resident set of this process, in bytes (see ``peak_memory_scope``).
+        peak_memory_scope: "block" where the kernel lets the peak be reset at the block's beginning
+            (Linux), else "process": the peak since the process began.
+        children_peak_memory_bytes: the largest resident set of any finished child process, since the
+            process began.
+    """
+
+    peak_memory_bytes: int = 0
+    peak_memory_scope: str = "process"
+    children_peak_memory_bytes: int = 0
+    _start: float = dataclasses.field(default_factory=time.perf_counter, repr=False)
+    _end: float | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def wall_seconds(self) -> float:
+        return (time.perf_counter() if self._end is None else self._end) - self._start
+
+    def to_dict(self) -> dict[str, Any]:
+        """The measurement as JSON-ready values."""
+        return {
+            "wall_seconds": round(self.wall_seconds, 3),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "peak_memory_scope": self.peak_memory_scope,
+            "children_peak_memory_bytes": self.children_peak_memory_bytes,
+        }
+
+
+# The measurements under way, outermost first: resetting the kernel's peak for an inner block must
+# not hide an earlier peak from the outer ones.
+_open: list[Measurement] = []
+
+
+@contextlib.contextmanager
+def measure() -> Iterator[Measurement]:
+    """Measure the wall time and the peak memory of a block. Blocks may nest; threads share one peak.
+
+    The values are complete when the block ends, also when it ends with an exception.
+    """
+    _note_peak()
+    measurement = Measurement(peak_memory_scope="block" if _reset_peak() else "process")
+    _open.append(measurement)
+    try:
+        yield measurement
+    finally:
+        measurement._end = time.perf_counter()
+        _note_peak()
+        _open.remove(measurement)
+        measurement.children_peak_memory_bytes = _max_rss(resource.RUSAGE_CHILDREN)
+
+
+def _note_peak() -> None:
+    peak = _peak()
+    for measurement in _open:
+        measurement.peak_memory_bytes = max(measurement.peak_memory_bytes, peak)
+
+
+def _peak() -> int:
+    """Largest resident set of this process in bytes, since its start or since the last reset."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return _max_rss(resource.RUSAGE_SELF)
+
+
+def _max_rss(who: int) -> int:
+    # Kibibytes on Linux and the BSDs, bytes on macOS.
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _reset_peak() -> bool:
+    """Ask Linux to forget the peak so far; False where that cannot be done."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def provenance(
+    *,
+    config: Any = None,
+    seeds: Sequence[int] | None = None,
+    precision: str | None = None,
+    measurement: Measurement | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """Everything a reader needs to get the same number again, as JSON-ready values.
+
+    Args:
+        config: the model's configuration, or any mapping or dataclass of settings.
+        seeds: the seeds that were run.
+        precision: the precision of the computation, where it was chosen ("float32 highest", …).
+        measurement: what :func:`measure` measured.
+        extra: further keys, JSON-ready after :func:`jsonable`.
+
+    The machine's name, its user and its paths are left out on purpose.
+    """
+    devices = jax.devices()
+    memory = devices[0].memory_stats() or {}
+    given = {"config": config, "seeds": seeds, "precision": precision}
+    record: dict[str, Any] = {
+        **{name: jsonable(value) for name, value in given.items() if value is not None},
+        "version": bornbiased_jax.__version__,
+        "git": git_revision(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in _LIBRARIES},
+        },
+        "platform": {"system": platform.system(), "machine": platform.machine()},
+        "device": {
+            "platform": devices[0].platform,
+            "kind": devices[0].device_kind,
+            "count": len(devices),
+            "processes": jax.process_count(),
+        },
+        "prng": PRNG_IMPL,
+        "flags": {name: jsonable(getattr(jax.config, name)) for name in _FLAGS},
+        "timestamp": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **(measurement.to_dict() if measurement else {}),
+    }
+    if "peak_bytes_in_use" in memory:
+        record["device_peak_memory_bytes"] = int(memory["peak_bytes_in_use"])
+    return record | jsonable(extra)
+
+
+def git_revision() -> dict[str, Any] | None:
+    """The commit this package's source is at and whether it was changed since, or None outside git.
+
+    A package installed into an environment that happens to lie inside somebody's repository is not
+    taken for a part of that repository.
+    """
+    package = Path(bornbiased_jax.__file__).parent
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    revision = _git(package, "rev-parse", "HEAD")
+    changes = _git(package, "status", "--porcelain", "--untracked-files=no")
+    if revision is None or changes is None:
+        return None
+    return {"revision": revision, "dirty": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def jsonable(value: Any) -> Any:
+    """The value in JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples converted.
+
+    Raises:
+        InputError: a number is NaN or infinite, or a type has no JSON form; the sentence says which.
+    """
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return jsonable(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return jsonable(sorted(value))
+    if isinstance(value, (list, tuple, range)):
+        return [jsonable(entry) for entry in value]
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return jsonable(np.asarray(value).tolist())
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"a record holds {value}, which JSON has no form for: store null and say why")
+        return float(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise InputError(f"a record holds a {type(value).__name__}, which has no JSON form: convert it first")

@@ -1,0 +1,1 @@
+"""Figures, tables and the self-contained page that shows them."""

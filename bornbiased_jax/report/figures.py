@@ -1,0 +1,315 @@
+"""The house style of figures: plain axes, colours that colour-blind readers can tell apart, no global state.
+
+Figures are :class:`matplotlib.figure.Figure` objects without pyplot. They are drawn inside
+:func:`style` (the runner sees to that for experiments; the functions here see to it for themselves).
+:func:`svg` gives one as inline SVG whose colours follow the page's light or dark scheme by CSS variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.files import write_bytes
+
+# Okabe and Ito's colours, the two palest ones darkened until they show on white.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
+DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
+INK, MUTED, RULE = "#1d1f21", "#64686d", "#dcdcd6"
+
+MEASURED, THEORY, PAPER, BASELINE = SERIES[0], SERIES[1], INK, SERIES[1]
+"""One colour for one meaning in every figure."""
+
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.7,
+    "axes.prop_cycle": cycler(color=SERIES),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.unicode_minus": True,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bornbiased",
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 8.5,
+}
+
+_VARIABLES = {
+    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES, 1)},
+    INK: "currentColor",
+    MUTED: "var(--muted)",
+    RULE: "var(--rule)",
+}
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """The house style for a block, as a context manager or a decorator; matplotlib's own returns after it."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+@style()
+def new(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 3.4) -> tuple[Figure, Any]:
+    """A figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives."""
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(rows, columns)
+
+
+@style()
+def label(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
+    """Name the axes (with their units) and, where there are several, the panel."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if title:
+        ax.set_title(title)
+
+
+@style()
+def line(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    name: str = "",
+    colour: str = MEASURED,
+    dashed: bool = False,
+    markers: bool = False,
+) -> None:
+    """A line [n] with an optional band between ``low`` and ``high``, such as the range over seeds."""
+    if low is not None and high is not None:
+        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    ax.plot(
+        x,
+        y,
+        color=colour,
+        linestyle="--" if dashed else "-",
+        marker="o" if markers else "",
+        label=name or None,
+    )
+
+
+@style()
+def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = PAPER) -> None:
+    """Open circles: single numbers, such as the paper's, beside lines."""
+    ax.plot(
+        x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=colour, label=name or None
+    )
+
+
+@style()
+def reference(ax: Axes, value: float, name: str, colour: str = BASELINE, vertical: bool = False) -> None:
+    """A dashed straight line across the axes at a value to compare with."""
+    draw = ax.axvline if vertical else ax.axhline
+    draw(value, color=colour, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
+
+
+@style()
+def ranked_bars(
+    ax: Axes,
+    values: ArrayLike,
+    labels: Sequence[Any] | None = None,
+    baseline: float | None = None,
+    baseline_name: str = "uniform baseline",
+    colour: str = MEASURED,
+) -> None:
+    """Bars in falling order of the values [n], with the level that a model without preferences would have."""
+    heights = np.asarray(values, dtype=float)
+    order = np.argsort(-heights, kind="stable")
+    ranks = np.arange(1, len(heights) + 1)
+    ax.grid(False, axis="x")
+    ax.bar(ranks, heights[order], width=0.8, color=colour)
+    ax.set_xlim(0.4, len(heights) + 0.6)
+    if labels is not None:
+        ax.set_xticks(ranks, [str(labels[index]) for index in order])
+        if len(heights) > 8:
+            ax.tick_params(axis="x", labelsize=7.5, labelrotation=90, length=2)
+    if baseline is not None:
+        reference(ax, baseline, baseline_name)
+        ax.legend()
+
+
+@style()
+def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> None:
+    """Points (predicted, measured) of each named series, with the line on which they agree."""
+    pairs = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in series.values()]
+    low = min(min(x.min(), y.min()) for x, y in pairs)
+    high = max(max(x.max(), y.max()) for x, y in pairs)
+    room = 0.05 * (high - low) or 0.05
+    ends = (low - room, high + room)
+    ax.plot(ends, ends, color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)), label="predicted = measured")
+    marks = "osD^vP"
+    for index, (name, (x, y)) in enumerate(zip(series, pairs, strict=True)):
+        ax.plot(
+            x,
+            y,
+            linestyle="",
+            marker=marks[index % len(marks)],
+            color=SERIES[index % len(SERIES)],
+            label=name,
+            alpha=0.85,
+            rasterized=x.size > 2000,
+        )
+    ax.set(xlim=ends, ylim=ends, aspect="equal")
+    label(ax, "predicted", "measured")
+    ax.legend()
+
+
+@style()
+def qq(ax: Axes, log10_p: ArrayLike, name: str = "", colour: str = MEASURED) -> None:
+    """Sorted p-values [n], given as log₁₀, against those of n uniform draws, with their 95% pointwise band.
+
+    The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
+    diagonal are p-values smaller than chance gives.
+    """
+    from scipy.stats import beta
+
+    observed = -np.sort(np.asarray(log10_p, dtype=float))
+    count = len(observed)
+    rank = np.arange(1, count + 1)
+    expected = -np.log10(rank / (count + 1))
+    band = [-np.log10(beta.ppf(level, rank, count + 1 - rank)) for level in (0.975, 0.025)]
+    ax.fill_between(expected, band[0], band[1], color=MUTED, alpha=0.15, linewidth=0)
+    ends = (0.0, float(expected[0]))
+    ax.plot(ends, ends, color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)))
+    ax.plot(
+        expected,
+        observed,
+        linestyle="",
+        marker="o",
+        markersize=3.5,
+        color=colour,
+        label=name or None,
+        rasterized=count > 2000,
+    )
+    label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
+
+
+@style()
+def heatmap(
+    ax: Axes,
+    matrix: ArrayLike,
+    x_labels: Sequence[Any] | None = None,
+    y_labels: Sequence[Any] | None = None,
+    name: str = "",
+    diverging: bool = False,
+    digits: int | None = None,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """A matrix [rows, columns] in colour; with ``digits`` the numbers are written into the cells.
+
+    Args:
+        diverging: colours that part at zero, for values with a sign.
+        limits: the values at the ends of the colours; the matrix's own if not given.
+    """
+    values = np.asarray(matrix, dtype=float)
+    low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
+    if diverging:
+        high = max(abs(low), abs(high))
+        low = -high
+    image = ax.imshow(
+        values,
+        cmap="RdBu_r" if diverging else "cividis",
+        vmin=low,
+        vmax=high,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    ax.grid(False)
+    for axis, labels in ((ax.xaxis, x_labels), (ax.yaxis, y_labels)):
+        if labels is not None:
+            axis.set_ticks(range(len(labels)), [str(entry) for entry in labels])
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.tick_params(length=0)
+    if digits is not None:
+        for (row, column), value in np.ndenumerate(values):
+            red, green, blue, _ = image.to_rgba(np.array([value]))[0]
+            bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
+            text = f"{value:.{digits}f}".replace("-", "−")
+            ax.text(column, row, text, ha="center", va="center", size=8, color="black" if bright else "white")
+    bar = ax.figure.colorbar(image, ax=ax, label=name, pad=0.02)
+    bar.outline.set_visible(False)
+
+
+def svg(figure: Figure, ident: str, alt: str) -> str:
+    """The figure as inline SVG for a page.
+
+    Args:
+        figure: the figure.
+        ident: letters, digits and hyphens, unique on the page: it makes the ids inside unique.
+        alt: the text for readers who cannot see the figure.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", ident):
+        raise ValueError(f"ident {ident!r} is not a letter followed by letters, digits and hyphens")
+    stream = io.StringIO()
+    with style():
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{ident}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{ident}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{ident}-\1"', text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    width, height = figure.get_size_inches()
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'aria-label="{html.escape(alt)}" viewBox="0 0 {72 * width:g} {72 * height:g}">'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """The figure as a file: PNG, SVG or PDF by the name's ending, on white.
+
+    Raises:
+        InputError: another ending, or a place that cannot be written to.
+    """
+    kind = Path(path).suffix.lstrip(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
+    stream = io.BytesIO()
+    with style():
+        figure.savefig(stream, format=kind, facecolor="white", dpi=200)
+    return write_bytes(path, stream.getvalue())

@@ -1,0 +1,73 @@
+"""Numbers as a careful typesetter writes them: a true minus sign, powers of ten, the digits that count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Format = Callable[[float], str]
+
+_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def fixed(digits: int) -> Format:
+    """Numbers with so many digits after the point: ``fixed(3)(-0.5) == "−0.500"``."""
+    return lambda value: _minus(f"{value:,.{digits}f}")
+
+
+def percent(digits: int = 2) -> Format:
+    """Shares as percentages: ``percent(2)(0.026) == "2.60%"``."""
+    return lambda value: _minus(f"{100 * value:.{digits}f}%")
+
+
+def times(digits: int = 1) -> Format:
+    """Ratios: ``times(1)(58.5) == "58.5×"``."""
+    return lambda value: _minus(f"{value:,.{digits}f}×")
+
+
+def integer(value: float) -> str:
+    """Whole numbers: ``integer(50304) == "50,304"``."""
+    return _minus(f"{value:,.0f}")
+
+
+def identifier(value: float) -> str:
+    """Whole numbers that name something, such as a token: no separators."""
+    return f"{value:.0f}"
+
+
+def significant(digits: int = 3) -> Format:
+    """Numbers with so many significant digits, as a power of ten where that is shorter to read."""
+
+    def write(value: float) -> str:
+        if value == 0:
+            return "0"
+        # Rounded first: 9.996 has one digit more before the point than it seems.
+        exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+        if -4 < exponent < 7:
+            return _minus(f"{value:,.{max(0, digits - 1 - exponent)}f}")
+        return _power(value / 10.0**exponent, exponent, digits)
+
+    return write
+
+
+def from_log10(digits: int = 3) -> Format:
+    """A positive number given as its log₁₀, for p-values far below what a float holds."""
+
+    def write(log10: float) -> str:
+        if log10 > -3:
+            return significant(digits)(10.0**log10)
+        exponent = math.floor(log10)
+        mantissa = 10.0 ** (log10 - exponent)
+        if float(f"{mantissa:.{digits - 1}f}") >= 10:
+            mantissa, exponent = mantissa / 10, exponent + 1
+        return _power(mantissa, exponent, digits)
+
+    return write
+
+
+def _power(mantissa: float, exponent: int, digits: int) -> str:
+    return f"{_minus(f'{mantissa:.{digits - 1}f}')}\u202f×\u202f10{str(exponent).translate(_SUPERSCRIPT)}"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")

@@ -1,0 +1,145 @@
+"""One HTML page that holds tables, figures, provenance and the records, readable without a network."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from bornbiased_jax.progress import duration
+from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
+from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Row, Table, write
+
+LARGEST_EMBEDDED_RECORD = 1_000_000
+"""Bytes of JSON above which a record is not carried inside the page (the file beside it remains)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One experiment on the page.
+
+    Attributes:
+        name: its name on the command line; the section's anchor.
+        title: the heading.
+        paper: what of the papers it reproduces ("Table 1").
+        description: one or more paragraphs, separated by blank lines.
+        command: the command line that makes it.
+        scale: the scale it was run at.
+        cost: how long that takes, in words.
+        headline: a sentence for the top of the page, or "".
+        claims, tables, panels: what it found.
+        record: the whole record, for the fold-out and the download.
+        failure: why there is no result, or "".
+    """
+
+    name: str
+    title: str
+    paper: str
+    description: str
+    command: str
+    scale: str
+    cost: str = ""
+    headline: str = ""
+    claims: Sequence[Claim] = ()
+    tables: Sequence[Table] = ()
+    panels: Sequence[Panel] = ()
+    record: Mapping[str, Any] | None = None
+    failure: str = ""
+
+
+def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
+    """The page as a text of HTML.
+
+    Args:
+        title: the page's heading.
+        standfirst: the sentence under it.
+        sections: the experiments, in the order in which they are read; the first headline leads.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bornbiased_jax.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["paragraphs"] = lambda text: re.split(r"\n\s*\n", text.strip())
+    environment.globals.update(
+        SOURCES=SOURCES, cell=_cell, figure=_figure, flat=_flat, embedded=_embedded, facts=_facts, write=write
+    )
+    claims = [(section, claim) for section in sections for claim in section.claims]
+    front = [(section, table) for section in sections for table in section.tables if table.first_screen]
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        standfirst=standfirst,
+        sections=sections,
+        headline=next((section.headline for section in sections if section.headline), ""),
+        keys=[claim for _, claim in claims if claim.key],
+        claims=claims,
+        claim_sources=[
+            source for source in SOURCES if any(getattr(claim, source) is not None for _, claim in claims)
+        ],
+        front=front,
+        has_theory=any(claim.theory is not None for _, claim in claims)
+        or any(row.theory for section in sections for table in section.tables for row in table.rows),
+        failures=[section for section in sections if section.failure],
+        light=list(enumerate(SERIES, 1)),
+        dark=list(enumerate(DARK_SERIES, 1)),
+    )
+
+
+def _cell(table: Table, row: Row, source: str, name: str) -> str:
+    quantity = next(quantity for quantity in table.quantities if quantity.name == name)
+    return write(getattr(row, source).get(name), quantity.format)
+
+
+def _figure(section: Section, index: int, panel: Panel) -> Markup:
+    return Markup(svg(panel.figure, f"{section.name}-{index}", panel.alt or panel.caption))
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested provenance as lines of a name and a text."""
+    lines: list[tuple[str, str]] = []
+    for key, entry in value.items():
+        if isinstance(entry, Mapping):
+            lines += _flat(entry, f"{prefix}{key}.")
+        else:
+            lines.append((f"{prefix}{key}", entry if isinstance(entry, str) else json.dumps(entry)))
+    return lines
+
+
+def _embedded(record: Mapping[str, Any]) -> str:
+    """The record as the address of a download, or "" where it is too large."""
+    data = json.dumps(record, indent=2, allow_nan=False).encode()
+    if len(data) > LARGEST_EMBEDDED_RECORD:
+        return ""
+    return "data:application/json;base64," + base64.b64encode(data).decode()
+
+
+def _facts(record: Mapping[str, Any]) -> list[str]:
+    """The provenance in one line: device, versions, revision, time and memory."""
+    found = record.get("provenance", {})
+    facts = []
+    if "device" in found:
+        device = found["device"]
+        facts.append(device["kind"] if device["count"] == 1 else f"{device['count']} × {device['kind']}")
+    if "versions" in found:
+        facts.append(f"jax {found['versions']['jax']}")
+    if found.get("precision"):
+        facts.append(found["precision"])
+    if found.get("git"):
+        facts.append(found["git"]["revision"][:10] + (" with changes" if found["git"]["dirty"] else ""))
+    elif "version" in found:
+        facts.append(f"version {found['version']}")
+    if "wall_seconds" in found:
+        facts.append(duration(found["wall_seconds"]))
+    if "peak_memory_bytes" in found:
+        facts.append(f"{found['peak_memory_bytes'] / 1e9:.2f} GB at most")
+    if "timestamp" in found:
+        facts.append(found["timestamp"][:10])
+    return facts

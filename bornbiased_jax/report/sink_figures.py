@@ -1,0 +1,135 @@
+"""Figures about attention sinks; each takes arrays and returns a matplotlib Figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.report import figures
+
+ATTENDED = "attention received"
+
+
+def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
+    """The score α of one position in every layer and head [L, H]; sinks, those above ε, carry a dot."""
+    scores = np.asarray(score_LH, dtype=float)
+    L, H = scores.shape
+    figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2))
+    figures.heatmap(ax, scores, name=f"score of position {position}", limits=(0.0, 1.0))
+    rows, columns = np.nonzero(scores > epsilon)
+    ax.plot(
+        columns,
+        rows,
+        linestyle="",
+        marker=".",
+        markersize=4,
+        color=figures.SERIES[1],
+        label=f"above {epsilon:g}",
+    )
+    ax.set_xticks(_ticks(H), [str(head + 1) for head in _ticks(H)])
+    ax.set_yticks(_ticks(L), [str(layer + 1) for layer in _ticks(L)])
+    figures.label(ax, "head", "layer")
+    return figure
+
+
+def variance_by_position(
+    series: Mapping[str, ArrayLike], *, theory: Mapping[str, ArrayLike] | None = None, std: bool = False
+) -> Figure:
+    """Variance (or standard deviation, with ``std``) at positions 1…T of each named series [T].
+
+    ``theory`` holds dashed lines, each in the colour of the series of the same name.
+    """
+    figure, ax = figures.new()
+    for index, (name, values) in enumerate(series.items()):
+        y = np.asarray(values, dtype=float)
+        x = np.arange(1, len(y) + 1)
+        colour = figures.SERIES[index % len(figures.SERIES)]
+        figures.line(ax, x, np.sqrt(y) if std else y, name=name, colour=colour, markers=len(y) <= 40)
+        if theory is not None and name in theory:
+            expected = np.asarray(theory[name], dtype=float)
+            figures.line(
+                ax,
+                np.arange(1, len(expected) + 1),
+                np.sqrt(expected) if std else expected,
+                name=f"{name}, theory",
+                colour=colour,
+                dashed=True,
+            )
+    ax.set_yscale("log")
+    figures.label(ax, "position", "standard deviation" if std else "variance")
+    if len(series) > 1 or theory:
+        ax.legend(frameon=False)
+    return figure
+
+
+def top_channels(first_D: ArrayLike, rest_D: ArrayLike, *, layer: int, top: int = 12) -> Figure:
+    """The channels with the largest mean |h| at the first position [D], beside the mean at the others [D]."""
+    first, rest = np.asarray(first_D, dtype=float), np.asarray(rest_D, dtype=float)
+    order = np.argsort(-first)[:top]
+    figure, ax = figures.new()
+    x = np.arange(len(order))
+    ax.bar(x - 0.2, first[order], width=0.4, color=figures.SERIES[1], label="first position")
+    ax.bar(x + 0.2, rest[order], width=0.4, color=figures.SERIES[0], label="other positions")
+    ax.set_xticks(x, [str(channel) for channel in order], rotation=60 if len(order) > 8 else 0)
+    ax.set_yscale("log")
+    figures.label(ax, "channel", "mean |h|", f"after block {layer + 1}")
+    ax.legend(frameon=False)
+    return figure
+
+
+def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
+    """Attention weights [T, T] (query down, key across) side by side, one panel a name.
+
+    Raises:
+        InputError: no map.
+    """
+    if not maps:
+        raise InputError("no attention map to draw: give at least one")
+    figure, axes = figures.new(columns=len(maps), width=2.9 * len(maps) + 0.6, height=3.0)
+    for ax, (name, weights) in zip(np.atleast_1d(axes), maps.items(), strict=True):
+        values = np.asarray(weights, dtype=float)
+        # Above the diagonal nothing may attend: left blank.
+        shown = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
+        figures.heatmap(ax, shown, limits=(0.0, 1.0))
+        ticks = _ticks(len(values))
+        ax.set_xticks(ticks, [str(tick + 1) for tick in ticks])
+        ax.set_yticks(ticks, [str(tick + 1) for tick in ticks])
+        figures.label(ax, "key position", "query position", name)
+    return figure
+
+
+def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]]]) -> Figure:
+    """Figure 12: sink rate against sequence length, one line a model.
+
+    Each value is a rate, or the rates of several seeds, whose range is drawn as a band.
+    """
+    figure, ax = figures.new()
+    for index, (name, found) in enumerate(rates.items()):
+        lengths = sorted(found, key=int)
+        values = [np.atleast_1d(np.asarray(found[length], dtype=float)) for length in lengths]
+        several = any(len(value) > 1 for value in values)
+        figures.line(
+            ax,
+            [int(length) for length in lengths],
+            [value.mean() for value in values],
+            [value.min() for value in values] if several else None,
+            [value.max() for value in values] if several else None,
+            name=name,
+            colour=figures.SERIES[index % len(figures.SERIES)],
+            markers=True,
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_ylim(-0.03, 1.03)
+    figures.label(ax, "sequence length", "sink rate")
+    ax.legend(frameon=False)
+    return figure
+
+
+def _ticks(count: int) -> list[int]:
+    """At most about ten indices, the first included."""
+    return list(range(0, count, max(1, -(-count // 10))))

@@ -1,0 +1,148 @@
+"""What a page shows of an experiment: claims, tables, figures; paper, measured and theory side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib.figure
+
+from bornbiased_jax.report.numbers import Format, significant
+
+Configuration = Literal["paper", "other", "ours"]
+"""Whose configuration a row has: the paper's own; another one for a number that the paper prints; or
+one without a counterpart in the paper."""
+
+Value = float | str | tuple[float, float] | None
+"""A number, a text printed as it is, a mean with its standard deviation, or nothing."""
+
+SOURCES = ("paper", "measured", "theory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """A measured quantity: its name at the head of the columns, and how its numbers are written."""
+
+    name: str
+    format: Format = significant(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One configuration and its values, each a mapping from the quantity's name.
+
+    Raises:
+        ValueError: a paper value stands beside a row that has not the paper's configuration.
+    """
+
+    settings: Sequence[Any]
+    measured: Mapping[str, Value]
+    paper: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    theory: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    configuration: Configuration = "other"
+
+    def __post_init__(self) -> None:
+        has_value = any(value is not None for value in self.paper.values())
+        _check_paper(self.configuration, has_value, self.settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under common heads.
+
+    Attributes:
+        title: what the table shows.
+        settings: heads of the columns that say the configuration ("model", "T", "seed").
+        quantities: what was measured; each has a column for every source that any row has a value from.
+        rows: the rows.
+        note: what a reader must know beside the numbers, such as what ± means here.
+        first_screen: show it on the page's first screen as well.
+
+    Raises:
+        ValueError: a row does not fit the heads.
+    """
+
+    title: str
+    settings: Sequence[str]
+    quantities: Sequence[Quantity]
+    rows: Sequence[Row]
+    note: str = ""
+    first_screen: bool = False
+
+    def __post_init__(self) -> None:
+        names = {quantity.name for quantity in self.quantities}
+        for row in self.rows:
+            if len(row.settings) != len(self.settings):
+                raise ValueError(f"table {self.title!r}: {row.settings} does not fit {self.settings}")
+            for source in SOURCES:
+                for name in getattr(row, source):
+                    if name not in names:
+                        raise ValueError(f"table {self.title!r} has no quantity {name!r}")
+
+    def sources(self, quantity: Quantity) -> list[str]:
+        """The sources that have a value of this quantity in any row, in the order of :data:`SOURCES`."""
+        return [
+            source
+            for source in SOURCES
+            if any(getattr(row, source).get(quantity.name) is not None for row in self.rows)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement for the page's first screen, with its number from each source.
+
+    Attributes:
+        statement: what is claimed, as a sentence or a noun phrase with its configuration.
+        measured, paper, theory: the values.
+        format: how the numbers are written.
+        configuration: as in :class:`Row`.
+        key: a few words; if given, the measured value is one of the page's key numbers under these words.
+
+    Raises:
+        ValueError: a paper value stands beside a configuration that is not the paper's.
+    """
+
+    statement: str
+    measured: Value
+    paper: Value = None
+    theory: Value = None
+    format: Format = significant(3)
+    configuration: Configuration = "other"
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        _check_paper(self.configuration, self.paper is not None, self.statement)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A figure with the sentence under it.
+
+    Attributes:
+        figure: drawn with :mod:`bornbiased_jax.report.figures`.
+        caption: what is to be seen.
+        alt: the same for a reader who cannot see it; the caption if empty.
+    """
+
+    figure: matplotlib.figure.Figure
+    caption: str
+    alt: str = ""
+
+
+def write(value: Value, format: Format) -> str:
+    """A value as text; nothing is an em dash."""
+    if value is None:
+        return "—"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        mean, deviation = value
+        return f"{format(mean)} ± {format(deviation)}"
+    return format(value)
+
+
+def _check_paper(configuration: str, has_value: bool, what: Any) -> None:
+    if has_value and configuration != "paper":
+        raise ValueError(f"{what}: a value of the paper stands only beside the paper's own configuration")

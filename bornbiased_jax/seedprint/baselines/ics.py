@@ -1,0 +1,98 @@
+"""HuRef ICS (Zeng et al., 2024): six products of weights that no rotation inside the model changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint.baselines.score import Score, pearson, score
+
+PUBLISHED_TOKENS = 4096
+PUBLISHED_BLOCKS = 2
+
+
+def rare_tokens(vocab_size: int, count: int = PUBLISHED_TOKENS) -> np.ndarray:
+    """The ``count`` largest ids: in vocabularies numbered by frequency or merge order, the rarest tokens.
+
+    The published list is the 4096 rarest of a frequency list, which is not published; give your own ids
+    where a vocabulary is numbered otherwise.
+    """
+    return np.arange(max(0, vocab_size - count), vocab_size)
+
+
+def invariants(
+    cfg: ModelConfig, params: Params, token_ids: np.ndarray, *, num_blocks: int = PUBLISHED_BLOCKS
+) -> Iterator[np.ndarray]:
+    """M_a, M_b, M_f of the last blocks, [X, X] each with X tokens, one at a time.
+
+    M_a = X W_qᵀ W_k Xᵀ, M_b = X W_vᵀ W_oᵀ Xᵀ and M_f = X (W_gᵀ ∘ W_uᵀ) W_dᵀ Xᵀ (without a gate
+    X W_uᵀ W_dᵀ Xᵀ) in [out, in] layout; X are the tokens' embeddings. Grouped key and value heads are
+    repeated head by head for the queries of their group.
+    """
+    x_XD = np.asarray(params["embed"]["embedding"])[token_ids].astype(np.float32)
+    for layer in range(cfg.num_layers - min(num_blocks, cfg.num_layers), cfg.num_layers):
+        if cfg.attention:
+            attention = params["blocks"]["attention"]
+            query = x_XD @ np.asarray(attention["query"]["kernel"][layer], np.float32)
+            yield query @ (x_XD @ _repeated(cfg, np.asarray(attention["key"]["kernel"][layer], np.float32))).T
+            value = x_XD @ _repeated(cfg, np.asarray(attention["value"]["kernel"][layer], np.float32))
+            yield value @ np.asarray(attention["output"]["kernel"][layer], np.float32) @ x_XD.T
+        if cfg.mlp:
+            mlp = params["blocks"]["mlp"]
+            up_DF = np.asarray(mlp["up"]["kernel"][layer], np.float32)
+            if cfg.gated_mlp:
+                up_DF = up_DF * np.asarray(mlp["gate"]["kernel"][layer], np.float32)
+            yield x_XD @ up_DF @ np.asarray(mlp["down"]["kernel"][layer], np.float32) @ x_XD.T
+
+
+def _repeated(cfg: ModelConfig, kernel: np.ndarray) -> np.ndarray:
+    """[D, G·K] -> [D, H·K]: each key or value head stands next to its own repetitions."""
+    heads_DGK = kernel.reshape(len(kernel), cfg.kv_heads, cfg.key_dim)
+    return heads_DGK.repeat(cfg.num_heads // cfg.kv_heads, axis=1).reshape(len(kernel), -1)
+
+
+def ics(
+    base_cfg: ModelConfig,
+    base: Params,
+    suspect_cfg: ModelConfig,
+    suspect: Params,
+    *,
+    token_ids: np.ndarray | None = None,
+    num_blocks: int = PUBLISHED_BLOCKS,
+) -> Score:
+    """Cosine of the stacked, z-scored invariants of the last two blocks of both models.
+
+    Each matrix being z-scored, the cosine of the stack is the mean of the matrices' correlations; one
+    matrix of each model is held at a time.
+
+    Args:
+        base_cfg, base, suspect_cfg, suspect: the models; widths and depths may differ.
+        token_ids: rows of the embedding; :func:`rare_tokens` of the smaller vocabulary by default.
+        num_blocks: how many last blocks; both models must have that many.
+
+    Raises:
+        InputError: an id outside a vocabulary, or fewer than two ids.
+    """
+    smaller = min(base_cfg.vocab_size, suspect_cfg.vocab_size)
+    token_ids = rare_tokens(smaller) if token_ids is None else np.asarray(token_ids)
+    if len(token_ids) < 2 or token_ids.min() < 0 or token_ids.max() >= smaller:
+        raise InputError(f"ICS needs two or more token ids from 0 to {smaller - 1}: change the list")
+    if (base_cfg.attention, base_cfg.mlp) != (suspect_cfg.attention, suspect_cfg.mlp):
+        return Score("ics", None, "the two models have different kinds of sublayers")
+    if min(base_cfg.num_layers, suspect_cfg.num_layers) < num_blocks:
+        return Score("ics", None, f"a model has fewer than {num_blocks} blocks")
+    correlations = [
+        pearson(ours, theirs)
+        for ours, theirs in zip(
+            invariants(base_cfg, base, token_ids, num_blocks=num_blocks),
+            invariants(suspect_cfg, suspect, token_ids, num_blocks=num_blocks),
+            strict=True,
+        )
+    ]
+    return score(
+        "ics", float(np.mean(correlations)), num_tokens=len(token_ids), num_matrices=len(correlations)
+    )

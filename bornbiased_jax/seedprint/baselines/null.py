@@ -1,0 +1,71 @@
+"""The empirical null of a score: the same score over unrelated seeds of the same architecture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint import tails
+from bornbiased_jax.seedprint.baselines.score import Score
+
+
+def unrelated_scores(
+    cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[Params, Params], Score]
+) -> np.ndarray:
+    """Scores of disjoint pairs of independent births: seeds 0 and 1, 2 and 3, …
+
+    Args:
+        cfg: the architecture.
+        seeds: an even number of different seeds.
+        compare: a score of two models' parameters.
+
+    Returns:
+        [len(seeds) / 2] float64; NaN where a pair has no score.
+
+    Raises:
+        InputError: an odd number of seeds, or a seed twice.
+    """
+    if len(seeds) < 2 or len(seeds) % 2 or len(set(seeds)) != len(seeds):
+        raise InputError("the null needs an even number of different seeds")
+    scores = []
+    for first, second in zip(seeds[::2], seeds[1::2], strict=True):
+        pair = (models.init(cfg, key=keys.init_key(keys.check_seed(seed))) for seed in (first, second))
+        value = compare(*pair).value
+        scores.append(math.nan if value is None else value)
+    return np.array(scores)
+
+
+def against_null(found: Score, null_scores: np.ndarray) -> dict[str, Any]:
+    """A score among scores of unrelated pairs: rank p = (1 + #{null ≥ score})/(1 + K), z and log10 p.
+
+    The log10 p is of Student's t with K − 1 degrees of freedom for a new draw from the null's mean and
+    standard deviation (approximate). All are None where the score or its null does not exist.
+    """
+    null = np.asarray(null_scores, np.float64)
+    null = null[np.isfinite(null)]
+    count = len(null)
+    empty: dict[str, Any] = {"p_value": None, "z": None, "log10_p": None, "num_null": count}
+    if found.value is None or count == 0:
+        return {**found.to_json(), **empty}
+    p_value = (1 + int((null >= found.value).sum())) / (1 + count)
+    std = float(null.std(ddof=1)) if count > 1 else 0.0
+    if not std > 0:
+        return {**found.to_json(), **empty, "p_value": p_value}
+    z = (found.value - float(null.mean())) / std
+    log_p = tails.log_t_sf(z / math.sqrt(1 + 1 / count), count - 1)
+    moments = {"null_mean": float(null.mean()), "null_std": std}
+    return {
+        **found.to_json(),
+        "p_value": p_value,
+        "z": z,
+        "log10_p": log_p / tails.LN10,
+        "num_null": count,
+        **moments,
+    }

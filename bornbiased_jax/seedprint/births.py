@@ -1,0 +1,113 @@
+"""Outputs of hundreds of untrained models: the population that calibrations and reference nulls draw on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.parameters import Params
+
+# Tokens that one step of the loop over inputs takes of each model, and bytes of outputs in a chunk.
+_BATCH_TOKENS = 2048
+_CHUNK_BYTES = 128 * 2**20
+_MAX_CHUNK = 256
+
+
+def final_outputs(
+    cfg: ModelConfig,
+    seeds: Sequence[int],
+    x: np.ndarray,
+    *,
+    drift: float | None = None,
+    drift_seeds: Sequence[int] | None = None,
+    chunk: int | None = None,
+) -> Iterator[np.ndarray]:
+    """Last-position outputs of the final norm of freshly initialised models, in chunks of seeds.
+
+    Each model has its own embedding (independent births share nothing but the inputs).
+
+    Args:
+        cfg: the architecture.
+        seeds: of the initialisations.
+        x: token ids [N, T], or vectors [N, T, D] fed to every model in place of its embeddings.
+        drift: turn each model this far towards another birth (:func:`drifted`); not at all by default.
+        drift_seeds: the other births, one a model.
+        chunk: models held at a time; as many as fit 128 MiB of outputs, at most 256, by default.
+
+    Yields:
+        [≤ chunk, N, D] float32, in the order of ``seeds``.
+
+    Raises:
+        InputError: inputs that do not fit the architecture, a bad seed, or a drift without its seeds.
+    """
+    x = np.asarray(x)
+    if x.ndim not in (2, 3) or x.size == 0:
+        raise InputError(f"inputs of shape {x.shape} are neither token ids [N, T] nor vectors [N, T, D]")
+    if x.ndim == 2 and (x.min() < 0 or x.max() >= cfg.vocab_size):
+        raise InputError(f"token ids reach {x.max()}, the vocabulary {cfg.vocab_size}: use smaller ids")
+    if drift is not None and (drift_seeds is None or len(drift_seeds) != len(seeds)):
+        raise InputError("a drift needs one other seed for each seed")
+    if drift is not None and not 0.0 <= drift <= 1.0:
+        raise InputError(f"drift={drift} is not between 0 and 1")
+    others = seeds if drift_seeds is None or drift is None else drift_seeds
+    pairs_S2 = np.array(
+        [(keys.check_seed(a), keys.check_seed(b)) for a, b in zip(seeds, others, strict=True)], np.uint32
+    ).reshape(-1, 2)
+    fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
+    chunk = min(chunk or fitting, max(1, len(pairs_S2)))
+    batch = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
+    # Equal batches; the padding repeats the first inputs and is cut off again.
+    num_batches = -(-len(x) // batch)
+    x_CB = jnp.asarray(np.resize(x, (num_batches * batch, *x.shape[1:])).reshape(-1, batch, *x.shape[1:]))
+    share = None if drift is None else jnp.float32(drift)
+    for start in range(0, len(pairs_S2), chunk):
+        some = pairs_S2[start : start + chunk]
+        padded = np.resize(some, (chunk, 2))
+        out = np.asarray(_births(cfg, jnp.asarray(padded), share, x_CB))
+        yield out[: len(some), : len(x)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _births(cfg: ModelConfig, pairs_S2: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
+    def one(pair: jax.Array) -> jax.Array:
+        params = models.init(cfg, key=keys.init_key(pair[0]))
+        if drift is not None:
+            params = drifted(params, models.init(cfg, key=keys.init_key(pair[1])), drift)
+        return jax.lax.map(functools.partial(_last, cfg, params), x_CB).reshape(-1, cfg.d_model)
+
+    return jax.vmap(one)(pairs_S2)
+
+
+def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
+    """√(1 − s²)·W + s·W′: a stand-in for a descendant that keeps every standard deviation of its birth.
+
+    At s = 0 it is the birth, at s = 1 the other, unrelated one. Entries that are equal in both (norm scales,
+    zero biases) stay.
+    """
+    kept = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
+    return jax.tree.map(lambda a, b: jnp.where(a == b, a, kept * a + drift * b), params, other)
+
+
+def _last(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
+    return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, 0]
+
+
+def shared_inputs(cfg: ModelConfig, inputs: Inputs) -> np.ndarray:
+    """All N sequences as every birth of an architecture takes them: ids [N, T], or vectors [N, T, D].
+
+    Vectors have the standard deviation of the embedding at birth (its mean is 0).
+
+    Raises:
+        InputError: inputs that do not fit the architecture.
+    """
+    inputs.check_fits(cfg)
+    x = inputs.batch(0, inputs.num_inputs)
+    return x * np.float32(cfg.embedding_std) if inputs.kind == "gaussian" else x

@@ -1,0 +1,272 @@
+"""How often each test accuses the innocent, and how often it finds the seed.
+
+Unrelated pairs are disjoint births (no model in two pairs), so that their p-values are independent given
+the inputs and a binomial interval holds for the rate of false accusation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
+from bornbiased_jax.seedprint.iclr import iclr_test
+from bornbiased_jax.seedprint.kendall import tau_b
+from bornbiased_jax.seedprint.paper import paper_test
+from bornbiased_jax.seedprint.permutation import permutation_test
+from bornbiased_jax.seedprint.population import population_test
+from bornbiased_jax.seedprint.tails import binomial_interval
+from bornbiased_jax.seedprint.verdict import Verdict
+
+LEVELS = (0.01, 0.05)
+Pair = tuple[np.ndarray, np.ndarray]
+PairTest = Callable[[np.ndarray, np.ndarray, int], Verdict]
+
+# Permutations a pair: enough that p < 0.01 has probability 0.0095 or more, little enough for thousands of pairs.
+_PERMUTATIONS = 1999
+_QQ_POINTS = 200
+
+
+def pair_test(
+    name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0.01, **options: Any
+) -> PairTest:
+    """A test as a function of the base's outputs, the suspect's outputs and the number of the pair.
+
+    Every pair gets permutations of its own. The Gaussian nulls of ``paper`` are the same for all pairs,
+    as they are for a user.
+
+    Args:
+        name: the test.
+        alpha: level of its verdict.
+        options: passed on to the test.
+
+    Raises:
+        InputError: no such test.
+    """
+    if name == "permutation":
+        options = {"num_permutations": _PERMUTATIONS, **options}
+        return lambda base, suspect, pair: permutation_test(base, suspect, alpha=alpha, seed=pair, **options)
+    if name == "paper":
+        return lambda base, suspect, pair: paper_test(base, suspect, alpha=alpha, **options)
+    if name == "iclr":
+        return lambda base, suspect, pair: iclr_test(base, suspect, alpha=alpha, **options)
+    raise InputError(f"unknown test {name!r}: choose from permutation, paper, iclr")
+
+
+def unrelated_pairs(
+    cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0, chunk: int | None = None
+) -> Iterator[Pair]:
+    """Outputs of disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
+    seeds = range(first_seed, first_seed + 2 * num_pairs)
+    if chunk is not None:
+        chunk += chunk % 2
+    waiting = None
+    for outputs_SND in final_outputs(cfg, seeds, shared_inputs(cfg, inputs), chunk=chunk):
+        for outputs_ND in outputs_SND:
+            if waiting is None:
+                waiting = outputs_ND
+            else:
+                yield waiting, outputs_ND
+                waiting = None
+
+
+def related_pairs(
+    cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
+) -> Iterator[Pair]:
+    """Outputs of births and of themselves drifted towards another birth (:func:`.births.drifted`)."""
+    x = shared_inputs(cfg, inputs)
+    seeds = range(first_seed, first_seed + num_pairs)
+    others = range(first_seed + num_pairs, first_seed + 2 * num_pairs)
+    births = final_outputs(cfg, seeds, x)
+    descendants = final_outputs(cfg, seeds, x, drift=drift, drift_seeds=others)
+    for born_SND, grown_SND in zip(births, descendants, strict=True):
+        yield from zip(born_SND, grown_SND, strict=True)
+
+
+def population_pairs(
+    cfg: ModelConfig,
+    inputs: Inputs,
+    num_pairs: int,
+    *,
+    num_references: int = 100,
+    first_seed: int = 0,
+    alpha: float = 0.01,
+) -> Iterator[Verdict]:
+    """Verdicts of the population test on unrelated pairs, each with references of its own."""
+    x = shared_inputs(cfg, inputs)
+    each = num_references + 2
+    for pair in range(num_pairs):
+        seeds = range(first_seed + pair * each, first_seed + (pair + 1) * each)
+        base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, x)))
+        yield population_test(base_ND, suspect_ND, references, alpha=alpha)
+
+
+def run_tests(
+    pairs: Iterable[Pair], tests: dict[str, PairTest], *, advance: Callable[..., None] | None = None
+) -> dict[str, list[Verdict]]:
+    """Every test on every pair; verdicts in the order of the pairs."""
+    found: dict[str, list[Verdict]] = {name: [] for name in tests}
+    for index, (base_ND, suspect_ND) in enumerate(pairs):
+        for name, test in tests.items():
+            found[name].append(test(base_ND, suspect_ND, index))
+        if advance is not None:
+            advance(1)
+    return found
+
+
+def summarise(
+    verdicts: Sequence[Verdict], *, levels: Sequence[float] = LEVELS, confidence: float = 0.95
+) -> dict[str, Any]:
+    """The distribution of p over pairs, JSON-ready.
+
+    Undefined verdicts are counted and left out. For unrelated pairs a calibrated test has rates that its
+    intervals cover (``binomial_p`` is the two-sided exact test of that) and a p that is uniform (``ks_p``);
+    for related ones the rates are its power.
+
+    Args:
+        verdicts: of one test.
+        levels: at which to count p < level.
+        confidence: of the intervals (Clopper and Pearson).
+
+    Returns:
+        ``num_pairs``, ``num_undefined``, ``rates`` (a list, a level each), ``ks_statistic``, ``ks_p``,
+        ``z_mean``, ``z_std`` and ``qq`` (``expected`` and ``observed`` quantiles of p, 200 at most).
+    """
+    defined = [verdict for verdict in verdicts if verdict.p_value is not None]
+    p_values = np.sort(np.array([verdict.p_value for verdict in defined], np.float64))
+    z_values = np.array([verdict.z for verdict in defined if verdict.z is not None], np.float64)
+    count = len(p_values)
+    summary: dict[str, Any] = {
+        "num_pairs": len(verdicts),
+        "num_undefined": len(verdicts) - count,
+        "rates": [],
+        "ks_statistic": None,
+        "ks_p": None,
+        "z_mean": float(z_values.mean()) if len(z_values) else None,
+        "z_std": float(z_values.std(ddof=1)) if len(z_values) > 1 else None,
+        "qq": {"expected": [], "observed": []},
+    }
+    if count == 0:
+        return summary
+    for level in levels:
+        below = int((p_values < level).sum())
+        low, high = binomial_interval(below, count, confidence)
+        summary["rates"].append(
+            {
+                "level": level,
+                "count": below,
+                "rate": below / count,
+                "low": low,
+                "high": high,
+                "confidence": confidence,
+                "binomial_p": float(stats.binomtest(below, count, level).pvalue),
+            }
+        )
+    ks = stats.kstest(p_values, "uniform")
+    picked = np.unique(np.linspace(0, count - 1, min(count, _QQ_POINTS)).round().astype(int))
+    return summary | {
+        "ks_statistic": float(ks.statistic),
+        "ks_p": float(ks.pvalue),
+        "qq": {"expected": ((picked + 0.5) / count).tolist(), "observed": p_values[picked].tolist()},
+    }
+
+
+def calibrate(
+    cfg: ModelConfig,
+    inputs: Inputs,
+    tests: dict[str, PairTest],
+    *,
+    num_pairs: int,
+    first_seed: int = 0,
+    confidence: float = 0.95,
+    advance: Callable[..., None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Tests on unrelated pairs of one architecture: one summary a test (:func:`summarise`)."""
+    pairs = unrelated_pairs(cfg, inputs, num_pairs, first_seed=first_seed)
+    found = run_tests(pairs, tests, advance=advance)
+    return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
+
+
+def power(
+    cfg: ModelConfig,
+    inputs: Inputs,
+    tests: dict[str, PairTest],
+    *,
+    drift: float,
+    num_pairs: int,
+    first_seed: int = 0,
+    confidence: float = 0.95,
+    advance: Callable[..., None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Tests on births and their drifted descendants: one summary a test, its rates being the power."""
+    pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
+    found = run_tests(pairs, tests, advance=advance)
+    return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
+
+
+def unrelated_taus(
+    cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0
+) -> Iterator[np.ndarray]:
+    """Kendall's tau of every coordinate, [D], pair by pair of unrelated births (Figure 13)."""
+    for base_ND, suspect_ND in unrelated_pairs(cfg, inputs, num_pairs, first_seed=first_seed):
+        yield tau_b(base_ND, suspect_ND)
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+    """Holm's adjusted p-values: reject those below α and the family-wise error is at most α.
+
+    Args:
+        p_values: of the family, in any order; none may be NaN.
+
+    Returns:
+        [M] float64, in the same order.
+
+    Raises:
+        InputError: a p-value is not a number from 0 to 1.
+    """
+    p = np.asarray(p_values, np.float64)
+    if not ((p >= 0) & (p <= 1)).all():
+        raise InputError("Holm's correction needs p-values from 0 to 1: leave undefined ones out and say so")
+    order = np.argsort(p, kind="stable")
+    factors = len(p) - np.arange(len(p))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(factors * p[order])) if len(p) else []
+    return adjusted
+
+
+def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:
+    """Confidence of each of ``num_checks`` intervals that makes all of them hold with 1 − ``family_error``."""
+    return 1.0 - family_error / max(1, num_checks)
+
+
+def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 0.05) -> dict[str, Any]:
+    """Whether a family of summaries of unrelated pairs is calibrated, the number of checks corrected for.
+
+    Each summary brings one binomial check a level and one Kolmogorov–Smirnov check, all held together by
+    Holm's correction.
+
+    Args:
+        summaries: by the name of the case.
+        family_error: probability of rejecting anything when all are calibrated.
+
+    Returns:
+        ``calibrated``, ``num_checks`` and ``checks``: a list of ``case``, ``check``, ``p``, ``adjusted_p``.
+    """
+    checks: list[dict[str, Any]] = []
+    for case, summary in summaries.items():
+        for rate in summary["rates"]:
+            checks.append({"case": case, "check": f"rate below {rate['level']:g}", "p": rate["binomial_p"]})
+        if summary["ks_p"] is not None:
+            checks.append({"case": case, "check": "uniform", "p": summary["ks_p"]})
+    adjusted = holm([check["p"] for check in checks])
+    for check, value in zip(checks, adjusted, strict=True):
+        check["adjusted_p"] = float(value)
+    least = min((check["adjusted_p"] for check in checks), default=math.nan)
+    return {"calibrated": bool(least >= family_error), "num_checks": len(checks), "checks": checks}

@@ -1,0 +1,196 @@
+"""A fingerprint: a model's last-position outputs on known inputs, with what identifies both.
+
+Stored as one safetensors file: the outputs as a tensor, everything else as JSON in the header, a digest
+of it all to notice damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from bornbiased_jax import files, record
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models import flatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
+
+FORMAT = "bornbiased-fingerprint-1"
+SUFFIX = ".fingerprint"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fingerprint:
+    """Outputs of one model on one set of inputs.
+
+    Attributes:
+        outputs_ND: [N, D] float32, last position.
+        inputs: facts of the inputs with their ``digest``; for vectors also their ``mean`` and ``std``.
+        layer: None for the output of the final norm, else the block (1 to L) after which it was read.
+        weights_digest: of all weights.
+        tensor_digests: of each tensor that is not one number repeated (all births share those), by path.
+        config: the architecture's fields.
+        source: one line on where the model came from.
+        provenance: versions, device, precision, time.
+    """
+
+    outputs_ND: np.ndarray
+    inputs: dict[str, Any]
+    layer: int | None
+    weights_digest: str
+    tensor_digests: dict[str, str]
+    config: dict[str, Any]
+    source: str
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def fingerprint(
+    checkpoint: Checkpoint,
+    inputs: Inputs,
+    *,
+    moments: tuple[float, float] | None = None,
+    layer: int | None = None,
+    batch_size: int | None = None,
+    advance: Callable[..., None] | None = None,
+) -> Fingerprint:
+    """Compute a model's fingerprint.
+
+    Args:
+        checkpoint: an opened model.
+        inputs: N sequences.
+        moments: mean and standard deviation that Gaussian vectors are given; those of the model's own
+            embedding by default. Two models must be given the same, or their inputs differ.
+        layer: None for the output of the final norm, or a block (1 to L) to read the residual after.
+        batch_size: sequences at a time.
+        advance: called with the number of sequences done since the last call.
+
+    Raises:
+        InputError: inputs that do not fit the model, or outputs that are not finite.
+    """
+    facts = inputs.describe()
+    mean, std = 0.0, 1.0
+    if inputs.kind == "gaussian":
+        mean, std = moments or embedding_moments(checkpoint.params)
+        facts |= {"mean": mean, "std": std}
+    with record.measure() as measurement:
+        outputs_ND = last_outputs(
+            checkpoint.cfg,
+            checkpoint.params,
+            inputs,
+            mean=mean,
+            std=std,
+            layer=layer,
+            batch_size=batch_size,
+            advance=advance,
+        )
+    trivial = _trivial_tensors(checkpoint.params)
+    return Fingerprint(
+        outputs_ND=outputs_ND,
+        inputs=record.jsonable(facts),
+        layer=layer,
+        weights_digest=checkpoint.digest(),
+        tensor_digests={
+            name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial
+        },
+        config=checkpoint.cfg.to_dict(),
+        source=checkpoint.description,
+        provenance=record.provenance(precision="float32 highest", measurement=measurement),
+    )
+
+
+def _trivial_tensors(params: Params) -> set[str]:
+    """Names of tensors that hold one number throughout: norm scales and biases at birth."""
+    trivial = set()
+    for path, leaf in flatten(params).items():
+        array = np.asarray(leaf)
+        layers = {f"{path}/{index}": layer for index, layer in enumerate(array)}
+        for name, tensor in (layers if path.startswith("blocks/") else {path: array}).items():
+            if (tensor == tensor.flat[0]).all():
+                trivial.add(name)
+    return trivial
+
+
+def save_fingerprint(path: Path | str, found: Fingerprint) -> Path:
+    """Write a fingerprint, whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    facts = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(found)
+        if field.name != "outputs_ND"
+    }
+    described = json.dumps(facts, sort_keys=True, allow_nan=False)
+    outputs_ND = np.ascontiguousarray(found.outputs_ND, dtype="<f4")
+    metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}
+    return files.write_bytes(path, save({"outputs": outputs_ND}, metadata))
+
+
+def load_fingerprint(path: Path | str) -> Fingerprint:
+    """Read a fingerprint. Nothing is unpickled.
+
+    Raises:
+        InputError: it is missing, damaged, or another kind of file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: name a stored fingerprint")
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint`")
+            outputs_ND = opened.get_tensor("outputs")
+        if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
+            raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
+        facts = json.loads(metadata["facts"])
+        return Fingerprint(outputs_ND=outputs_ND, **facts)
+    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"{path} is not a readable fingerprint ({error}): make it again with `bornbiased fingerprint`"
+        ) from error
+
+
+def is_fingerprint(path: Path | str) -> bool:
+    """Whether a file says that it is a fingerprint (it may still be damaged)."""
+    try:
+        with safe_open(Path(path), framework="numpy") as opened:
+            return (opened.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
+
+
+def _digest(outputs_ND: np.ndarray, described: str) -> str:
+    head = f"{outputs_ND.dtype.str} {list(outputs_ND.shape)}\0{described}\0".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(outputs_ND).tobytes()).hexdigest()
+
+
+def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
+    """Refuse fingerprints of different inputs or reading points.
+
+    Raises:
+        InputError: they differ; the sentence says in what.
+    """
+    for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
+        ours, theirs = base.inputs.get(fact), suspect.inputs.get(fact)
+        if ours != theirs:
+            raise InputError(
+                f"the fingerprints are of different inputs ({fact}: {ours} and {theirs}): "
+                "make both from the same inputs"
+            )
+    if base.layer != suspect.layer:
+        raise InputError(
+            f"the fingerprints were read at different layers ({base.layer} and {suspect.layer}): "
+            "read both at the same"
+        )

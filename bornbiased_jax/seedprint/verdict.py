@@ -1,0 +1,121 @@
+"""A verdict: what was decided, on what evidence, and what the evidence does not show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from bornbiased_jax.seedprint.ranks import matched
+
+Decision = Literal["same-lineage", "unrelated", "undefined"]
+
+# Said with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
+SCOPE = (
+    "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
+    "distillation of hidden states, or a framework seed that both models used share coordinates too. "
+    "'unrelated' means that no shared coordinates were found, not that there are none."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The outcome of one lineage test.
+
+    ``p_value`` and ``log10_p`` (base 10) are None when undefined; ``p_value`` may round to 0 where
+    ``log10_p`` is still finite. ``detail`` holds what is particular to the test (counts, the statistic).
+    """
+
+    verdict: Decision
+    reason: str
+    p_value: float | None
+    log10_p: float | None
+    z: float | None
+    test: str
+    num_inputs: int
+    alpha: float
+    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
+        fixed = {name: getattr(self, name) for name in names}
+        return {key: _plain(value) for key, value in {**fixed, **self.detail, "scope": SCOPE}.items()}
+
+    def text(self) -> str:
+        """The verdict in a few sentences for a reader."""
+        lines = [f"{self.verdict}: {self.reason}"]
+        if self.p_value is not None and self.log10_p is not None:
+            z = "" if self.z is None else f", z = {self.z:.2f}"
+            lines.append(
+                f"{self.test} test over {self.num_inputs} inputs: p = {self.p_value:.4g}"
+                f" (log10 p = {self.log10_p:.2f}{z}), decided at alpha = {self.alpha:g}."
+            )
+        lines.extend(str(note) for note in self.detail.get("notes", ()))
+        lines.append(SCOPE)
+        return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    """Python numbers, lists and dicts only; numbers that are not finite become None."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def undefined(test: str, reason: str, *, num_inputs: int, alpha: float, **detail: Any) -> Verdict:
+    """A verdict that says why there is none."""
+    return Verdict("undefined", reason, None, None, None, test, num_inputs, alpha, detail)
+
+
+def decide(
+    test: str, *, p_value: float, log10_p: float, z: float, num_inputs: int, alpha: float, **detail: Any
+) -> Verdict:
+    """Same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1."""
+    if not (math.isfinite(p_value) and math.isfinite(log10_p)):
+        return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
+    z_or_none = float(z) if math.isfinite(z) else None
+    p_value = float(min(1.0, p_value))
+    same = p_value < alpha
+    reason = (
+        f"the outputs agree coordinate by coordinate more than chance allows (p < {alpha:g})"
+        if same
+        else f"the outputs agree coordinate by coordinate no more than chance allows (p >= {alpha:g})"
+    )
+    decision: Decision = "same-lineage" if same else "unrelated"
+    return Verdict(
+        decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail
+    )
+
+
+def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> str | None:
+    """Why two matrices of outputs cannot be compared coordinate by coordinate, or None if they can.
+
+    Raises:
+        InputError: not two matrices over the same number of inputs, or numbers that are not finite.
+    """
+    base_ND, suspect_ND = matched(base_ND, suspect_ND)
+    if base_ND.shape[1] != suspect_ND.shape[1]:
+        return (
+            f"the widths differ ({base_ND.shape[1]} and {suspect_ND.shape[1]}): "
+            "no coordinate of one model corresponds to one of the other"
+        )
+    if len(base_ND) < min_inputs:
+        return f"{len(base_ND)} inputs are too few: this test needs at least {min_inputs}"
+    for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
+        if len(varying(outputs_ND)) < 3:
+            return f"the {name} gives constant outputs: fewer than 3 coordinates vary over the inputs"
+    return None
+
+
+def varying(outputs_ND: np.ndarray) -> np.ndarray:
+    """Indices of the coordinates that are not the same for every input."""
+    return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))

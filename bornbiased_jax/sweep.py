@@ -1,0 +1,281 @@
+"""A function of one seed becomes the same function of hundreds.
+
+The work is always: a birth (seed → weights), a stream of input batches folded into a small state, and
+a last reduction. Seeds run in chunks; within a chunk they are vmapped, or taken one after the other by
+``lax.map``; over a mesh with an axis ``seed`` each device takes its share. The result does not depend
+on any of this beyond the rounding of matrix products whose shapes differ (see ``tests/test_sweep.py``).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import check_seed
+
+Mode = Literal["auto", "vmap", "map"]
+CPU_BUDGET_BYTES = 2 * 2**30
+MAX_CHUNK = 256
+
+
+class Work(NamedTuple):
+    """What is done for each seed; all pure functions, traced once per chunk size."""
+
+    birth: Callable[[jax.Array], Any]
+    """seed (uint32 scalar) → parameters"""
+    zero: Callable[[], Any]
+    """→ the empty state"""
+    step: Callable[[Any, Any, Any], Any]
+    """(parameters, state, batch) → state"""
+    finish: Callable[[Any, Any], Any]
+    """(parameters, state) → a small pytree of arrays"""
+
+
+class Plan(NamedTuple):
+    """How the seeds are laid out."""
+
+    mode: Literal["vmap", "map"]
+    chunk: int
+    bytes_per_seed: int
+
+
+def plan(
+    work: Work,
+    batch: Any,
+    num_seeds: int,
+    *,
+    mode: Mode = "auto",
+    chunk: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Plan:
+    """Choose mode and chunk from the memory that one seed needs.
+
+    On a CPU one seed already fills the cores, so seeds run one after the other and the chunk only
+    saves dispatches. On an accelerator they are vmapped, as many as fit in 60% of its memory by the
+    compiler's own account of one seed.
+
+    Raises:
+        InputError: a chunk below 1, or a mesh without an axis ``seed``.
+    """
+    if chunk is not None and chunk < 1:
+        raise InputError(f"chunk={chunk} is not at least 1")
+    if mesh is not None and "seed" not in mesh.axis_names:
+        raise InputError(f"the mesh has axes {', '.join(mesh.axis_names)}: a sweep needs an axis seed")
+    devices = 1 if mesh is None else mesh.shape["seed"]
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    params = jax.eval_shape(work.birth, seed)
+    state = jax.eval_shape(work.zero)
+    held = _bytes(params) + _bytes(state)
+    on_cpu = jax.default_backend() == "cpu"
+    chosen: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if mode == "auto" else mode
+    budget = float(CPU_BUDGET_BYTES)
+    if not on_cpu:
+        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        budget = 0.6 * limit if limit else budget
+    if chosen == "vmap":
+        held += _scratch(work, params, state, batch)
+    if chunk is None:
+        chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
+    chunk = min(chunk, math.ceil(num_seeds / devices) * devices)
+    return Plan(chosen, math.ceil(chunk / devices) * devices, held)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
+    """Temporary memory of one step of one seed, as the compiler plans it."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), batch)
+    analysis = jax.jit(work.step).lower(params, state, shapes).compile().memory_analysis()
+    return int(getattr(analysis, "temp_size_in_bytes", 0) or 0)
+
+
+class Lifted(NamedTuple):
+    """The compiled functions over a chunk of seeds."""
+
+    birth: Callable[[jax.Array], tuple[Any, Any]]
+    step: Callable[[Any, Any, Any], Any]
+    finish: Callable[[Any, Any], Any]
+
+
+def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None = None) -> Lifted:
+    """The three functions over a leading axis of seeds, compiled; the state is donated at each step."""
+
+    def over_seeds(fn: Callable[..., Any], *mapped: Any, shared: tuple[Any, ...] = ()) -> Any:
+        if mode == "vmap":
+            axes = (0,) * len(mapped) + (None,) * len(shared)
+            return jax.vmap(fn, in_axes=axes)(*mapped, *shared)
+        return jax.lax.map(lambda args: fn(*args, *shared), mapped)
+
+    def spread(fn: Callable[..., Any], in_specs: tuple[PartitionSpec, ...]) -> Callable[..., Any]:
+        if mesh is None:
+            return fn
+        # check_vma: a scan inside starts from constants, which the checker takes for replicated.
+        return jax.shard_map(
+            fn, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec("seed"), check_vma=False
+        )
+
+    by_seed, everywhere = PartitionSpec("seed"), PartitionSpec()
+
+    def born(seed: jax.Array) -> tuple[Any, Any]:
+        return work.birth(seed), work.zero()
+
+    return Lifted(
+        birth=jax.jit(spread(lambda seeds: over_seeds(born, seeds), (by_seed,))),
+        step=jax.jit(
+            spread(
+                lambda params, state, batch: over_seeds(work.step, params, state, shared=(batch,)),
+                (by_seed, by_seed, everywhere),
+            ),
+            donate_argnums=(1,),
+        ),
+        finish=jax.jit(
+            spread(lambda params, state: over_seeds(work.finish, params, state), (by_seed, by_seed))
+        ),
+    )
+
+
+def sweep(
+    work: Work,
+    seeds: Sequence[int],
+    batches: Callable[[], Iterable[Any]],
+    *,
+    mode: Mode = "auto",
+    chunk: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+    advance: Callable[[int], None] | None = None,
+    resume: Path | None = None,
+    identity: str = "",
+) -> Iterator[tuple[int, Any]]:
+    """Run the work for every seed and yield (seed, result on the host) in the order given.
+
+    Args:
+        work: birth, zero, step and finish of one seed.
+        seeds: distinct or not; results come in this order.
+        batches: called once per chunk; yields pytrees of equal shapes.
+        mode: "vmap", "map" (one after the other) or "auto".
+        chunk: seeds held in memory together; chosen by memory unless given.
+        mesh: devices along an axis ``seed``.
+        advance: called with the number of (real) seeds after each batch, for a progress display.
+        resume: a folder in which finished seeds are kept, so that a killed sweep goes on.
+        identity: what the results depend on besides the seed; a folder of another identity is refused.
+
+    Raises:
+        InputError: no seeds, a bad seed, or a resume folder that belongs to another sweep.
+    """
+    seeds = [check_seed(seed) for seed in seeds]
+    if not seeds:
+        raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
+    done = _Finished(resume, identity)
+    missing = [seed for seed in dict.fromkeys(seeds) if seed not in done]
+    if missing:
+        first = next(iter(batches()))
+        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh)
+        lifted = lift(work, layout.mode, mesh)
+        for start in range(0, len(missing), layout.chunk):
+            part = missing[start : start + layout.chunk]
+            padded = part + [part[-1]] * (layout.chunk - len(part))
+            result = _run_chunk(lifted, padded, batches(), partial(_tick, advance, len(part)))
+            for i, seed in enumerate(part):
+                done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
+    for seed in seeds:
+        yield seed, done[seed]
+    done.discard()
+
+
+def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
+    if advance is not None:
+        advance(num_seeds)
+
+
+def _run_chunk(lifted: Lifted, seeds: list[int], batches: Iterable[Any], tick: Callable[[], None]) -> Any:
+    params, state = lifted.birth(np.asarray(seeds, np.uint32))
+    for batch in batches:
+        state = lifted.step(params, state, batch)
+        # Wait, so that batches do not pile up in memory and progress is honest.
+        jax.block_until_ready(jax.tree.leaves(state)[:1])
+        tick()
+    return jax.device_get(lifted.finish(params, state))
+
+
+class _Finished:
+    """Results by seed; kept in a folder as .npz files when one is given."""
+
+    def __init__(self, folder: Path | None, identity: str) -> None:
+        self._folder, self._results = folder, {}
+        if folder is None:
+            return
+        label = folder / "identity.json"
+        if label.exists():
+            if files.read_json(label) != {"identity": identity}:
+                raise InputError(f"{folder} holds another sweep: delete it or name another output")
+        else:
+            files.write_json(label, {"identity": identity})
+
+    def _path(self, seed: int) -> Path | None:
+        return None if self._folder is None else self._folder / f"{seed}.npz"
+
+    def __contains__(self, seed: int) -> bool:
+        path = self._path(seed)
+        if seed in self._results:
+            return True
+        if path is None or not path.exists():
+            return False
+        with np.load(path, allow_pickle=False) as stored:
+            names = json.loads(str(stored["names"]))
+            self._results[seed] = _unflatten({name: stored[f"leaf{i}"] for i, name in enumerate(names)})
+        return True
+
+    def add(self, seed: int, result: dict[str, Any]) -> None:
+        """Keep one seed's result, a nested dict of arrays."""
+        self._results[seed] = result
+        path = self._path(seed)
+        if path is not None:
+            flat = _flatten(result)
+            buffer = io.BytesIO()
+            np.savez(
+                buffer,
+                names=np.asarray(json.dumps(list(flat))),
+                **{f"leaf{i}": leaf for i, leaf in enumerate(flat.values())},
+            )
+            files.write_bytes(path, buffer.getvalue())
+
+    def __getitem__(self, seed: int) -> Any:
+        return self._results[seed]
+
+    def discard(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    flat: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        flat |= _flatten(value, f"{path}/") if isinstance(value, dict) else {path: np.asarray(value)}
+    return flat
+
+
+def _unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree

@@ -1,0 +1,56 @@
+"""The user's cache: things that can be made again, kept so that they need not be.
+
+A damaged, missing or unwritable cache is never an error: the thing is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import zlib
+from pathlib import Path
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+
+CACHE_VARIABLE = "BORNBIASED_CACHE"
+
+
+def cache_dir() -> Path:
+    """Where cached files lie: ``$BORNBIASED_CACHE``, or the platform's folder for caches.
+
+    That is ``$XDG_CACHE_HOME`` or ``~/.cache`` on Linux, ``~/Library/Caches`` on macOS and
+    ``%LOCALAPPDATA%`` on Windows, each with ``bornbiased-jax`` below it.
+    """
+    override = os.environ.get(CACHE_VARIABLE)
+    if override:
+        return Path(override)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(base)) / "bornbiased-jax"
+
+
+def load(name: str) -> bytes | None:
+    """The bytes stored under a name, or None when there are none or they are damaged.
+
+    A stored file is the SHA-256 of the content, then the content compressed with zlib.
+    """
+    try:
+        raw = (cache_dir() / name).read_bytes()
+        data = zlib.decompress(raw[32:])
+    except (OSError, zlib.error):
+        return None
+    return data if hashlib.sha256(data).digest() == raw[:32] else None
+
+
+def store(name: str, data: bytes) -> None:
+    """Keep bytes under a name, written atomically; a cache that cannot be written is left alone."""
+    try:
+        files.write_bytes(cache_dir() / name, hashlib.sha256(data).digest() + zlib.compress(data, 1))
+    except InputError:
+        return

@@ -1,0 +1,357 @@
+"""Documents from wherever text lies: files, folders, the built-in corpora, Hugging Face data sets.
+
+A *source* is what ``--data`` and ``--text`` take: a file, a folder, ``builtin:prose``,
+``builtin:code`` or ``hf:NAME``. :func:`read_documents` yields its documents one by one in a stable
+order, never holding more than one document of a file.
+
+What a document is:
+
+- JSON lines (``.jsonl``) and Parquet: the field ``text`` of one row.
+- Text with ``<|endoftext|>`` in it: what stands between two of these.
+- WikiText (the first line that is not blank is a heading `` = Title = ``): one article.
+- Any other text: the file, cut after a blank line into pieces of about ``longest`` characters, so that
+  a long file can be split into training and validation and need not fit in memory.
+
+Nothing of a text is changed: except for ``<|endoftext|>`` and the blank rows between them, the documents of a
+file joined together are the file. Every kind may be compressed with gzip (``.gz``).
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import corpora
+from bornbiased_jax.text.protocol import checked_text
+
+END_OF_TEXT = "<|endoftext|>"
+# The suffixes that are taken from a folder; a file that is named may have any.
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".raw", ".tokens")
+ROW_SUFFIXES = (".jsonl", ".parquet")
+LONGEST = 65_536
+_BLOCK = 1 << 20
+_HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n?$")
+
+
+def read_documents(
+    source: str | Path, *, field: str = "text", longest: int | None = LONGEST
+) -> Iterator[str]:
+    """The documents of a source, lazily and in a stable order; empty documents are left out.
+
+    Args:
+        source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME`` (with an optional
+            configuration and split: ``hf:NAME,CONFIG@SPLIT``; ``train`` when none is given).
+        field: the name of the text's column in JSON lines, Parquet and Hugging Face data sets.
+        longest: about how many characters a piece of a text without separators has; None leaves it whole.
+
+    Raises:
+        InputError: at the call for a source that does not exist, while reading for one that is damaged,
+            not UTF-8 or without any text.
+    """
+    name = str(source)
+    if name.startswith("builtin:"):
+        return iter(corpora.corpus(name.removeprefix("builtin:")).documents)
+    if name.startswith("hf:"):
+        return _hugging_face(name.removeprefix("hf:"), field)
+    return _checked_nonempty(name, list_files(source), field, longest)
+
+
+def _checked_nonempty(name: str, paths: list[Path], field: str, longest: int | None) -> Iterator[str]:
+    empty = True
+    for path in paths:
+        for document in read_file(path, field=field, longest=longest):
+            empty = False
+            yield document
+    if empty:
+        raise InputError(f"{name} holds no text: name a source that does")
+
+
+def list_files(source: str | Path) -> list[Path]:
+    """The files of a source: itself, or those of a folder (below it too) sorted by relative name.
+
+    Of a folder, files that end in .txt, .text, .md, .rst, .raw, .tokens, .jsonl or .parquet, gzipped or not,
+    are taken; hidden ones are not.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(
+            f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME"
+        )
+    found = []
+    for file in path.rglob("*"):
+        relative = file.relative_to(path)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if not hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
+            found.append((relative.as_posix(), file))
+    if not found:
+        raise InputError(
+            f"{source} holds no file ending in {', '.join(TEXT_SUFFIXES + ROW_SUFFIXES)} (or one with .gz)"
+        )
+    return [file for _, file in sorted(found)]
+
+
+def read_file(path: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
+    """The documents of one file, lazily; none when it is empty.
+
+    Raises:
+        InputError: while reading, when the file is missing, damaged, not UTF-8 or lacks the field.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    try:
+        if kind == ".jsonl":
+            yield from _json_lines(path, field)
+        elif kind == ".parquet":
+            yield from _parquet(path, field)
+        elif _contains(path, END_OF_TEXT.encode()):
+            yield from _separated(path)
+        elif _HEADING.match(_first_line(path)):
+            yield from _articles(path)
+        else:
+            yield from _pieces(path, longest)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is damaged ({error}): fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_text(path: str | Path) -> str:
+    """The whole text of a source, with the separators of its documents, exactly as it stands in the file.
+
+    Of a folder: its files with a blank line between them. Of JSON lines, Parquet, ``builtin:`` and ``hf:``
+    names: the documents with a blank line between them.
+
+    Raises:
+        InputError: the source is missing, damaged, not UTF-8 or without text.
+    """
+    if str(path).startswith(("builtin:", "hf:")) or _kind(Path(path)) in ROW_SUFFIXES:
+        return "\n\n".join(read_documents(path))
+    if Path(path).is_dir():
+        return "\n\n".join(map(read_text, list_files(path)))
+    try:
+        with _open(Path(path)) as stream:
+            text = stream.read().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not text.strip():
+        raise InputError(f"{path} holds no text: name a file that does")
+    return text
+
+
+def source_digest(source: str | Path) -> str:
+    """SHA-256 of what a source holds: the bytes of its files with their relative names, in order.
+
+    A built-in corpus has its own digest; a Hugging Face data set is known by its name alone.
+    """
+    name = str(source)
+    if name.startswith("builtin:"):
+        return corpora.corpus(name.removeprefix("builtin:")).digest
+    digest = hashlib.sha256()
+    if name.startswith("hf:"):
+        digest.update(name.encode())
+        return digest.hexdigest()
+    root = Path(source).expanduser()
+    for path in list_files(source):
+        relative = path.relative_to(root).as_posix() if path != root else path.name
+        digest.update(f"{relative}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _kind(path: Path) -> str:
+    """The suffix that says what a file holds, with any ``.gz`` taken off."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def _contains(path: Path, wanted: bytes) -> bool:
+    """Whether a file contains some bytes; reads no further than the first."""
+    tail = b""
+    with _open(path) as stream:
+        while block := stream.read(_BLOCK):
+            if wanted in tail + block:
+                return True
+            tail = (tail + block)[-len(wanted) :]
+    return False
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    """A file's text in blocks of about a million characters, without a byte order mark."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    with _open(path) as stream:
+        while block := stream.read(_BLOCK):
+            yield decoder.decode(block)
+        yield decoder.decode(b"", final=True)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """A file's lines with their line ends, cut at "\\n" only."""
+    rest = ""
+    for block in _blocks(path):
+        lines = (rest + block).split("\n")
+        rest = lines.pop()
+        for line in lines:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _first_line(path: Path) -> str:
+    return next((line for line in _lines(path) if line.strip()), "")
+
+
+def _separated(path: Path) -> Iterator[str]:
+    rest = ""
+    for block in _blocks(path):
+        documents = (rest + block).split(END_OF_TEXT)
+        rest = documents.pop()
+        for document in documents:
+            if document.strip():
+                yield document
+    if rest.strip():
+        yield rest
+
+
+def _articles(path: Path) -> Iterator[str]:
+    """WikiText: a new article at each `` = Title = `` that stands between blank lines."""
+    lines: list[str] = []
+    filled = 0
+    for line in _lines(path):
+        # Only now that this line is known to be blank, the one before may be a heading.
+        if filled > 1 and not line.strip() and _HEADING.match(lines[-1]) and not lines[-2].strip():
+            yield "".join(lines[:-1])
+            lines, filled = lines[-1:], 1
+        lines.append(line)
+        filled += bool(line.strip())
+    if filled:
+        yield "".join(lines)
+
+
+def _pieces(path: Path, longest: int | None) -> Iterator[str]:
+    """A text cut at the first blank line past ``longest`` characters.
+
+    Without one it is cut at a line end past twice that, and within a line past four times that.
+    """
+    parts: list[str] = []
+    size = 0
+    for line in _lines(path):
+        blank = not line.strip()
+        if longest is not None and parts and size >= (longest if blank else 2 * longest):
+            if blank:
+                parts.append(line)
+                line = ""
+            if any(map(str.strip, parts)):
+                yield "".join(parts)
+                parts, size = [], 0
+        while longest is not None and len(line) > 4 * longest:
+            yield "".join(parts) + line[:longest]
+            parts, size, line = [], 0, line[longest:]
+        parts.append(line)
+        size += len(line)
+    if any(map(str.strip, parts)):
+        yield "".join(parts)
+
+
+def _json_lines(path: Path, field: str) -> Iterator[str]:
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path}, line {number} is not JSON ({error.msg}): one object a line is expected"
+            ) from error
+        text = _field(row, field, f"{path}, line {number}")
+        if "\\u" in line:
+            checked_text(text, f"{path}, line {number}")
+        if text.strip():
+            yield text
+
+
+def _field(row: Any, field: str, place: str) -> str:
+    if not isinstance(row, dict):
+        raise InputError(f"{place} is not an object with a field {field!r}")
+    if field not in row:
+        raise InputError(f"{place} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}")
+    text = row[field]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise InputError(f"{place}: the field {field!r} is not a string")
+    return text
+
+
+def _parquet(path: Path, field: str) -> Iterator[str]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(f"{path} is Parquet: pip install 'bornbiased-jax[parquet]' to read it") from error
+    try:
+        with _open(path) as stream, pyarrow.parquet.ParquetFile(stream) as table:
+            names = table.schema_arrow.names
+            if field not in names:
+                raise InputError(f"{path} has no column {field!r}, only {', '.join(map(repr, names))}")
+            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    text = _field({field: text}, field, str(path))
+                    if text.strip():
+                        yield text
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path} is not readable as Parquet: {str(error).splitlines()[0]}") from error
+
+
+def _hugging_face(name: str, field: str) -> Iterator[str]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            f"hf:{name} is a Hugging Face data set: pip install 'bornbiased-jax[hf]' to read it"
+        ) from error
+    name, _, split = name.partition("@")
+    name, _, configuration = name.partition(",")
+    if not name:
+        raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
+    try:
+        rows = iter(
+            datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True)
+        )
+    except Exception as error:  # the library raises its own, its hub's and its HTTP client's errors
+        raise InputError(
+            f"hf:{name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
+    return _rows(name, rows, field)
+
+
+def _rows(name: str, rows: Iterator[Any], field: str) -> Iterator[str]:
+    for number, row in enumerate(rows, start=1):
+        text = _field(row, field, f"hf:{name}, row {number}")
+        if text.strip():
+            yield text

@@ -1,0 +1,84 @@
+"""What every tokenizer here is: text to token ids and back, with the facts that identify it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Immutable, and picklable so that worker processes can have it.
+
+    ``encode`` adds nothing to the text: no mark of its beginning or end. Whoever packs documents puts
+    ``eos_id`` between them, whoever prompts a model puts ``bos_id`` before the prompt (None: the
+    tokenizer has none, or its models expect none).
+    """
+
+    @property
+    def name(self) -> str:
+        """What to call it in a record."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its content: equal digests encode equally."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id that ends a document."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that models of this tokenizer expect before a text."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, int32 [T]."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each of several texts."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            InputError: an id is not in the vocabulary.
+        """
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it to a folder; ``load_tokenizer`` reads the file returned back with the same digest."""
+
+
+def checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
+    """The ids as plain integers.
+
+    Raises:
+        InputError: one is not in the vocabulary.
+    """
+    plain = [int(token) for token in ids]
+    for token in plain:
+        if not 0 <= token < vocab_size:
+            raise InputError(f"token id {token} is outside the tokenizer's vocabulary of {vocab_size}")
+    return plain
+
+
+def checked_text(text: str, place: str = "the text") -> str:
+    """The text, if it can be written as UTF-8.
+
+    Raises:
+        InputError: it holds half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{place} holds half of a surrogate pair at character {error.start}: mend it"
+        ) from error
+    return text

@@ -1,0 +1,93 @@
+"""SentencePiece models, run by the ``sentencepiece`` library (an extra)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text.protocol import checked_ids, checked_text
+
+MODEL_FILE = "tokenizer.model"
+
+
+@dataclass(frozen=True, eq=False)
+class SentencePieceTokenizer:
+    """A SentencePiece model, given by the bytes of its ``.model`` file.
+
+    Text comes back as the model's normaliser leaves it (the identity for Llama's).
+    """
+
+    name: str
+    proto: bytes
+
+    @cached_property
+    def processor(self) -> Any:
+        """The library's object.
+
+        Raises:
+            InputError: the library is not installed, or the bytes are not a model.
+        """
+        try:
+            import sentencepiece
+        except ImportError as error:
+            raise InputError(
+                f"{self.name} needs SentencePiece: pip install 'bornbiased-jax[sentencepiece]'"
+            ) from error
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(self.proto)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise InputError(f"{self.name} is not a whole SentencePiece model: fetch it again") from error
+        return processor
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.proto).hexdigest()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of pieces."""
+        return int(self.processor.vocab_size())
+
+    @property
+    def eos_id(self) -> int | None:
+        """The piece ``</s>``, if the model has one."""
+        token = int(self.processor.eos_id())
+        return token if token >= 0 else None
+
+    @property
+    def bos_id(self) -> int | None:
+        """The piece ``<s>``, if the model has one."""
+        token = int(self.processor.bos_id())
+        return token if token >= 0 else None
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, int32 [T]."""
+        return np.asarray(self.processor.EncodeAsIds(checked_text(text)), np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each of several texts."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids, without control pieces."""
+        return str(self.processor.DecodeIds(checked_ids(ids, self.vocab_size)))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``tokenizer.model``."""
+        return files.write_bytes(Path(folder) / MODEL_FILE, self.proto)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "proto": self.proto}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)

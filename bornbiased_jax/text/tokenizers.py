@@ -1,0 +1,231 @@
+"""Find the tokenizer: in a file or folder of any kind, by a short name, or trained on the built-in text."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, scored, sentence_piece
+from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.text.protocol import Tokenizer
+
+# The library's trained format: raised when train_bpe changes, so that no old cached tokenizer is used.
+_TRAINING = 1
+_LARGEST = 256 * 2**20
+# The file names that say what the other half of a two-file tokenizer is called.
+_PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+_IN_FOLDER = (
+    bpe.TOKENIZER_FILE,
+    scored.PIECES_FILE,
+    byte_level.BYTES_FILE,
+    sentence_piece.MODEL_FILE,
+    "*.tiktoken",
+    "*encoder.json",
+    "vocab.json",
+    "*.model",
+    "tokenizer.bin",
+)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """A tokenizer from a file, or from a folder that holds one; the kind is told from the content.
+
+    Known are: ``tokenizer.json`` (Hugging Face), GPT-2's ``encoder.json`` with ``vocab.bpe`` (either may be
+    named), SentencePiece ``.model``, tiktoken rank files, llama2.c ``tokenizer.bin``, GGUF files, and what
+    :meth:`Tokenizer.save` writes.
+
+    Raises:
+        InputError: the file is missing, damaged or of no known kind, or needs an extra that is not installed.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        path = _in_folder(path)
+    try:
+        with path.open("rb") as stream:
+            if stream.read(4) == b"GGUF":
+                return gguf_vocabulary.from_gguf(path)
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path} is too large for a tokenizer: name a tokenizer file")
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: check the path of the tokenizer") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    name = path.name
+    if data.lstrip()[:1] == b"{":
+        return _from_json(path)
+    if name.endswith(tuple(merges for _, merges in _PAIRS)):
+        return _from_pair(path)
+    if _is_rank_file(data):
+        return bpe.from_tiktoken(data, name)
+    if name.endswith(".bin"):
+        return scored.from_llama2c(data, name)
+    # A SentencePiece model is a protocol buffer whose first field, of bytes, is a piece.
+    if data[:1] == b"\x0a":
+        model = sentence_piece.SentencePieceTokenizer(name, data)
+        if model.vocab_size:
+            return model
+    raise InputError(
+        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken, "
+        ".bin or .gguf"
+    )
+
+
+def _in_folder(folder: Path) -> Path:
+    for pattern in _IN_FOLDER:
+        found = sorted(folder.glob(pattern))
+        if len(found) > 1:
+            raise InputError(
+                f"{folder} holds {len(found)} tokenizers ({found[0].name}, {found[1].name}, …): name one"
+            )
+        if found:
+            return found[0]
+    raise InputError(f"{folder} holds no tokenizer: name a tokenizer file")
+
+
+def _is_rank_file(data: bytes) -> bool:
+    words = data[:4096].split(b"\n", 1)[0].split()
+    return len(words) == 2 and words[1].isdigit() and data[:4096].isascii()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not readable as UTF-8 text: fetch it again") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not readable as JSON: fetch it again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a JSON object: fetch it again")
+    return content
+
+
+def _from_json(path: Path) -> Tokenizer:
+    content = _read_object(path)
+    if content == byte_level.IDENTITY:
+        return ByteTokenizer()
+    if content.get("kind") == "scored pieces":
+        return scored.from_pieces_file(content, path.name)
+    if "model" in content and not bpe.is_vocabulary(content):
+        return bpe.from_json(_read_text(path), path.name, _eos_token(path.parent))
+    return _from_pair(path)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / bpe.CONFIG_FILE
+    return _read_object(path) if path.is_file() else {}
+
+
+def _eos_token(folder: Path) -> str | None:
+    """The end of a document that ``tokenizer_config.json`` names, if there is one."""
+    token = _config(folder).get("eos_token")
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _from_pair(path: Path) -> Tokenizer:
+    """GPT-2's two files, whichever of them is named; they differ in name only after a common beginning."""
+    for pair in _PAIRS:
+        for ending, other in (pair, pair[::-1]):
+            if path.name.endswith(ending):
+                stem = path.name.removesuffix(ending)
+                vocab, merges = (path.with_name(stem + half) for half in pair)
+                missing = path.with_name(stem + other)
+                if not missing.is_file():
+                    raise InputError(f"{path} needs {missing.name} beside it: put it there")
+                _refuse_other_classes(path.parent)
+                return bpe.from_gpt2(_read_text(vocab), _read_text(merges), vocab.name)
+    raise InputError(
+        f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json beside vocab.bpe"
+    )
+
+
+def _refuse_other_classes(folder: Path) -> None:
+    """Other models store their merges in the same two files but cut words differently."""
+    kind = str(_config(folder).get("tokenizer_class") or "GPT2Tokenizer")
+    if not kind.startswith("GPT2"):
+        raise InputError(
+            f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json"
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def default_tokenizer(vocab_size: int) -> Tokenizer:
+    """The tokenizer for a model that brings none: a BPE trained on ``builtin:prose``, and cached.
+
+    It has ``vocab_size`` pieces or as many as the corpus supports. Below 512 it is bytes.
+
+    Raises:
+        InputError: the vocabulary is smaller than 256.
+    """
+    if vocab_size < 256:
+        raise InputError(
+            f"a vocabulary of {vocab_size} has no room for bytes: name a tokenizer file for text"
+        )
+    if vocab_size < 512:
+        return ByteTokenizer()
+    corpus = corpora.corpus("prose")
+    identity = json.dumps([_TRAINING, corpus.digest, vocab_size, tokenizers.__version__])
+    slot = f"tokenizers/bpe-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json.z"
+    stored = cache.load(slot)
+    if stored is not None:
+        loaded = bpe.from_json(stored.decode(), "", bpe.END_OF_TEXT)
+        return bpe.LibraryTokenizer(f"bpe-{loaded.vocab_size}", loaded.json_text, loaded.eos_id)
+    trained = bpe.train_bpe(corpus.documents, vocab_size, exact=False)
+    cache.store(slot, trained.json_text.encode())
+    return trained
+
+
+def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
+    """The tokenizer a user names, for a model with this vocabulary.
+
+    Args:
+        spec: ``bytes``; ``bpe`` or None (:func:`default_tokenizer`); ``bpe:4096`` (the same of another size);
+            or a path (:func:`load_tokenizer`).
+        vocab_size: of the model.
+
+    Raises:
+        InputError: no such tokenizer, or a damaged one.
+    """
+    name = "bpe" if spec is None else str(spec)
+    if name in ("byte", "bytes"):
+        return ByteTokenizer()
+    if name == "bpe":
+        return default_tokenizer(vocab_size)
+    if name.startswith("bpe:"):
+        size = name.removeprefix("bpe:")
+        if not size.isdecimal():
+            raise InputError(f"tokenizer {name!r} has no number of pieces: write it as bpe:4096")
+        return default_tokenizer(int(size))
+    return load_tokenizer(name)
+
+
+def encode_documents(
+    tokenizer: Tokenizer, documents: Iterable[str], *, separate: bool = True, batch: int = 32
+) -> Iterator[np.ndarray]:
+    """The ids of documents, lazily, int32 [T] each.
+
+    Args:
+        tokenizer: turns text to ids.
+        documents: the texts.
+        separate: put ``eos_id``, if there is one, after each document.
+        batch: how many documents are read and encoded together, in parallel where the tokenizer can.
+    """
+    iterator = iter(documents)
+    end = np.asarray([tokenizer.eos_id] if separate and tokenizer.eos_id is not None else [], np.int32)
+    while texts := list(islice(iterator, batch)):
+        for ids in tokenizer.encode_batch(texts):
+            yield np.concatenate([ids, end]) if end.size else ids

@@ -1,0 +1,90 @@
+"""What an experiment is: how it runs at each scale, and how its record becomes tables and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax.report.tables import Claim, Panel, Table
+
+SCALES = ("smoke", "laptop", "paper")
+"""Seconds, as the tests run it; minutes on two cores; the paper's sizes."""
+
+Record = Mapping[str, Any]
+"""One run of an experiment, as it lies on disk: JSON with the keys
+
+    experiment, scale, settings, data     what was asked for
+    status                                "complete" or "failed"
+    result                                what ``run`` returned (complete)
+    error                                 why there is no result (failed)
+    provenance                            versions, device, precision, revision, wall time, peak memory
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a run is given.
+
+    Attributes:
+        scale: one of :data:`SCALES`.
+        settings: the experiment's settings at this scale.
+        work: a folder of this experiment's own, for what lets a long run resume; made when written to.
+        data: the ``--data`` option, or None for the experiment's default.
+        quiet: show no progress.
+        mesh: the ``--mesh`` option as the sweep takes it, or None for one device.
+    """
+
+    scale: str
+    settings: Mapping[str, Any]
+    work: Path
+    data: str | None = None
+    quiet: bool = False
+    mesh: Any = None
+
+
+def _nothing(record: Record) -> Sequence[Any]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One table or figure of a paper.
+
+    The numbers and their display are apart: ``run`` gives numbers alone, and the page is drawn from the
+    record on disk, so that it can be made again without running anything.
+
+    Attributes:
+        name: the name on the command line.
+        title: the heading on the page.
+        paper: what it reproduces ("Table 1").
+        description: what is done and what is to be seen; paragraphs are separated by blank lines.
+        settings: for each scale, the sizes and seeds, as JSON-ready values. A record with other settings
+            is not taken for this one's.
+        cost: for each scale, the time and the machine it was measured on, in words.
+        run: computes the result: a dict of JSON-ready values (arrays are converted).
+        precision: the precision of the computation, for the record.
+        claims: the rows of the page's first screen.
+        tables: tables with what the paper printed beside what was measured.
+        figures: figures.
+        headline: one sentence with its numbers for the top of the page, or "".
+    """
+
+    name: str
+    title: str
+    paper: str
+    description: str
+    settings: Mapping[str, Mapping[str, Any]]
+    cost: Mapping[str, str]
+    run: Callable[[Context], Mapping[str, Any]]
+    precision: str = "float32 highest"
+    claims: Callable[[Record], Sequence[Claim]] = _nothing
+    tables: Callable[[Record], Sequence[Table]] = _nothing
+    figures: Callable[[Record], Sequence[Panel]] = _nothing
+    headline: Callable[[Record], str] = lambda record: ""
+
+    def command(self, scale: str, data: str | None = None) -> str:
+        """The command line that makes this."""
+        option = "" if data is None else f" --data {data}"
+        return f"bornbiased reproduce {self.name} --scale {scale}{option} --out out"

@@ -1,0 +1,254 @@
+"""``bornbiased reproduce``: run experiments, keep a record of each, and show them on one page."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import bornbiased_jax
+import experiments
+from bornbiased_jax import files, progress
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import jsonable, measure, provenance
+from bornbiased_jax.report import figures, page
+from experiments.base import SCALES, Context, Experiment, Record
+
+TITLE = "Transformers are born biased"
+STANDFIRST = (
+    "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
+    "with what it printed and what was measured here side by side."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a call of :func:`reproduce` did.
+
+    Attributes:
+        page: the page's path.
+        done: names that ran.
+        kept: names whose record was there already.
+        failed: name -> why it has no result, or could not be shown.
+        at_fault: every failure lies in the input (an ``InputError``), none in the program.
+    """
+
+    page: Path
+    done: tuple[str, ...]
+    kept: tuple[str, ...]
+    failed: dict[str, str]
+    at_fault: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0: every experiment has a result; 2: the input of those that have none is at fault; 1 otherwise."""
+        return 0 if not self.failed else 2 if self.at_fault else 1
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: str,
+    out: Path | str,
+    data: str | None = None,
+    quiet: bool = False,
+    mesh: Any = None,
+) -> Outcome:
+    """Run experiments and write ``OUT/records/NAME.json`` for each, and ``OUT/index.html``.
+
+    An experiment with a complete record of the same scale, settings, data and package version is not run
+    again, so a killed call resumes. One that fails does not lose the others: its record and the page say
+    why. After Ctrl-C the finished records stand and the page shows them.
+
+    Args:
+        names: experiments or selections ("demo", "all"); none means "demo".
+        scale: one of :data:`experiments.base.SCALES`.
+        out: the folder to write to.
+        data: text for the experiments that read some, in place of their default.
+        quiet: show no progress.
+        mesh: passed on to the experiments.
+
+    Raises:
+        InputError: an unknown name or scale, or an output that cannot be written.
+    """
+    chosen = [load(name) for name in select(names)]
+    _check_scale(chosen, scale)
+    out = Path(out)
+    target = files.check_writable(out / "index.html")
+    done: list[str] = []
+    kept: list[str] = []
+    failed: dict[str, Exception] = {}
+    say = (lambda text: None) if quiet else progress.note
+    try:
+        with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet) as advance:
+            for experiment in chosen:
+                path = record_path(out, experiment.name)
+                if is_complete(path, experiment, scale, data):
+                    kept.append(experiment.name)
+                    say(f"{experiment.name}: kept the record of an earlier run")
+                else:
+                    context = Context(
+                        scale=scale,
+                        settings=experiment.settings[scale],
+                        work=out / "work" / experiment.name,
+                        data=data,
+                        quiet=quiet,
+                        mesh=mesh,
+                    )
+                    error = _run(experiment, context, path)
+                    if error is None:
+                        done.append(experiment.name)
+                        say(f"{experiment.name}: done")
+                    else:
+                        failed[experiment.name] = error
+                        say(f"{experiment.name}: no result: {_reason(error)}")
+                advance()
+    finally:
+        # Also after Ctrl-C: the page shows what is finished.
+        not_shown = write_page(out)
+    for experiment in chosen:
+        if experiment.name in not_shown:
+            failed.setdefault(experiment.name, not_shown[experiment.name])
+    return Outcome(
+        page=target,
+        done=tuple(done),
+        kept=tuple(kept),
+        failed={name: _reason(error) for name, error in failed.items()},
+        at_fault=all(isinstance(error, InputError) for error in failed.values()),
+    )
+
+
+def select(names: Sequence[str]) -> list[str]:
+    """The experiments that the names stand for, each once.
+
+    Raises:
+        InputError: an unknown name (the nearest one is suggested), or an empty selection.
+    """
+    chosen: list[str] = []
+    for name in names or ["demo"]:
+        if name not in experiments.MODULES and name not in experiments.SELECTIONS:
+            known = [*experiments.SELECTIONS, *experiments.MODULES]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise InputError(f"unknown experiment {name!r}: {hint}")
+        chosen += experiments.SELECTIONS.get(name, (name,))
+    if not chosen:
+        raise InputError(f"no experiment is selected: name one of {', '.join(experiments.MODULES)}")
+    return list(dict.fromkeys(chosen))
+
+
+def load(name: str) -> Experiment:
+    """The experiment of a known name; its module is imported only now."""
+    return importlib.import_module(experiments.MODULES[name]).EXPERIMENT
+
+
+def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
+    if scale not in SCALES:
+        raise InputError(f"unknown scale {scale!r}: choose {', '.join(SCALES)}")
+    for experiment in chosen:
+        if scale not in experiment.settings:
+            known = ", ".join(experiment.settings)
+            raise InputError(f"{experiment.name} has no scale {scale!r}: choose {known}, or leave it out")
+
+
+def record_path(out: Path | str, name: str) -> Path:
+    """Where the record of an experiment lies below the output folder."""
+    return Path(out) / "records" / f"{name}.json"
+
+
+def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None) -> bool:
+    """Whether the record at a path is a finished one of just this run."""
+    if not path.exists():
+        return False
+    try:
+        record = files.read_json(path)
+    except InputError:
+        return False
+    expected = {**_identity(experiment, scale, data), "status": "complete"}
+    return (
+        isinstance(record, dict)
+        and all(record.get(key) == value for key, value in expected.items())
+        and record.get("provenance", {}).get("version") == bornbiased_jax.__version__
+    )
+
+
+def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
+    settings = jsonable(experiment.settings[scale])
+    return {"experiment": experiment.name, "scale": scale, "settings": settings, "data": data}
+
+
+def _run(experiment: Experiment, context: Context, path: Path) -> Exception | None:
+    """Run one experiment and write its record; the exception, if there was one."""
+    record = _identity(experiment, context.scale, context.data)
+    failure: Exception | None = None
+    with measure() as measurement:
+        try:
+            record |= {"status": "complete", "result": jsonable(experiment.run(context))}
+        except Exception as error:
+            if not isinstance(error, InputError):
+                traceback.print_exc()
+            record |= {"status": "failed", "error": _reason(error)}
+            failure = error
+    record["provenance"] = provenance(
+        seeds=context.settings.get("seeds"), precision=experiment.precision, measurement=measurement
+    )
+    files.write_json(path, record)
+    return failure
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+
+
+def write_page(out: Path | str) -> dict[str, Exception]:
+    """Write ``OUT/index.html`` from the records in OUT; the names that could not be shown, and why."""
+    out = Path(out)
+    sections: list[page.Section] = []
+    not_shown: dict[str, Exception] = {}
+    for name in experiments.MODULES:
+        path = record_path(out, name)
+        if not path.exists():
+            continue
+        experiment = load(name)
+        try:
+            record = files.read_json(path)
+            sections.append(section(experiment, record))
+        except Exception as error:
+            not_shown[name] = error
+            failure = f"The record {path.name} cannot be shown: {_reason(error)}"
+            sections.append(_empty_section(experiment, "unknown", None, failure))
+    files.write_text(out / "index.html", page.render(TITLE, STANDFIRST, sections))
+    return not_shown
+
+
+def section(experiment: Experiment, record: Record) -> page.Section:
+    """The part of the page that shows one record."""
+    empty = _empty_section(experiment, record["scale"], record["data"], record.get("error", ""))
+    if record["status"] != "complete":
+        return dataclasses.replace(empty, record=record)
+    with figures.style():
+        panels = tuple(experiment.figures(record))
+    return dataclasses.replace(
+        empty,
+        record=record,
+        headline=experiment.headline(record),
+        claims=tuple(experiment.claims(record)),
+        tables=tuple(experiment.tables(record)),
+        panels=panels,
+    )
+
+
+def _empty_section(experiment: Experiment, scale: str, data: str | None, failure: str) -> page.Section:
+    return page.Section(
+        name=experiment.name,
+        title=experiment.title,
+        paper=experiment.paper,
+        description=experiment.description,
+        command=experiment.command(scale, data),
+        scale=scale,
+        cost=experiment.cost.get(scale, ""),
+        failure=failure,
+    )

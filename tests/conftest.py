@@ -1,0 +1,43 @@
+"""Rules for every test: warnings are errors, ranks are not promoted silently, keys are used once."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Tests run on the CPU unless told otherwise; the environment variable reaches subprocesses as well.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_debug_key_reuse", True)
+
+# Most of the suite's time is compilation, and the same small programs recur within a run and between
+# runs. A folder for each worker: two writers of one entry could show a reader half of it. By way of
+# the environment, so that subprocesses share it.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+_CACHE = {
+    "jax_compilation_cache_dir": str(ROOT / ".pytest_cache" / "jax" / _WORKER),
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    for _name, _value in _CACHE.items():
+        os.environ[_name.upper()] = str(_value)
+        jax.config.update(_name, _value)
+
+# The same examples on every machine and in every run; compilation makes first examples slow.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference material, which is not a part of the project."""
+    path = Path(os.environ.get("BORNBIASED_SHARED") or ROOT.parent / "shared")
+    if not path.is_dir():
+        pytest.skip("the reference material is absent: set BORNBIASED_SHARED to its folder")
+    return path

@@ -1,0 +1,224 @@
+"""Generic properties, one table of architectures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import PRESETS, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply as eager_apply
+from bornbiased_jax.models import attn0, count_parameters, empty_cache, flatten, init, logits_of, mlp0_config
+from bornbiased_jax.models.block import Block
+from bornbiased_jax.models.rope import rotate
+
+# Compiled once per configuration and shape; a bare call would compile its scan every time.
+apply = jax.jit(eager_apply, static_argnums=0, static_argnames=("positions", "logits", "capture", "dtype", "remat"))
+SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
+CASES = {
+    **{name: PRESETS[name].replace(**SMALL, num_heads=4) for name in PRESETS if name.endswith("-tiny")},
+    "gpt2-learned": preset("gpt2-tiny", **SMALL, positions="learned", activation="gelu_tanh"),
+    "attention-only": preset("gpt2-tiny", **SMALL, mlp=False),
+    "mlp-only": preset("gpt2-tiny", **SMALL, attention=False),
+    "no-residual": preset("llama-tiny", **SMALL, residual=False),
+    "no-norm": preset("gpt2-tiny", **SMALL, norm="none"),
+    "no-positions": preset("llama-tiny", **SMALL, positions="none"),
+    "relu": preset("gpt2-tiny", **SMALL, activation="relu"),
+    "tanh": preset("gpt2-tiny", **SMALL, activation="tanh"),
+    "wide-heads": preset("llama-tiny", **SMALL, head_dim=10),
+    "window": preset("llama-tiny", **SMALL, window=4),
+    "gated-output": preset("llama-tiny", **SMALL, output_gate="elementwise", head_norm=True, sink_logit="learned"),
+    "sigmoid": preset("llama-tiny", **SMALL, attention_kernel="sigmoid", positional_scale="amplify"),
+}
+# float32 sums of a few hundred terms of order one, three layers deep: 2⁻²⁴ · √(40 · 3) · 10.
+ATOL = 1e-5
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    cfg = CASES[request.param]
+    params = jax.jit(lambda: init(cfg, key=keys.init_key(0)))()
+    # Ten times the birth weights, so that attention is far from uniform and mistakes show.
+    params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
+    tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
+    return cfg, params, tokens
+
+
+def test_the_future_does_not_change_the_past(case):
+    cfg, params, tokens = case
+    changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % cfg.vocab_size)
+    one, two = apply(cfg, params, tokens), apply(cfg, params, changed)
+    np.testing.assert_allclose(one.logits_BTV[:, :7], two.logits_BTV[:, :7], atol=ATOL)
+    assert np.max(np.abs(one.logits_BTV[:, 7:] - two.logits_BTV[:, 7:])) > 1e-3
+
+
+def test_last_position_alone_equals_the_last_of_all(case):
+    cfg, params, tokens = case
+    captured = ("residual", "mlp_hidden") if cfg.mlp else ("residual",)
+    every = apply(cfg, params, tokens, capture=captured)
+    last = apply(cfg, params, tokens, positions="last", capture=captured)
+    np.testing.assert_allclose(every.logits_BTV[:, -1:], last.logits_BTV, atol=ATOL)
+    np.testing.assert_allclose(every.final_BTD[:, -1:], last.final_BTD, atol=ATOL)
+    for name in captured:
+        np.testing.assert_allclose(every.layers[name][:, :, -1:], last.layers[name], atol=ATOL)
+
+
+def test_the_scan_equals_a_loop_over_blocks(case):
+    cfg, params, tokens = case
+    out = apply(cfg, params, tokens, capture=("residual",))
+    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply)
+    for layer in range(cfg.num_layers):
+        weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
+        stream, _ = block({"params": weights}, stream, jnp.arange(12))
+        np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
+
+
+def test_decoding_with_a_cache_equals_one_pass(case):
+    cfg, params, tokens = case
+    if not cfg.attention:
+        pytest.skip("a stack without attention has nothing to cache")
+    whole = apply(cfg, params, tokens).logits_BTV
+    first = apply(cfg, params, tokens[:, :5], cache=empty_cache(cfg, 2, 16))
+    rest, cache = [], first.cache
+    for t in range(5, 12):
+        step = apply(cfg, params, tokens[:, t : t + 1], cache=cache)
+        rest.append(step.logits_BTV)
+        cache = step.cache
+    np.testing.assert_allclose(whole, jnp.concatenate([first.logits_BTV, *rest], axis=1), atol=ATOL)
+
+
+def test_rematerialisation_changes_nothing():
+    cfg = CASES["llama-tiny"]
+    params = init(cfg, key=keys.init_key(6))
+    tokens = jnp.arange(12)[None]
+
+    def loss(params, remat):
+        return jnp.mean(jnp.square(apply(cfg, params, tokens, remat=remat).logits_BTV))
+
+    grad = jax.jit(jax.grad(loss), static_argnums=1)
+    plain, again = grad(params, False), grad(params, True)
+    # Absolute, and relative to each leaf's largest gradient.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(jnp.max(jnp.abs(a))) + 1e-7),
+        plain,
+        again,
+    )
+
+
+def test_every_parameter_matters(case):
+    """Each leaf has a gradient (zero-initialised biases and logits included): nothing is dead weight."""
+    cfg, params, tokens = case
+    target = jax.random.normal(keys.stream_key(1, "target"), (2, 12, cfg.vocab_size))
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(eager_apply(cfg, p, tokens).logits_BTV * target)))(params)
+    for path, leaf in flatten(grads).items():
+        # A bias of the keys shifts all logits of a query alike, so softmax cancels it — unless RoPE turns it.
+        if path.endswith("key/bias") and cfg.positions != "rope":
+            continue
+        assert float(jnp.max(jnp.abs(leaf))) > 0, path
+
+
+def test_reduce_runs_inside_the_scan():
+    cfg = CASES["llama-tiny"]
+    params = init(cfg, key=keys.init_key(1))
+    tokens = jnp.arange(12)[None] % cfg.vocab_size
+    out = eager_apply(cfg, params, tokens, capture=("attention_weights",), reduce=lambda a: a["attention_weights"].sum(2))
+    received = apply(cfg, params, tokens, capture=("attention_received",)).layers["attention_received"]
+    np.testing.assert_allclose(out.layers, received, atol=1e-6)
+    np.testing.assert_allclose(received.sum(-1), 12.0, rtol=1e-5)
+
+
+def test_grouped_heads_equal_repeated_heads():
+    cfg = preset("llama-tiny", **SMALL, num_heads=4, num_kv_heads=2)
+    full = cfg.replace(num_kv_heads=4)
+    params = init(cfg, key=keys.init_key(2))
+    wide = init(full, key=keys.init_key(2))
+    K = cfg.key_dim
+    for name in ("key", "value"):
+        kernel = params["blocks"]["attention"][name]["kernel"]
+        grouped = kernel.reshape(*kernel.shape[:2], 2, K)
+        repeated = jnp.repeat(grouped, 2, axis=2).reshape(*kernel.shape[:2], 4 * K)
+        wide["blocks"]["attention"][name]["kernel"] = repeated
+    tokens = jnp.arange(9)[None]
+    np.testing.assert_allclose(
+        apply(cfg, params, tokens).logits_BTV, apply(full, wide, tokens).logits_BTV, atol=1e-6
+    )
+
+
+def test_rope_depends_on_distance_only():
+    cfg = preset("llama-tiny", **SMALL)
+    q = jax.random.normal(keys.stream_key(0, "q"), (1, 1, 1, cfg.key_dim))
+    k = jax.random.normal(keys.stream_key(0, "k"), (1, 1, 1, cfg.key_dim))
+
+    def score(i, j):
+        return float(jnp.sum(rotate(q, jnp.asarray([i]), cfg) * rotate(k, jnp.asarray([j]), cfg)))
+
+    assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
+    assert abs(score(9, 4) - score(9, 5)) > 1e-3
+
+
+def test_vectors_in_place_of_tokens():
+    cfg = CASES["gpt2-tiny"]
+    params = init(cfg, key=keys.init_key(3))
+    tokens = jnp.arange(10)[None]
+    vectors = params["embed"]["embedding"][tokens]
+    np.testing.assert_array_equal(apply(cfg, params, tokens).logits_BTV, apply(cfg, params, vectors).logits_BTV)
+
+
+def test_logits_are_the_projection_of_the_final_state(case):
+    cfg, params, tokens = case
+    out = apply(cfg, params, tokens)
+    np.testing.assert_allclose(out.logits_BTV, logits_of(cfg, params, out.final_BTD), atol=ATOL)
+
+
+def test_mlp0_is_definition_1():
+    cfg = mlp0_config(num_layers=2, d_model=8, d_ff=12)
+    params = init(cfg, key=keys.init_key(4))
+    x = jax.random.normal(keys.stream_key(0, "x"), (3, 1, 8))
+    expected = np.asarray(x, np.float64)
+    for layer in range(2):
+        up = np.asarray(params["blocks"]["mlp"]["up"]["kernel"][layer], np.float64)
+        down = np.asarray(params["blocks"]["mlp"]["down"]["kernel"][layer], np.float64)
+        expected = np.maximum(expected @ up, 0) @ down
+    out = apply(cfg, params, x, logits=False)
+    np.testing.assert_allclose(out.final_BTD, expected, rtol=1e-4, atol=1e-9)
+    assert count_parameters(params) == 2 * 2 * 8 * 12 + 2 * 8
+
+
+def test_attn0_is_definition_3():
+    x = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+    expected = np.stack([x[:, : t + 1].mean(1) for t in range(5)], axis=1)
+    np.testing.assert_allclose(attn0(jnp.asarray(x)), expected, atol=1e-6)
+
+
+def test_bfloat16_compute_stays_near_float32():
+    cfg = CASES["llama-tiny"]
+    params = init(cfg, key=keys.init_key(5))
+    tokens = jnp.arange(12)[None]
+    exact = apply(cfg, params, tokens).final_BTD
+    half = apply(cfg, params, tokens, dtype=jnp.bfloat16).final_BTD
+    assert half.dtype == jnp.bfloat16
+    # bfloat16 keeps 8 bits; states are of order one after the final norm, three blocks deep.
+    np.testing.assert_allclose(half.astype(jnp.float32), exact, atol=20 * 2.0**-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (dict(capture=("nonsense",)), "nonsense"),
+        (dict(capture=("attention_received",), positions="last"), "attention_received"),
+    ],
+)
+def test_bad_captures_are_refused(call, word):
+    cfg = CASES["gpt2-tiny"]
+    with pytest.raises(InputError, match=word):
+        eager_apply(cfg, init(cfg, key=keys.init_key(0)), jnp.zeros((1, 4), jnp.int32), **call)
+
+
+def test_wrong_width_and_length_are_refused():
+    cfg = CASES["gpt2-learned"]
+    params = init(cfg, key=keys.init_key(0))
+    with pytest.raises(InputError, match="wide"):
+        apply(cfg, params, jnp.zeros((1, 4, 5)))
+    with pytest.raises(InputError, match="max_seq_len"):
+        apply(cfg, params, jnp.zeros((1, 40), jnp.int32))

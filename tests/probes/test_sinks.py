@@ -1,0 +1,280 @@
+"""Sink scores against attentions that another library returns, and the definitions against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply, init
+from bornbiased_jax.probes import sinks
+from bornbiased_jax.probes.sink_report import count_sequences, cut_sequences, report_on_ids
+from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+
+N, T = 5, 12
+SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24, num_heads=4)
+
+
+def sharp(cfg, seed=0):
+    """Birth weights enlarged until attention is far from uniform."""
+    params = init(cfg, key=keys.init_key(seed))
+    return jax.tree.map(lambda leaf: leaf * 12.0 if leaf.ndim > 2 else leaf, params)
+
+
+@pytest.fixture(scope="module")
+def model():
+    cfg = preset("llama-tiny", **SMALL, num_kv_heads=2)
+    tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (N, T))
+    return cfg, sharp(cfg), tokens
+
+
+def test_scores_equal_those_from_the_attentions_of_transformers():
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=61,
+        max_position_embeddings=24,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in theirs.named_parameters():
+            if "proj" in name:
+                weight.mul_(12.0)
+    state = {name: value.numpy() for name, value in theirs.state_dict().items()}
+
+    def stacked(name, transpose=True):
+        leaves = [state[f"model.layers.{layer}.{name}.weight"] for layer in range(3)]
+        return np.stack([leaf.T if transpose else leaf for leaf in leaves])
+
+    cfg = preset("llama-tiny", **{**SMALL, "d_ff": 48}, num_kv_heads=2)
+    attention = {
+        ours: {"kernel": stacked(f"self_attn.{name}_proj")}
+        for ours, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
+    }
+    params = {
+        "embed": {"embedding": state["model.embed_tokens.weight"]},
+        "final_norm": {"scale": state["model.norm.weight"]},
+        "head": {"kernel": state["lm_head.weight"].T},
+        "blocks": {
+            "attention": attention,
+            "attention_norm": {"scale": stacked("input_layernorm", False)},
+            "mlp": {name: {"kernel": stacked(f"mlp.{name}_proj")} for name in ("gate", "up", "down")},
+            "mlp_norm": {"scale": stacked("post_attention_layernorm", False)},
+        },
+    }
+    tokens = np.random.default_rng(0).integers(0, 61, (N, T))
+    with torch.no_grad():
+        found = theirs(torch.from_numpy(tokens), output_attentions=True).attentions
+    weights_LNHTT = np.stack([layer.numpy() for layer in found]).astype(np.float64)
+
+    # Nothing here is near uniform, where every implementation would agree.
+    assert weights_LNHTT[:, :, :, -1].max(-1).mean() > 2 / T
+    for convention, position in (
+        ("all_rows", 1),
+        ("rows_from_k", 1),
+        ("all_rows", 4),
+        ("rows_from_k", 4),
+        ("rows_from_k", T),
+    ):
+        rows = T if convention == "all_rows" else T - position + 1
+        score_LNH = weights_LNHTT[:, :, :, :, position - 1].sum(axis=3) / rows
+        profile_LHT = weights_LNHTT.sum(axis=3).mean(axis=1) / np.array(
+            [T if convention == "all_rows" else T - k for k in range(T)]
+        )
+        # An ε at the middle of the widest gap near the median, so that rounding decides no comparison.
+        ordered = np.sort(np.concatenate([score_LNH.ravel(), score_LNH.mean(1).ravel()]))
+        gaps = np.diff(ordered)[len(ordered) // 3 : 2 * len(ordered) // 3]
+        at = len(ordered) // 3 + int(np.argmax(gaps))
+        epsilon = float(ordered[at : at + 2].mean())
+        result = measure_sinks(
+            cfg, params, tokens, epsilon=epsilon, convention=convention, position=position, batch_size=2
+        )
+        np.testing.assert_allclose(result["score_LH"], score_LNH.mean(axis=1), atol=1e-5)
+        np.testing.assert_allclose(result["profile_LHT"], profile_LHT, atol=1e-5)
+        np.testing.assert_allclose(result["sink_rate"], (score_LNH > epsilon).mean(), atol=1e-12)
+        np.testing.assert_allclose(
+            result["sink_rate_of_average"], (score_LNH.mean(axis=1) > epsilon).mean(), atol=1e-12
+        )
+        np.testing.assert_allclose(result["rate_LH"], (score_LNH > epsilon).mean(axis=1), atol=1e-12)
+        per_sequence = (score_LNH > epsilon).mean(axis=(0, 2))
+        np.testing.assert_allclose(result["sink_rate_std"], per_sequence.std(ddof=1), atol=1e-12)
+
+
+def test_conventions_coincide_at_the_first_position_only(model):
+    every = measure_sinks(*model, convention="all_rows")
+    from_k = measure_sinks(*model, convention="rows_from_k")
+    np.testing.assert_array_equal(every["score_LH"], from_k["score_LH"])
+    assert every["sink_rate"] == from_k["sink_rate"]
+    every = measure_sinks(*model, convention="all_rows", position=5)
+    from_k = measure_sinks(*model, convention="rows_from_k", position=5)
+    np.testing.assert_allclose(every["score_LH"] * T / (T - 4), from_k["score_LH"], rtol=1e-12)
+
+
+def test_prefixes_of_one_pass_equal_passes_over_prefixes(model):
+    cfg, params, tokens = model
+    result = measure_sinks(cfg, params, tokens, lengths=(4, 9), position=2, epsilon=0.2)
+    assert sorted(result["by_length"]) == [4, 9, T]
+    for length in (4, 9, T):
+        alone = measure_sinks(cfg, params, tokens[:, :length], position=2, epsilon=0.2)
+        # Softmax weights are at most 1; sums of twelve of them in float32.
+        np.testing.assert_allclose(result["by_length"][length]["score_LH"], alone["score_LH"], atol=1e-6)
+        assert result["by_length"][length]["sink_rate"] == alone["sink_rate"]
+    assert result["sink_rate"] == result["by_length"][T]["sink_rate"]
+
+
+def test_batches_change_nothing_and_are_counted(model):
+    one = measure_sinks(*model, batch_size=N)
+    seen = []
+    two = measure_sinks(*model, batch_size=2, advance=seen.append)
+    assert seen == [2, 2, 1]
+    np.testing.assert_allclose(one["profile_LHT"], two["profile_LHT"], atol=1e-6)
+    assert one["sink_rate"] == two["sink_rate"]
+
+
+def test_the_two_thresholds(model):
+    average = measure_sinks(*model, threshold="average")
+    each = measure_sinks(*model, threshold="per_sequence")
+    assert average["sink_rate"] == each["sink_rate_of_average"] == (each["score_LH"] > 0.25).mean()
+    assert each["sink_rate"] == average["sink_rate_per_sequence"] == pytest.approx(each["rate_LH"].mean())
+    # A higher ε never finds more sinks.
+    rates = [measure_sinks(*model, epsilon=epsilon)["sink_rate"] for epsilon in (0.1, 0.25, 0.5, 0.9)]
+    assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]
+
+
+def test_rows_that_do_not_sum_to_one(model):
+    _, params, tokens = model
+    cfg = preset("llama-tiny", **SMALL, num_kv_heads=2, attention_kernel="sigmoid")
+    raw = measure_sinks(cfg, params, tokens)
+    weights = np.asarray(
+        apply(cfg, params, tokens, capture=("attention_weights",)).layers["attention_weights"], np.float64
+    )
+    np.testing.assert_allclose(raw["row_mass_LH"], weights.sum(-1).mean((1, 3)), rtol=1e-5)
+    shared = measure_sinks(cfg, params, tokens, normalise=True)
+    np.testing.assert_allclose(shared["row_mass_LH"], 1.0, rtol=1e-5)
+    expected = (weights / weights.sum(-1, keepdims=True))[..., 0].mean((1, 3))
+    np.testing.assert_allclose(shared["score_LH"], expected, atol=1e-6)
+
+
+def test_attention_maps_are_the_weights(model):
+    cfg, params, tokens = model
+    weights = apply(cfg, params, tokens, capture=("attention_weights",)).layers["attention_weights"]
+    maps = attention_maps(cfg, params, tokens)
+    np.testing.assert_allclose(maps, np.asarray(weights, np.float64).mean(axis=1), atol=1e-6)
+
+
+def test_memory_holds_one_layer_of_one_batch(model):
+    """The compiled pass needs no more scratch memory for six layers than for two, give or take one map."""
+    scratch = []
+    long = 256
+    for layers in (2, 6):
+        cfg = preset("llama-tiny", **{**SMALL, "num_layers": layers})
+        shapes = jax.eval_shape(lambda cfg=cfg: init(cfg, key=keys.init_key(0)))
+        x = jax.ShapeDtypeStruct((1, long), jnp.int32)
+        options = dict(normalise=False, edit=None, dtype=None)
+        compiled = sinks._column_sums.lower(cfg, shapes, x, 1, None, **options).compile()
+        scratch.append(compiled.memory_analysis().temp_size_in_bytes)
+    one_layer = cfg.num_heads * long * long * 4
+    assert scratch[1] - scratch[0] < one_layer
+    assert scratch[0] < 8 * one_layer
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(epsilon=0.0), "epsilon=0.0 is not between 0 and 1"),
+        (dict(epsilon=1.0), "epsilon=1.0"),
+        (dict(epsilon=float("nan")), "epsilon=nan"),
+        (dict(position=0), "position 0"),
+        (dict(position=T + 1), "position 13"),
+        (dict(position=5, lengths=(4,)), "position 5 is not between 1 and the shortest length, 4"),
+        (dict(lengths=(T + 1,)), "length 13"),
+        (dict(convention="rows"), "convention 'rows'"),
+        (dict(threshold="mean"), "threshold 'mean'"),
+        (dict(batch_size=0), "batch size 0"),
+    ],
+)
+def test_settings_out_of_range(model, changes, words):
+    with pytest.raises(InputError, match=words):
+        measure_sinks(*model, **changes)
+
+
+def test_inputs_that_do_not_fit(model):
+    cfg, params, tokens = model
+    with pytest.raises(InputError, match="token id 61 is outside the model's vocabulary of 61"):
+        measure_sinks(cfg, params, np.where(tokens == tokens[0, 0], 61, tokens))
+    with pytest.raises(InputError, match="token id -1"):
+        measure_sinks(cfg, params, tokens - tokens.min() - 1)
+    with pytest.raises(InputError, match="must be integers"):
+        measure_sinks(cfg, params, tokens * 1.0)
+    with pytest.raises(InputError, match="not token ids"):
+        measure_sinks(cfg, params, tokens[0])
+    with pytest.raises(InputError, match="no attention"):
+        measure_sinks(cfg.replace(attention=False), params, tokens)
+    learned = cfg.replace(positions="learned", max_seq_len=T - 1)
+    with pytest.raises(InputError, match="length 12 is beyond the model's 11 learned positions"):
+        measure_sinks(learned, params, tokens)
+    with pytest.raises(InputError, match="16 wide, the model 32"):
+        measure_sinks(cfg, params, np.zeros((2, 3, 16)))
+
+
+def test_windows_of_a_text():
+    ids = np.arange(100)
+    cut = cut_sequences(ids, 10, 20, seed=3)
+    assert cut.shape == (20, 10)
+    assert np.all(np.diff(cut, axis=1) == 1)
+    assert len(np.unique(cut[:, 0])) == 20
+    np.testing.assert_array_equal(cut, cut_sequences(ids, 10, 20, seed=3))
+    assert np.any(cut != cut_sequences(ids, 10, 20, seed=4))
+    # As many as there are: starts 0 … 90 only.
+    np.testing.assert_array_equal(cut_sequences(ids, 10, 500)[:, 0], np.arange(91))
+    np.testing.assert_array_equal(cut_sequences(ids, 100, 5), ids[None])
+    with pytest.raises(InputError, match="100 tokens, fewer than the length 101"):
+        cut_sequences(ids, 101, 5)
+    with pytest.raises(InputError, match="at least 1"):
+        cut_sequences(ids, 10, 0)
+
+
+def test_report(model):
+    cfg, params, _ = model
+    ids = np.random.default_rng(1).integers(0, cfg.vocab_size, 400)
+    seen = []
+    report = report_on_ids(cfg, params, ids, lengths=(8, 4), num_sequences=6, advance=seen.append)
+    assert list(report["sink_rate"]) == ["4", "8"]
+    assert sum(seen) == count_sequences(cfg, 6, True)
+    windows = cut_sequences(ids, 8, 6)
+    for length in (4, 8):
+        expected = measure_sinks(cfg, params, windows[:, :length])
+        assert report["sink_rate"][str(length)] == expected["sink_rate"]
+        np.testing.assert_allclose(
+            report["score_by_layer_head"][str(length)], expected["score_LH"], atol=1e-6
+        )
+    import json
+
+    again = json.loads(json.dumps(report, allow_nan=False))
+    assert again == report
+    assert np.shape(report["variance"]["residual"]["pooled"]) == (3, 8)
+    assert len(report["outliers"]["layers"]) == 3 and report["super_neurons"]
+    brief = report_on_ids(cfg, params, ids, lengths=(8,), num_sequences=6, details=False)
+    assert brief["sink_rate"] == {"8": report["sink_rate"]["8"]} and "outliers" not in brief
+    for changes, words in (
+        (dict(lengths=(401,)), "fewer than the length 401"),
+        (dict(epsilon=1.5), "epsilon=1.5"),
+        (dict(lengths=()), "no length"),
+    ):
+        with pytest.raises(InputError, match=words):
+            report_on_ids(cfg, params, ids, num_sequences=6, **{"lengths": (8,), **changes})
+    with pytest.raises(InputError, match="learned positions"):
+        report_on_ids(cfg.replace(positions="learned"), params, ids, lengths=(8, 25), num_sequences=6)
+    with pytest.raises(InputError, match="use the tokenizer that the model was trained with"):
+        report_on_ids(cfg, params, ids + 40, lengths=(8,), num_sequences=50)

@@ -1,0 +1,99 @@
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.report import figures
+
+X = np.arange(1, 13)
+DRAW = {
+    "line": lambda ax: figures.line(ax, X, X / 30, X / 40, X / 20, name="measured", markers=True),
+    "points": lambda ax: figures.points(ax, [12], [0.32], name="paper"),
+    "reference": lambda ax: figures.reference(ax, 0.2, "baseline", vertical=True),
+    "ranked_bars": lambda ax: figures.ranked_bars(ax, [0.1, 0.3, 0.2], labels=[7, 8, 9], baseline=0.05),
+    "predicted": lambda ax: figures.predicted_against_measured(ax, {"a": (X, X + 1), "b": ([0.0], [0.0])}),
+    "qq": lambda ax: figures.qq(ax, np.log10(X / 13)),
+    "heatmap": lambda ax: figures.heatmap(ax, np.eye(3) - 1, "abc", "def", "z", diverging=True, digits=1),
+}
+
+
+def drawn(name):
+    figure, ax = figures.new()
+    DRAW[name](ax)
+    figures.label(ax, "x", "y", "title")
+    return figure
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_svg_is_well_formed_follows_the_page_and_names_its_ids(name):
+    text = figures.svg(drawn(name), "figure1-2", 'a "figure" & more')
+    root = ElementTree.fromstring(text)
+    assert root.get("aria-label") == 'a "figure" & more' and root.get("role") == "img"
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert ids and all(ident.startswith("figure1-2-") for ident in ids)
+    references = re.findall(r"url\(#([^)]+)\)", text) + re.findall(r'xlink:href="#([^"]+)"', text)
+    assert set(references) <= set(ids)
+    # No colour of the page's own is fixed, so that the dark scheme reaches every axis and letter.
+    for colour in (*figures.SERIES, figures.INK, figures.MUTED, figures.RULE):
+        assert colour not in text
+    assert "currentColor" in text and "var(--muted)" in text
+
+
+@pytest.mark.parametrize("name", [name for name in DRAW if name != "heatmap"])
+def test_no_text_keeps_the_default_black(name):
+    text = figures.svg(drawn(name), "f", "")
+    styles = re.findall(r"<text[^>]*style=\"([^\"]*)\"", text)
+    assert styles and all("currentColor" in style for style in styles)
+
+
+def test_svg_is_repeatable():
+    assert figures.svg(drawn("line"), "f", "alt") == figures.svg(drawn("line"), "f", "alt")
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    before = dict(matplotlib.rcParams)
+    figures.svg(drawn("ranked_bars"), "f", "")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_ranked_bars_fall_and_keep_their_labels():
+    figure, ax = figures.new()
+    figures.ranked_bars(ax, [0.1, 0.3, 0.2], labels=[7, 8, 9])
+    assert [bar.get_height() for bar in ax.patches] == [0.3, 0.2, 0.1]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["8", "9", "7"]
+
+
+def test_qq_puts_uniform_quantiles_on_the_diagonal_inside_the_band():
+    count = 19
+    figure, ax = figures.new()
+    figures.qq(ax, np.log10(np.arange(1, count + 1)[::-1] / (count + 1)))
+    x, y = ax.lines[1].get_data()
+    np.testing.assert_allclose(x, y)
+    # The smallest of 19 uniform draws is Beta(1, 19): its 2.5% and 97.5% points are 1 - (1 - q)^(1/19).
+    band = ax.collections[0].get_paths()[0].vertices
+    ends = band[np.isclose(band[:, 0], -np.log10(1 / (count + 1)))][:, 1]
+    for level in (0.025, 0.975):
+        assert np.isclose(ends, -np.log10(1 - (1 - level) ** (1 / count))).any()
+
+
+def test_diverging_colours_part_at_zero():
+    figure, ax = figures.new()
+    figures.heatmap(ax, [[-1.0, 3.0]], diverging=True)
+    assert ax.images[0].get_clim() == (-3.0, 3.0)
+
+
+def test_save_writes_by_the_ending_and_refuses_others(tmp_path):
+    figure = drawn("line")
+    assert figures.save(figure, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert figures.save(figure, tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert b"<svg" in figures.save(figure, tmp_path / "a.svg").read_bytes()
+    with pytest.raises(InputError, match=r"\.png"):
+        figures.save(figure, tmp_path / "a.gif")
+
+
+def test_an_ident_that_would_break_the_page_is_refused():
+    with pytest.raises(ValueError, match="ident"):
+        figures.svg(drawn("line"), '1"', "")

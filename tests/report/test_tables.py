@@ -1,0 +1,41 @@
+import pytest
+
+from bornbiased_jax.report import numbers
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table, write
+
+SHARE = Quantity("share", numbers.percent(2))
+P = Quantity("p")
+
+
+def test_a_paper_value_needs_the_paper_configuration():
+    Row(("a",), {"share": 0.02}, paper={"share": 0.02}, configuration="paper")
+    Row(("a",), {"share": 0.02}, paper={"share": None})
+    for configuration in ("other", "ours"):
+        with pytest.raises(ValueError, match="paper's own configuration"):
+            Row(("a",), {"share": 0.02}, paper={"share": 0.02}, configuration=configuration)
+        with pytest.raises(ValueError, match="paper's own configuration"):
+            Claim("x", measured=0.02, paper=0.02, configuration=configuration)
+
+
+def test_a_row_must_fit_the_heads():
+    with pytest.raises(ValueError, match="does not fit"):
+        Table("t", ("model", "T"), (SHARE,), [Row(("a",), {"share": 0.1})])
+    with pytest.raises(ValueError, match="no quantity 'shore'"):
+        Table("t", ("model",), (SHARE,), [Row(("a",), {"shore": 0.1})])
+
+
+def test_a_quantity_has_a_column_only_for_sources_with_a_value():
+    rows = [
+        Row(("a",), {"share": 0.1, "p": 0.5}, theory={"share": 0.2}),
+        Row(("b",), {"share": 0.1}, paper={"share": 0.1, "p": None}, configuration="paper"),
+    ]
+    table = Table("t", ("model",), (SHARE, P), rows)
+    assert table.sources(SHARE) == ["paper", "measured", "theory"]
+    assert table.sources(P) == ["measured"]
+
+
+def test_values_are_written():
+    assert write(None, SHARE.format) == "—"
+    assert write("0.00†", SHARE.format) == "0.00†"
+    assert write((0.026, 0.004), SHARE.format) == "2.60% ± 0.40%"
+    assert write(0.026, SHARE.format) == "2.60%"

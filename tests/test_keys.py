@@ -1,0 +1,65 @@
+"""The seed → weight map is pinned: same seed, same bits, however it is run."""
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.errors import InputError
+
+
+def test_stable_hash_is_pinned():
+    assert keys.stable_hash("init") == int.from_bytes(hashlib.sha256(b"init").digest()[:4], "big")
+    assert keys.stable_hash("blocks/attention/query/kernel") == 0xde74882c
+
+
+def test_random_bits_are_pinned():
+    """Integer draws do not depend on floating point: any drift here is a drift of the PRNG."""
+    leaf = keys.leaf_key(keys.init_key(42), "blocks/mlp/up/kernel")
+    bits = jax.random.bits(jax.random.fold_in(leaf, 3), (1000,), "uint32")
+    digest = hashlib.sha256(np.asarray(bits).astype("<u4").tobytes()).hexdigest()
+    assert digest == "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"
+
+
+def test_normal_is_within_its_stated_bound():
+    """The inverse error function of XLA against SciPy's in float64, over the whole range of draws."""
+    from scipy import special
+
+    shape, lowest = (300_000,), np.nextafter(np.float32(-1), np.float32(0))
+    drawn = np.asarray(jax.random.normal(keys.init_key(7), shape, jnp.float32), np.float64)
+    uniform = np.asarray(jax.random.uniform(keys.init_key(7), shape, jnp.float32, lowest, 1.0), np.float64)
+    exact = np.sqrt(2.0) * special.erfinv(uniform)
+    error = np.abs(drawn - exact)
+    assert np.all(error <= keys.normal_error_bound(exact))
+    assert np.any(error > 0.02 * keys.normal_error_bound(exact)), "a bound this loose would say nothing"
+
+
+def test_streams_and_paths_are_independent():
+    seen = set()
+    for seed in (0, 1):
+        for stream in ("init", "inputs", "data", "dropout"):
+            for path in ("a", "b"):
+                key = keys.leaf_key(keys.stream_key(seed, stream), path)
+                seen.add(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+    assert len(seen) == 16
+
+
+def test_depth_changes_no_earlier_layer():
+    key = keys.init_key(5)
+    shallow = keys.stacked_normal(key, 2, (3, 4), 0.02)
+    deep = keys.stacked_normal(key, 5, (3, 4), 0.02)
+    np.testing.assert_array_equal(shallow, deep[:2])
+
+
+def test_a_traced_seed_gives_the_same_key_as_a_python_one():
+    traced = jax.jit(lambda seed: jax.random.key_data(keys.init_key(seed)))(np.uint32(4_000_000_000))
+    np.testing.assert_array_equal(traced, jax.random.key_data(keys.init_key(4_000_000_000)))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True])
+def test_bad_seeds_are_refused(seed):
+    with pytest.raises(InputError, match="seed"):
+        keys.check_seed(seed)

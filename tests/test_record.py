@@ -1,0 +1,167 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bornbiased_jax
+from bornbiased_jax import record
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+
+MIB = 2**20
+
+
+def test_provenance_is_json_and_names_what_a_rerun_needs():
+    with record.measure() as measurement:
+        pass
+    cfg = preset("gpt2-tiny")
+    found = record.provenance(
+        config=cfg, seeds=range(3), precision="float32 highest", measurement=measurement, inputs="sha256:ab"
+    )
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert type(cfg).from_dict(found["config"]) == cfg
+    assert found["seeds"] == [0, 1, 2]
+    assert found["version"] == bornbiased_jax.__version__
+    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["versions"]["jax"] == __import__("jax").__version__
+    assert found["device"]["platform"] == "cpu" and found["device"]["count"] >= 1
+    assert found["prng"] == "threefry2x32"
+    assert found["flags"]["jax_threefry_partitionable"] is True
+    assert {"jax_enable_x64", "jax_default_matmul_precision"} <= set(found["flags"])
+    assert found["precision"] == "float32 highest"
+    assert found["inputs"] == "sha256:ab"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["timestamp"])
+    assert found["wall_seconds"] >= 0 and found["peak_memory_bytes"] > 10 * MIB
+
+
+def test_provenance_does_not_tell_the_machine():
+    import getpass
+    import socket
+
+    text = json.dumps(record.provenance())
+    assert f'"{socket.gethostname()}"' not in text
+    assert f'"{getpass.getuser()}"' not in text
+    assert str(Path.home()) not in text
+
+
+def _commit(folder: Path, message: str) -> None:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", folder, "add", "--all"], check=True)
+    subprocess.run(["git", "-C", folder, *identity, "commit", "--quiet", "-m", message], check=True)
+
+
+def _package(folder: Path, monkeypatch) -> Path:
+    package = folder / "bornbiased_jax"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(bornbiased_jax, "__file__", str(package / "__init__.py"))
+    return package
+
+
+def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    package = _package(tmp_path, monkeypatch)
+    _commit(tmp_path, "first")
+    head = subprocess.run(
+        ["git", "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert record.git_revision() == {"revision": head, "dirty": False}
+    (package / "__init__.py").write_text("x = 1\n")
+    assert record.git_revision() == {"revision": head, "dirty": True}
+
+
+def test_no_git_revision_outside_git_nor_in_a_stranger_repository(tmp_path, monkeypatch):
+    package = _package(tmp_path, monkeypatch)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert record.git_revision() is None
+    # An environment inside a repository that does not track it.
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("bornbiased_jax\n")
+    _commit(tmp_path, "a stranger's")
+    assert package.exists() and record.git_revision() is None
+
+
+def test_no_git_revision_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert record.git_revision() is None
+    assert record.provenance()["git"] is None
+
+
+def _touch(mib: int) -> int:
+    return int(np.ones(mib * MIB, np.uint8)[::4096].sum())
+
+
+def test_peak_memory_belongs_to_the_block():
+    with record.measure() as probe:
+        pass
+    if probe.peak_memory_scope != "block":
+        pytest.skip("this kernel does not let a process reset its peak memory")
+    with record.measure() as outer:
+        _touch(256)
+        with record.measure() as inner:
+            _touch(32)
+    with record.measure() as after:
+        _touch(32)
+    # Freed arrays of this size go straight back to the system (they are mapped, not on the heap).
+    # Half of the difference of the allocations leaves room for what else the process allocates.
+    assert outer.peak_memory_bytes - inner.peak_memory_bytes > 112 * MIB
+    assert outer.peak_memory_bytes - after.peak_memory_bytes > 112 * MIB
+    assert after.peak_memory_bytes > 32 * MIB
+
+
+def test_an_outer_block_sees_the_peak_of_an_inner_one():
+    with record.measure() as outer:
+        with record.measure() as inner:
+            _touch(64)
+    assert outer.peak_memory_bytes >= inner.peak_memory_bytes
+    assert outer.wall_seconds >= inner.wall_seconds
+
+
+def test_a_measurement_survives_an_exception():
+    with pytest.raises(RuntimeError), record.measure() as measurement:
+        raise RuntimeError
+    assert measurement.peak_memory_bytes > 0
+    assert measurement.wall_seconds == measurement.wall_seconds  # the clock has stopped
+    assert not record._open
+
+
+def test_children_count():
+    with record.measure() as measurement:
+        subprocess.run([sys.executable, "-c", "x = bytearray(64 << 20)"], check=True)
+    assert measurement.children_peak_memory_bytes > 64 * MIB
+
+
+def test_jsonable_converts_what_experiments_hold():
+    value = {
+        "array": np.arange(3, dtype=np.float32),
+        "jax": jnp.float32(1.5),
+        "scalar": np.int64(7),
+        "flag": np.bool_(True),
+        "tuple": (1, 2.5, None),
+        "path": Path("a") / "b",
+        3: {5, 4},
+    }
+    expected = {
+        "array": [0.0, 1.0, 2.0],
+        "jax": 1.5,
+        "scalar": 7,
+        "flag": True,
+        "tuple": [1, 2.5, None],
+        "path": "a/b",
+        "3": [4, 5],
+    }
+    found = record.jsonable(value)
+    assert found == expected
+    assert type(found["scalar"]) is int and found["flag"] is True
+    assert json.loads(json.dumps(found)) == expected
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.float32("inf"), [1.0, float("-inf")], object(), b"x"])
+def test_jsonable_refuses_what_json_cannot_say(value):
+    with pytest.raises(InputError, match="record"):
+        record.jsonable(value)

@@ -1,0 +1,270 @@
+import json
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import bornbiased_jax
+import experiments
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments import runner
+from experiments.base import SCALES, Experiment
+from experiments.runner import reproduce
+
+
+class Catalogue:
+    """Fake experiments that count how often they ran."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch = monkeypatch
+        self.ran = []
+        monkeypatch.setattr(experiments, "MODULES", {})
+        monkeypatch.setattr(experiments, "SELECTIONS", {"demo": (), "all": ()})
+
+    def add(self, name, run=None, **changes):
+        def counted(context):
+            self.ran.append(name)
+            return run(context) if run else {"share": np.float32(0.25), "seeds": np.arange(2)}
+
+        fields = dict(
+            name=name,
+            title=f"About {name}",
+            paper="Table 1",
+            description="What it is.",
+            settings={scale: {"n": count, "seeds": (1, 2)} for count, scale in enumerate(SCALES)},
+            cost={"smoke": "1 s"},
+            run=counted,
+        )
+        module = types.ModuleType(f"fake_{name}")
+        module.EXPERIMENT = Experiment(**(fields | changes))
+        self.monkeypatch.setitem(sys.modules, module.__name__, module)
+        experiments.MODULES[name] = module.__name__
+        experiments.SELECTIONS["all"] = tuple(experiments.MODULES)
+
+
+@pytest.fixture
+def catalogue(monkeypatch):
+    return Catalogue(monkeypatch)
+
+
+def record(out, name):
+    return json.loads((out / "records" / f"{name}.json").read_text())
+
+
+def test_a_record_and_a_page_are_written(catalogue, tmp_path):
+    def drawing(record):
+        figure, ax = figures.new()
+        figures.ranked_bars(ax, [record["result"]["share"]])
+        return [Panel(figure, "One bar.")]
+
+    catalogue.add(
+        "one",
+        claims=lambda record: [Claim("the share", record["result"]["share"])],
+        tables=lambda record: [
+            Table(
+                "Shares",
+                ("n",),
+                (Quantity("share"),),
+                [Row((record["settings"]["n"],), {"share": record["result"]["share"]})],
+            )
+        ],
+        figures=drawing,
+        headline=lambda record: "A quarter.",
+    )
+    outcome = reproduce(["one"], "laptop", tmp_path, data="builtin:code", quiet=True)
+    assert (outcome.done, outcome.kept, outcome.failed, outcome.exit_code) == (("one",), (), {}, 0)
+    found = record(tmp_path, "one")
+    assert found["experiment"] == "one" and found["scale"] == "laptop" and found["status"] == "complete"
+    assert found["data"] == "builtin:code"
+    assert found["settings"] == {"n": 1, "seeds": [1, 2]}
+    assert found["result"] == {"share": 0.25, "seeds": [0, 1]}
+    assert found["provenance"]["seeds"] == [1, 2]
+    assert found["provenance"]["version"] == bornbiased_jax.__version__
+    assert found["provenance"]["wall_seconds"] >= 0 and found["provenance"]["peak_memory_bytes"] > 0
+    html = outcome.page.read_text()
+    assert outcome.page == tmp_path / "index.html"
+    for piece in ("A quarter.", "the share", "About one", "One bar.", "Shares", "laptop --data builtin:code"):
+        assert piece in html
+
+
+def test_the_context_carries_the_options(catalogue, tmp_path):
+    seen = []
+    catalogue.add("one", run=lambda context: seen.append(context) or {})
+    reproduce(["one"], "paper", tmp_path, data="text.txt", quiet=True, mesh="seed=2")
+    (context,) = seen
+    assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", "text.txt", True, "seed=2")
+    assert context.settings["n"] == 2
+    assert context.work == tmp_path / "work" / "one"
+
+
+def test_again_resumes(catalogue, tmp_path):
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    before = (tmp_path / "records" / "one.json").read_bytes()
+    catalogue.add("two")
+    outcome = reproduce(["one", "two"], "smoke", tmp_path, quiet=True)
+    assert catalogue.ran == ["one", "two"]
+    assert (outcome.done, outcome.kept) == (("two",), ("one",))
+    assert (tmp_path / "records" / "one.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "what", ["scale", "data", "settings", "version", "damaged", "not a record", "failed"]
+)
+def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, what, monkeypatch):
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    path = tmp_path / "records" / "one.json"
+    scale, data = "smoke", None
+    if what == "scale":
+        scale = "laptop"
+    elif what == "data":
+        data = "builtin:prose"
+    elif what == "settings":
+        catalogue.add("one", settings={"smoke": {"n": 99}})
+    elif what == "version":
+        monkeypatch.setattr(bornbiased_jax, "__version__", "99.0")
+    elif what == "damaged":
+        path.write_text(path.read_text()[:-40])
+    elif what == "not a record":
+        path.write_text("[]")
+    else:
+        files.write_json(path, record(tmp_path, "one") | {"status": "failed"})
+    outcome = reproduce(["one"], scale, tmp_path, data=data, quiet=True)
+    assert outcome.done == ("one",) and catalogue.ran == ["one", "one"]
+    assert record(tmp_path, "one")["status"] == "complete"
+
+
+def failing(error):
+    def run(context):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (RuntimeError("out of memory"), 1, "RuntimeError: out of memory"),
+        (InputError("text.txt is too short: give more"), 2, "text.txt is too short: give more"),
+    ],
+)
+def test_a_failure_loses_nothing_and_is_told(catalogue, tmp_path, capsys, error, code, reason):
+    catalogue.add("bad", run=failing(error))
+    catalogue.add("good")
+    outcome = reproduce(["all"], "smoke", tmp_path)
+    assert outcome.done == ("good",) and outcome.failed == {"bad": reason} and outcome.exit_code == code
+    found = record(tmp_path, "bad")
+    assert found["status"] == "failed" and found["error"] == reason and "result" not in found
+    assert reason in outcome.page.read_text()
+    said = capsys.readouterr().err
+    assert f"bad: no result: {reason}" in said
+    # Only an error of the program comes with its traceback.
+    assert ("Traceback" in said) == (code == 1)
+    again = reproduce(["all"], "smoke", tmp_path, quiet=True)
+    assert again.kept == ("good",) and set(again.failed) == {"bad"}
+
+
+def test_an_error_of_the_program_outweighs_one_of_the_input(catalogue, tmp_path):
+    catalogue.add("bad", run=failing(RuntimeError("x")))
+    catalogue.add("short", run=failing(InputError("y")))
+    assert reproduce(["all"], "smoke", tmp_path, quiet=True).exit_code == 1
+
+
+def test_a_result_that_is_not_json_is_a_failure(catalogue, tmp_path):
+    catalogue.add("one", run=lambda context: {"share": float("nan")})
+    outcome = reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert "nan" in outcome.failed["one"]
+
+
+def test_a_record_that_cannot_be_drawn_is_a_failure_but_keeps_the_numbers(catalogue, tmp_path):
+    catalogue.add("one", tables=lambda record: record["result"]["missing"])
+    catalogue.add("good")
+    outcome = reproduce(["all"], "smoke", tmp_path, quiet=True)
+    assert outcome.failed == {"one": "KeyError: 'missing'"} and outcome.exit_code == 1
+    assert record(tmp_path, "one")["status"] == "complete"
+    html = outcome.page.read_text()
+    assert "cannot be shown" in html and "About good" in html
+
+
+def test_ctrl_c_keeps_what_is_finished_and_shows_it(catalogue, tmp_path):
+    catalogue.add("one")
+    catalogue.add("two", run=failing(KeyboardInterrupt()))
+    catalogue.add("three")
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(["all"], "smoke", tmp_path, quiet=True)
+    assert catalogue.ran == ["one", "two"]
+    assert record(tmp_path, "one")["status"] == "complete"
+    assert not (tmp_path / "records" / "two.json").exists()
+    html = (tmp_path / "index.html").read_text()
+    assert "About one" in html and "About two" not in html
+
+
+def test_the_page_shows_all_records_of_the_folder_in_the_order_of_the_catalogue(catalogue, tmp_path):
+    for name in ("one", "two"):
+        catalogue.add(name)
+    reproduce(["two"], "smoke", tmp_path, quiet=True)
+    html = reproduce(["one"], "laptop", tmp_path, quiet=True).page.read_text()
+    assert 0 < html.index("About one") < html.index("About two")
+    assert "scale laptop" in html and "scale smoke" in html
+
+
+def test_selections_expand_once_and_no_name_means_the_demo(catalogue):
+    for name in ("one", "two", "three"):
+        catalogue.add(name)
+    experiments.SELECTIONS["demo"] = ("three", "one")
+    assert runner.select([]) == ["three", "one"]
+    assert runner.select(["two", "demo", "two"]) == ["two", "three", "one"]
+    assert runner.select(["all"]) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("names", "scale", "words"),
+    [
+        (["tabel1"], "smoke", "unknown experiment 'tabel1': did you mean 'table1'"),
+        (["zzz"], "smoke", "there are demo, all, table1"),
+        (["table1"], "huge", "unknown scale 'huge': choose smoke, laptop, paper"),
+        (["table1"], "paper", "table1 has no scale 'paper': choose smoke"),
+        (["demo"], "smoke", "no experiment is selected"),
+    ],
+)
+def test_bad_calls_are_refused_before_anything_runs(catalogue, tmp_path, names, scale, words):
+    catalogue.add("table1", settings={"smoke": {}})
+    with pytest.raises(InputError, match=words):
+        reproduce(names, scale, tmp_path / "out", quiet=True)
+    assert catalogue.ran == [] and not (tmp_path / "out").exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(catalogue, tmp_path):
+    catalogue.add("one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        reproduce(["one"], "smoke", tmp_path / "file", quiet=True)
+    assert catalogue.ran == []
+
+
+def test_quiet_is_quiet(catalogue, tmp_path, capsys):
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_catalogue_names_modules_that_exist_and_agree():
+    for name in experiments.MODULES:
+        experiment = runner.load(name)
+        assert experiment.name == name
+        assert set(experiment.settings) <= set(SCALES) and "smoke" in experiment.settings
+        assert set(experiment.cost) == set(experiment.settings)
+    for names in experiments.SELECTIONS.values():
+        assert set(names) <= set(experiments.MODULES)
+
+
+def test_importing_the_catalogue_imports_no_experiment():
+    program = "import sys, experiments; print(*(name for name in sys.modules if 'experiments' in name))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["experiments"]

@@ -1,0 +1,122 @@
+"""Mode, chunk and devices change nothing but time; a killed sweep goes on."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.sweep import Work, plan, sweep
+
+BATCHES = [{"x": np.full((4, 8), float(i), np.float32)} for i in range(3)]
+
+
+def work() -> Work:
+    return Work(
+        birth=lambda seed: {"w": jax.random.normal(keys.init_key(seed), (8, 8))},
+        zero=lambda: {"sum": jnp.zeros((4, 8)), "count": jnp.zeros((), jnp.int32)},
+        step=lambda params, state, batch: {
+            "sum": state["sum"] + jnp.matmul(batch["x"], params["w"], precision="highest"),
+            "count": state["count"] + 1,
+        },
+        finish=lambda params, state: {"total": state["sum"].sum(), "nested": {"count": state["count"]}},
+    )
+
+
+def totals(seeds, **options):
+    return {seed: result for seed, result in sweep(work(), seeds, lambda: BATCHES, **options)}
+
+
+@pytest.mark.parametrize("mode", ["vmap", "map", "auto"])
+@pytest.mark.parametrize("chunk", [1, 2, 5, None])
+def test_every_layout_agrees(mode, chunk):
+    seeds = [7, 3, 99, 4_000_000_000, 5]
+    expected = {}
+    for seed in seeds:
+        w = np.asarray(jax.random.normal(keys.init_key(seed), (8, 8)), np.float64)
+        expected[seed] = sum((b["x"].astype(np.float64) @ w).sum() for b in BATCHES)
+    found = totals(seeds, mode=mode, chunk=chunk)
+    assert list(found) == seeds
+    for seed in seeds:
+        # 96 products of order 2 summed in float32.
+        assert float(found[seed]["total"]) == pytest.approx(expected[seed], abs=96 * 2 * 2.0**-22)
+        assert int(found[seed]["nested"]["count"]) == 3
+
+
+ON_DEVICES = """
+import jax, sys
+sys.path.insert(0, "tests")
+from test_sweep import totals
+mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
+for mode in ("vmap", "map"):
+    found = totals(range(6), mode=mode, mesh=mesh)
+    print(mode, *[float(found[s]["total"]) for s in range(6)])
+"""
+
+
+def test_four_devices_agree_with_one():
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    here = totals(range(6))
+    for line in done.stdout.splitlines():
+        _, *values = line.split()
+        expected = [float(here[seed]["total"]) for seed in range(6)]
+        np.testing.assert_allclose([float(v) for v in values], expected, atol=96 * 2 * 2.0**-22)
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
+    folder, calls = tmp_path / "partial", []
+
+    def stop_after_two(num_seeds):
+        calls.append(num_seeds)
+        if len(calls) == 2 * len(BATCHES) + 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=stop_after_two)
+    assert sorted(path.name for path in folder.glob("*.npz")) == ["1.npz", "2.npz"]
+    calls_before = len(calls)
+    resumed = totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=calls.append)
+    assert len(calls) - calls_before == 2 * len(BATCHES)
+    fresh = totals([1, 2, 3, 4], chunk=1)
+    for seed, result in fresh.items():
+        np.testing.assert_array_equal(result["total"], resumed[seed]["total"])
+        np.testing.assert_array_equal(result["nested"]["count"], resumed[seed]["nested"]["count"])
+    assert not folder.exists()
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path):
+    folder = tmp_path / "partial"
+    with pytest.raises(KeyboardInterrupt):
+        totals([1], resume=folder, identity="a", advance=_interrupt)
+    with pytest.raises(InputError, match="another sweep"):
+        totals([1], resume=folder, identity="b")
+
+
+def _interrupt(_):
+    raise KeyboardInterrupt
+
+
+def test_chunks_are_bounded_by_memory(monkeypatch):
+    batch = BATCHES[0]
+    one = plan(work(), batch, 1000, mode="map").bytes_per_seed
+    assert one == 8 * 8 * 4 + 4 * 8 * 4 + 4
+    monkeypatch.setattr("bornbiased_jax.sweep.CPU_BUDGET_BYTES", 10 * one)
+    assert plan(work(), batch, 1000, mode="map").chunk == 10
+    assert plan(work(), batch, 3, mode="map").chunk == 3
+    assert plan(work(), batch, 1000, mode="vmap").bytes_per_seed >= one
+
+
+@pytest.mark.parametrize(
+    ("seeds", "options", "word"), [([], {}, "no seeds"), ([-1], {}, "seed"), ([1], {"chunk": 0}, "chunk")]
+)
+def test_bad_calls_are_refused(seeds, options, word):
+    with pytest.raises(InputError, match=word):
+        totals(seeds, **options)

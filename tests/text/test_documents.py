@@ -1,0 +1,259 @@
+"""Reading documents: every format, whole and in order; every kind of damage, by name."""
+
+import gzip
+import json
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import corpora, documents
+from bornbiased_jax.text.documents import list_files, read_documents, read_file, read_text, source_digest
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+FILLED = TEXT.filter(lambda text: text.strip())
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_json_lines(tmp_path, suffix):
+    rows = [{"text": "one\ntwo", "id": 1}, {"text": ""}, {"text": None}, {"text": "drei ü 🎉"}]
+    content = "\n\n".join(map(json.dumps, rows)) + "\n"
+    path = write(tmp_path / f"a.jsonl{suffix}", content)
+    assert list(read_documents(path)) == ["one\ntwo", "drei ü 🎉"]
+    assert read_text(path) == "one\ntwo\n\ndrei ü 🎉"
+    other = write(tmp_path / "b.jsonl", '{"content": "here"}')
+    assert list(read_documents(other, field="content")) == ["here"]
+
+
+@given(texts=st.lists(FILLED, min_size=1, max_size=5))
+def test_json_lines_hold_any_text(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("d") / "a.jsonl"
+    for ascii_only in (True, False):
+        write(path, "\n".join(json.dumps({"text": text}, ensure_ascii=ascii_only) for text in texts))
+        assert list(read_documents(path)) == texts
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n{"text": "b"', "line 2 is not JSON"),
+        ('{"body": "a"}', "no field 'text', only 'body'"),
+        ("[1, 2]", "line 1 is not an object"),
+        ('{"text": 3}', "is not a string"),
+        (r'{"text": "half \ud83c of a pair"}', "surrogate pair at character 5"),
+        ('{"text": "  "}', "holds no text"),
+        ("", "holds no text"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path, content, message):
+    path = write(tmp_path / "a.jsonl", content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_documents(path))
+    assert str(path) in str(caught.value)
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", exc_type=ImportError)
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    texts = [f"document {i}" for i in range(3000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": [*texts, None, ""], "n": range(3002)}), path)
+    assert list(read_documents(path)) == texts
+    with pytest.raises(InputError, match="no column 'body', only 'text', 'n'"):
+        list(read_documents(path, field="body"))
+    with pytest.raises(InputError, match="is not a string"):
+        list(read_documents(path, field="n"))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="not readable as Parquet"):
+        list(read_documents(path))
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [
+        ("pyarrow", lambda folder: list(read_file(write(folder / "a.parquet", "x"))), "parquet"),
+        ("datasets", lambda folder: read_documents("hf:name"), "hf"),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, module, call, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=rf"pip install 'bornbiased-jax\[{extra}\]'"):
+        call(tmp_path)
+
+
+def test_hugging_face_data_sets_stream_by_name(monkeypatch):
+    calls = []
+
+    def load_dataset(name, configuration, *, split, streaming):
+        calls.append((name, configuration, split, streaming))
+        if name == "none":
+            raise FileNotFoundError("no such data set")
+        return [{"text": "a"}, {"text": ""}, {"text": "b"}]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert list(read_documents("hf:owner/name")) == ["a", "b"]
+    assert list(read_documents("hf:wikitext,wikitext-2-raw-v1@test")) == ["a", "b"]
+    assert calls == [("owner/name", None, "train", True), ("wikitext", "wikitext-2-raw-v1", "test", True)]
+    with pytest.raises(InputError, match="no such data set"):
+        read_documents("hf:none")
+    with pytest.raises(InputError, match="needs the name"):
+        read_documents("hf:")
+    with pytest.raises(InputError, match="no field 'body'"):
+        list(read_documents("hf:name", field="body"))
+
+
+def test_end_of_text_separates(tmp_path, monkeypatch):
+    # Small blocks, so that separators and letters of several bytes lie across their borders.
+    monkeypatch.setattr(documents, "_BLOCK", 7)
+    parts = ["first é\n", "\nsecond 🎉🎉\n\nstill second ", "\n", "third"]
+    path = write(tmp_path / "a.txt", "<|endoftext|>".join(parts) + "<|endoftext|>")
+    assert list(read_documents(path)) == [parts[0], parts[1], parts[3]]
+    assert read_text(path) == "<|endoftext|>".join(parts) + "<|endoftext|>"
+
+
+ARTICLES = [
+    " \n = One = \n \n Text of one . \n = not a heading = \n\n = = Section = = \n\n More . \n \n",
+    " = Two ( the second ) = \n \n Text = of two . \n\n",
+    " = 3 = \n \n Text .\n",
+]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".tokens"])
+def test_wikitext_is_cut_at_article_headings(tmp_path, suffix):
+    path = write(tmp_path / f"wiki{suffix}", "".join(ARTICLES))
+    assert list(read_documents(path)) == ARTICLES
+
+
+def test_wikitext_has_its_known_number_of_articles(shared):
+    folder = shared / "data" / "wikitext-2"
+    for name, count in (("valid.txt", 60), ("test.txt", 60), ("train.txt.gz", 600)):
+        found = list(read_documents(folder / name))
+        assert len(found) == count
+        assert "".join(found) == read_text(folder / name)
+
+
+def test_every_shared_source_is_read(shared):
+    data = shared / "data"
+    counts = {
+        "c4-minimal": 1400,
+        "c4-minimal/c4-train.jsonl": 1000,
+        "openwebtext-1000": 1000,
+        "tinyshakespeare": 17,
+        "code-linux": 38,
+    }
+    pytest.importorskip("pyarrow", exc_type=ImportError)
+    for name, count in counts.items():
+        assert sum(1 for _ in read_documents(data / name)) == count, name
+    stories = data / "tinystories" / "tinystories_10k.txt"
+    assert sum(1 for _ in read_documents(stories)) == read_text(stories).count("<|endoftext|>") + 1
+
+
+@given(
+    text=st.text(st.sampled_from("ab \n\n\r é"), max_size=400).filter(str.strip),
+    longest=st.one_of(st.none(), st.integers(1, 30)),
+)
+def test_plain_text_is_cut_without_loss(tmp_path_factory, text, longest):
+    path = write(tmp_path_factory.mktemp("d") / "a.txt", text)
+    found = list(read_documents(path, longest=longest))
+    joined = "".join(found)
+    # Blank pieces between documents are the only thing left out.
+    assert joined.split() == text.split()
+    assert text.rstrip().startswith(joined.rstrip()) or longest is not None
+    if longest is None:
+        assert found == [text]
+    else:
+        assert all(len(piece) <= 9 * longest for piece in found)
+
+
+def test_plain_text_is_cut_at_blank_lines(tmp_path):
+    paragraphs = [f"Paragraph {i} of a text.\nIt has two lines.\n\n" for i in range(100)]
+    path = write(tmp_path / "a.txt", "".join(paragraphs))
+    found = list(read_documents(path, longest=200))
+    assert "".join(found) == "".join(paragraphs)
+    assert all(piece.endswith("\n\n") and 200 <= len(piece) < 300 for piece in found[:-1])
+    assert len(list(read_documents(path))) == 1
+
+
+def test_reading_is_lazy(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "first"}\n' + "x" * 3 * documents._BLOCK)
+    reader = read_documents(path)
+    assert next(reader) == "first"
+    with pytest.raises(InputError, match="line 2 is not JSON"):
+        next(reader)
+
+
+def test_byte_order_marks_are_dropped(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbftext")
+    assert list(read_documents(path)) == ["text"] and read_text(path) == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"latin \xe9 one", "not UTF-8"),
+        ("a.txt", b"cut \xc3", "not UTF-8"),
+        ("a.txt", b" \n\n ", "holds no text"),
+        ("a.txt.gz", b"not gzip", "damaged"),
+        ("a.txt.gz", gzip.compress(b"some text" * 100)[:-12], "damaged"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "b"}')[:-4], "damaged"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_documents(path))
+    assert str(path) in str(caught.value)
+    if not name.startswith("a.jsonl"):
+        with pytest.raises(InputError, match="a.txt"):
+            read_text(path)
+
+
+def test_folders_are_read_in_the_order_of_names(tmp_path):
+    for name in ("b.txt", "a/z.jsonl", "a/c.txt.gz", "d.py", ".hidden.txt", ".git/x.py", "e.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        write(path, json.dumps({"text": name}) if ".jsonl" in name else name)
+    assert list(read_documents(tmp_path)) == ["a/c.txt.gz", "a/z.jsonl", "b.txt", "e.md"]
+    assert read_text(tmp_path) == "a/c.txt.gz\n\na/z.jsonl\n\nb.txt\n\ne.md"
+    assert list(read_documents(tmp_path / "d.py")) == ["d.py"]
+    with pytest.raises(InputError, match="no file ending in"):
+        list_files(tmp_path / ".git")
+
+
+def test_a_missing_source_is_refused_at_the_call(tmp_path):
+    for call in (read_documents, read_text, source_digest, list_files):
+        with pytest.raises(InputError, match="does not exist"):
+            call(tmp_path / "none.txt")
+    with pytest.raises(InputError, match="unknown built-in corpus"):
+        read_documents("builtin:poetry")
+
+
+def test_built_in_corpora_are_sources(monkeypatch):
+    made = corpora.Corpus("prose", ("one", "two"), "d" * 64, {})
+    monkeypatch.setattr(corpora, "corpus", lambda name: made)
+    assert list(read_documents("builtin:prose")) == ["one", "two"]
+    assert read_text("builtin:prose") == "one\n\ntwo"
+    assert source_digest("builtin:prose") == "d" * 64
+
+
+def test_the_digest_follows_content_and_names(tmp_path):
+    write(tmp_path / "a.txt", "one")
+    write(tmp_path / "b.txt", "two")
+    first = source_digest(tmp_path)
+    assert first == source_digest(str(tmp_path)) != source_digest(tmp_path / "a.txt")
+    write(tmp_path / "b.txt", "tow")
+    second = source_digest(tmp_path)
+    (tmp_path / "b.txt").rename(tmp_path / "c.txt")
+    assert len({first, second, source_digest(tmp_path)}) == 3
+    assert source_digest("hf:a") != source_digest("hf:b")

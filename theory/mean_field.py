@@ -1,0 +1,96 @@
+"""The whole decoder at initialisation, in the limit of wide layers: covariances within and between sequences.
+
+Gaussian weights make every pre-activation Gaussian given the layer below, so the stack is described by two matrices per
+layer: (1/D) E[x_t·x_s] of one sequence and (1/D) E[x_t·x'_s] of two independent ones. A norm divides by each position's
+standard deviation; attention, uniform up to the small spread of its logits, averages both matrices over the positions
+seen and multiplies by D·std²·HK·std_o²; an MLP maps each entry by the dual kernel of its activation and multiplies by
+F·std_o²; residuals add, because every update is a fresh random projection, uncorrelated with the stream. Nothing is
+fitted and nothing is sampled. ``finite_width`` adds what survives at order 1/D, ``seeds`` the spread from seed to seed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from theory import positions, sublayers
+from theory.kernels import Array
+from theory.positions import Grid
+from theory.stack import Stack
+from theory.sublayers import Fields, Sublayer
+
+__all__ = ["Fields", "Profile", "Stack", "profile"]
+
+
+class Profile(NamedTuple):
+    """The stack's statistics after the embedding and after each of its L blocks."""
+
+    stack: Stack
+    grid: Grid
+    layers: tuple[Fields, ...]
+    """L + 1 of them, the embedding first."""
+    sublayers: tuple[Sublayer, ...]
+
+    @property
+    def inter_cosine(self) -> Array:
+        """Cosine between sequences at the last position, [L + 1]."""
+        return np.array([sublayers.correlation(f.cross_n, f)[-1] for f in self.layers])
+
+    @property
+    def intra_cosine(self) -> Array:
+        """Mean cosine between different positions of one sequence, [L + 1]; 0 when T = 1."""
+        cosines = [sublayers.correlation(f.within_nn, f) for f in self.layers]
+        return np.array([positions.mean_over_pairs(cosine, self.grid) for cosine in cosines])
+
+    @property
+    def variance(self) -> Array:
+        """(1/D) E‖x_t‖² at every position, [L + 1, T]."""
+        return np.stack([self.grid.interpolation_Tn @ f.variance_n for f in self.layers])
+
+
+def embed(stack: Stack, grid: Grid) -> Fields:
+    """The stream before the first block.
+
+    Random tokens repeat: two positions hold the same one with probability 1/V. (Not so at the same position of two
+    sequences: pairs of sequences that share their last token are left out of every measured cosine.)
+    """
+    token, place = stack.embedding_std**2, stack.position_std**2
+    repeats = 0.0 if stack.vocabulary is None else 1.0 / stack.vocabulary
+    n = grid.nodes.size
+    alike = np.full((n, n), token * repeats)
+    spread = np.zeros((3, n, n))
+    spread[0] = token**2 * (1.0 / stack.width + repeats)
+    return Fields(np.full(n, token + place), alike, alike, np.full(n, place), spread)
+
+
+def profile(
+    stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False
+) -> Profile:
+    """Follow a stack over sequences of ``length`` tokens.
+
+    Args:
+        stack: the decoder.
+        length: T.
+        finite: add the corrections of order 1/D to the means (``finite_width``).
+        uniform: take attention as exactly uniform, its logits as 0.
+        exact: a node at every position.
+
+    Raises:
+        ValueError: length below 1, or a window in a very long sequence.
+    """
+    places = positions.grid(length, stack.window, exact)
+    stream = embed(stack, places)
+    layers: list[Fields] = [stream]
+    steps: list[Sublayer] = []
+    for layer in range(stack.num_layers):
+        source = stream
+        if stack.attention:
+            steps.append(sublayers.attend(stack, layer, source, stream, places, uniform))
+            stream = sublayers.add(stack, steps[-1])
+        if stack.mlp:
+            read = source if stack.parallel_residual else stream
+            steps.append(sublayers.feed_forward(stack, layer, read, stream, finite))
+            stream = sublayers.add(stack, steps[-1])
+        layers.append(stream)
+    return Profile(stack, places, tuple(layers), tuple(steps))

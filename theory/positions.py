@@ -1,0 +1,129 @@
+"""A few positions that stand for all: nodes, the sum over what a position sees, and interpolation between nodes.
+
+At initialisation every statistic of a token is a smooth function of its position's logarithm, and a covariance between
+two positions is smooth on either side of the diagonal. So a few dozen nodes, dense at the start and geometric after it,
+carry the whole T×T matrix. Sums over all positions are exact for functions that are piecewise cubic in the logarithm.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from theory.kernels import Array
+
+DENSE = 24
+"""Positions 1..DENSE are always nodes."""
+RATIO = 1.06
+"""Spacing of the nodes after them."""
+EXACT_UP_TO = 96
+"""Sequences this short have a node at every position."""
+LARGEST_EXACT = 2048
+"""The longest sequence for which a window, whose statistics have kinks, is followed at every position."""
+
+
+class Grid(NamedTuple):
+    """Nodes in 1..T, shape [n]; the last one is T."""
+
+    length: int
+    nodes: Array
+    seen_nn: Array
+    """Row j: weights over nodes of Σ f(i) over the positions i that node j attends to."""
+    count: Array
+    """How many those are."""
+    interpolation_Tn: Array
+    """From values at the nodes to values at positions 1..T."""
+
+
+def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
+    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions (None: all).
+
+    Args:
+        exact: a node at every position, whatever the length.
+
+    Raises:
+        ValueError: length or window below 1; a window shorter than a sequence of more than ``LARGEST_EXACT`` positions.
+    """
+    if length < 1:
+        raise ValueError(f"length: {length} is below 1")
+    if window is not None and window < 1:
+        raise ValueError(f"window: {window} is below 1")
+    reach = length if window is None else min(window, length)
+    if reach < length and length > LARGEST_EXACT:
+        raise ValueError(
+            f"window: {window} is shorter than the sequence, which is then followed at every position, "
+            f"up to {LARGEST_EXACT} of them, not {length}"
+        )
+    return _grid(int(length), int(reach), bool(exact or reach < length or length <= EXACT_UP_TO))
+
+
+@functools.lru_cache(maxsize=32)
+def _grid(length: int, reach: int, exact: bool) -> Grid:
+    places = np.arange(1.0, length + 1)
+    if exact:
+        seen = np.tril(np.ones((length, length)))
+        if reach < length:
+            seen -= np.tril(seen, -reach)
+        return Grid(length, places, seen, np.minimum(places, reach), np.eye(length))
+    nodes = _nodes(length)
+    between = _interpolation(places, nodes)
+    seen = np.cumsum(between, axis=0)[nodes.astype(int) - 1]
+    return Grid(length, nodes, seen, nodes.copy(), between)
+
+
+def _nodes(length: int) -> Array:
+    nodes = list(range(1, DENSE + 1))
+    while nodes[-1] < length:
+        nodes.append(max(nodes[-1] + 1, round(nodes[-1] * RATIO)))
+    # The last step is stretched or shortened so that it ends at T and no cell is tiny.
+    nodes[-1] = length
+    if len(nodes) > 2 and nodes[-1] - nodes[-2] < 0.5 * (nodes[-2] - nodes[-3]):
+        del nodes[-2]
+    return np.array(nodes, dtype=float)
+
+
+def _interpolation(places: Array, nodes: Array) -> Array:
+    """Cubic Lagrange interpolation in log position, [places, nodes]."""
+    x, y = np.log(places), np.log(nodes)
+    first = np.clip(np.searchsorted(nodes, places, side="right") - 2, 0, nodes.size - 4)
+    near = first[:, None] + np.arange(4)
+    weights = np.ones((places.size, 4))
+    for j in range(4):
+        for k in range(4):
+            if k != j:
+                weights[:, j] *= (x - y[near[:, k]]) / (y[near[:, j]] - y[near[:, k]])
+    matrix = np.zeros((places.size, nodes.size))
+    np.put_along_axis(matrix, near, weights, axis=1)
+    return matrix
+
+
+def coarse(fine: Grid, count: int = 9) -> tuple[Array, Array]:
+    """A thin subset of the nodes for slowly varying fields.
+
+    Returns:
+        (index [m] of the chosen nodes, mean_mm): row j of ``mean_mm`` averages over the positions that node j sees,
+        for fields that are linear in log position between chosen nodes.
+    """
+    places = np.arange(1.0, fine.length + 1)
+    wanted = np.unique(np.round(np.geomspace(1, fine.length, count)))
+    index = np.unique(np.searchsorted(fine.nodes, wanted))
+    chosen = fine.nodes[index]
+    if chosen.size == 1:
+        return index, np.ones((1, 1))
+    hats = np.stack([np.interp(np.log(places), np.log(chosen), row) for row in np.eye(chosen.size)], axis=1)
+    sums = np.concatenate([np.zeros((1, chosen.size)), np.cumsum(hats, axis=0)])
+    last = chosen.astype(int)
+    reach = fine.count[index].astype(int)
+    return index, (sums[last] - sums[last - reach]) / reach[:, None]
+
+
+def mean_over_pairs(field_nn: Array, fine: Grid) -> float:
+    """Mean of a symmetric function of two different positions, over all pairs; 0 for a single position."""
+    T = fine.length
+    if T == 1:
+        return 0.0
+    each = fine.interpolation_Tn.sum(axis=0)
+    diagonal = each @ np.diag(field_nn)
+    return float((each @ field_nn @ each - diagonal) / (T * (T - 1)))

@@ -1,0 +1,122 @@
+"""The prediction for one architecture and length: cosines with intervals, positional spread, the favourite's share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from theory import finite_width, preference, seeds
+from theory.kernels import Array
+from theory.mean_field import Profile, profile
+from theory.preference import Share
+from theory.stack import Stack
+
+SECOND_ORDER = 1.5
+"""Terms beyond first order in 1/D are taken to have this standard deviation, relative to cosine × overlap variance."""
+
+
+class Contraction(NamedTuple):
+    """The inter-sequence cosine at the last position, after the embedding and after each block, [L + 1]."""
+
+    mean: Array
+    seed_std: Array
+    """Over seeds, averaged over infinitely many inputs."""
+    sampling_std: Array
+    """What N inputs add; 0 for infinitely many."""
+    theory_std: Array
+    """Size of the neglected terms of second order in 1/D."""
+    low: Array
+    high: Array
+    coverage: float
+
+    @property
+    def std(self) -> Array:
+        """Over seeds, of the cosine measured with N inputs."""
+        return np.hypot(self.seed_std, self.sampling_std)
+
+
+class Prediction(NamedTuple):
+    """All that theory says of a stack at one length."""
+
+    profile: Profile
+    contraction: Contraction
+    share: Share
+
+
+def contraction(found: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
+    """Mean, spread and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
+
+    The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic,
+    4 ζ/N + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains,
+    τρ(1 − ρ)³. Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma law, hence the skewness
+    (2 − 6ρ) std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III law with these three moments.
+
+    Raises:
+        ValueError: num_inputs below 2, coverage outside (0, 1).
+    """
+    if num_inputs is not None and num_inputs < 2:
+        raise ValueError(f"num_inputs: {num_inputs} is below 2: a cosine between sequences needs two")
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
+    rho = found.inter_cosine
+    overlap = np.array([fields.overlap_nn[-1, -1] for fields in found.layers])
+    over_seeds = seeds.spread(found)
+    mean = np.clip(rho + finite_width.cosine_bias(rho, overlap) + over_seeds.shift, -1.0, 1.0)
+    sampling = np.zeros_like(mean)
+    if num_inputs is not None:
+        one, two = rho * (1 - rho) * overlap, finite_width.cosine_variance(rho, overlap)
+        sampling = np.sqrt(4 * one / num_inputs + 2 * two / (num_inputs * (num_inputs - 1)))
+    beyond = SECOND_ORDER * np.abs(rho) * overlap
+    total = np.sqrt(over_seeds.std**2 + sampling**2 + beyond**2)
+    edge = rho * (1 - rho)
+    lean = np.divide((2 - 6 * rho) * over_seeds.std, edge, out=np.zeros_like(rho), where=edge > 1e-12)
+    part = np.divide(over_seeds.std, total, out=np.zeros_like(rho), where=total > 0)
+    skew = np.clip(lean, -1.0, 1.0) * part**3
+    tails = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
+    low, high = (mean + total * stats.pearson3.ppf(tail, skew) for tail in tails)
+    return Contraction(
+        mean, over_seeds.std, sampling, beyond, np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0), coverage
+    )
+
+
+def predict(
+    stack: Stack,
+    length: int,
+    vocabulary: int,
+    *,
+    num_inputs: int | None = None,
+    tied: bool = False,
+    coverage: float = 0.99,
+) -> Prediction:
+    """Everything at once, without sampling.
+
+    Args:
+        stack: the decoder.
+        length: T, tokens per sequence.
+        vocabulary: V, the number of tokens to choose from.
+        num_inputs: N, sequences per seed; None for infinitely many.
+        tied: the head is the embedding, so that an input's last token is favoured a little.
+        coverage: of the intervals, over seeds.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    found = profile(stack, length)
+    cosine = contraction(found, num_inputs, coverage)
+    rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))
+    lost = 0.0
+    if tied and stack.residual:
+        last = found.layers[-1].variance_n[-1]
+        alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
+        lost = preference.tied_last_token_share(rho, vocabulary, stack.width, float(alignment))
+    share = preference.share_distribution(
+        rho,
+        vocabulary,
+        num_inputs,
+        stack.width if stack.width > 1 else None,
+        rho_std=float(cosine.seed_std[-1]),
+        last_token_share=lost,
+    )
+    return Prediction(found, cosine, share)

@@ -1,0 +1,358 @@
+"""From contraction to token preference: the law, over seeds, of the favourite token's share and of its p-value.
+
+Model. With h = √ρ û + √(1 − ρ) ĝ and i.i.d. Gaussian unembedding rows, the logit of token v is, up to scale,
+√ρ a_v + √(1 − ρ) b_v: a_v is drawn once per seed, b_v once per input. Given the a's, token v is predicted with
+probability p_v = ∫ φ_v(x) Π_{u≠v} Φ_u(x) dx, φ_v and Φ_u the laws of the logits. The favourite's share is max_v p_v, its count in N
+inputs the largest entry of a multinomial. Nothing here is sampled.
+
+Method. Condition on m, the largest of the a's (law Φ^V). The other a's are then independent and below m, so every moment
+of the p's over them is a power V − 1 of a one-dimensional integral: the mean and variance of the leader's p, the mean of
+the p of a token at any a < m, and their covariance. The leader's p is given a Beta law with the exact mean and variance;
+a rival's p follows it by the exact regression; counts are binomial and, given m and the leader's p, independent. Those
+last three steps are the only approximations; simulation of the model (test_preference_theory.py) agrees to its own error.
+
+Finite width d: the part of a row at right angles to û has squared length χ²/(d − 1) around 1, which gives b_v a
+token-dependent scale. Near the maximum, at 4 standard deviations, a scale that is 2% larger is worth as much as a
+sizeable part of a_v.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from theory.kernels import Array
+
+_MANY = 10**7
+_RATE_STEP = 0.02
+_ROOT_2PI = np.sqrt(2 * np.pi)
+
+
+def _probability(value: float, label: str) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{label}: {value} lies outside [0, 1]")
+    return float(value)
+
+
+def _count(value: int, label: str, least: int = 1) -> int:
+    if value < least or value != int(value):
+        raise ValueError(f"{label}: {value} must be a whole number of at least {least}")
+    return int(value)
+
+
+# The test of Appendix B.2.
+
+
+def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
+    """log10 of min(1, V·P(Binomial(N, 1/V) ≥ k)) for k = 0 … N (Appendix B.2). Shape [N + 1].
+
+    Summed in log space from the far end, so it neither underflows nor cancels: each tail is a sum of positive terms.
+
+    Raises:
+        ValueError: num_inputs or vocab_size below 1.
+    """
+    n, v = _count(num_inputs, "num_inputs"), _count(vocab_size, "vocab_size")
+    k = np.arange(n + 1)
+    # The leading product is summed exactly in logs; differences of log-gammas of N would cost digits for large N.
+    steps = np.concatenate([[0.0], np.log((n - k[:-1]) / (k[:-1] + 1.0))])
+    log_term = np.cumsum(steps) - k * np.log(v)
+    log_term = log_term + (n - k) * (np.log1p(-1 / v) if v > 1 else np.where(k < n, -np.inf, 0.0))
+    tail = np.logaddexp.accumulate(log_term[::-1])[::-1]
+    tail[0] = 0.0
+    return np.minimum(0.0, (tail + np.log(v)) / np.log(10))
+
+
+def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
+    """log10 p of a top-1 count: one entry of :func:`log10_p_values`. Raises ValueError for a count outside 0..N."""
+    if not 0 <= count <= num_inputs:
+        raise ValueError(f"count: {count} lies outside 0..{num_inputs}")
+    return float(log10_p_values(num_inputs, vocab_size)[count])
+
+
+def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> float:
+    """P(largest count ≥ ``count``) when every token is equally likely, to a relative error below 1/V.
+
+    Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too large.
+
+    Raises:
+        ValueError: as :func:`log10_p_value`.
+    """
+    if not 0 <= count <= num_inputs:
+        raise ValueError(f"count: {count} lies outside 0..{num_inputs}")
+    v = _count(vocab_size, "vocab_size")
+    if count <= 1 or v == 1:
+        return 1.0
+    return float(-np.expm1(v * np.log1p(-special.bdtrc(count - 1, num_inputs, 1 / v))))
+
+
+# The infinite-sample, infinite-width mean: exact.
+
+
+def expected_share(rho: float, vocab_size: int) -> float:
+    """E over seeds of max_v p_v, for infinitely many inputs and infinite width. Exact (two nested quadratures).
+
+    Equals P(argmax a = argmax(√ρ a + √(1 − ρ) b)) = V ∫∫ φ₂(a, x) Φ₂(a, x)^(V−1), a bivariate normal of correlation √ρ.
+
+    Raises:
+        ValueError: rho outside [0, 1], vocab_size < 1.
+    """
+    r, v = _probability(rho, "rho"), _count(vocab_size, "vocab_size")
+    if v == 1 or r == 1:
+        return 1.0
+    field = _Field(r, v, None)
+    nodes, weights = _leaders(v, 61, 7.5)
+    return float(sum(w * field.given(m).mean[0] for m, w in zip(nodes, weights, strict=True)))
+
+
+class Share(NamedTuple):
+    """The favourite's count over seeds: its distribution function on ``counts``, and summaries.
+
+    counts [k]: increasing; cdf [k]: P(count ≤ counts). share_*: count/N. overlap: Finding 2.2. log10_p_*: the p-value
+    of Appendix B.2 at the mean over seeds and at its deciles (p10 is the weaker end); None for infinitely many inputs.
+    """
+
+    counts: Array
+    cdf: Array
+    num_inputs: int
+    share_mean: float
+    share_std: float
+    share_p10: float
+    share_p50: float
+    share_p90: float
+    overlap: float
+    log10_p_mean: float | None
+    log10_p_p10: float | None
+    log10_p_p90: float | None
+
+
+def share_distribution(
+    rho: float,
+    vocab_size: int,
+    num_inputs: int | None = None,
+    width: int | None = None,
+    *,
+    rho_std: float = 0.0,
+    last_token_share: float = 0.0,
+) -> Share:
+    """Distribution over seeds of the share of the most predicted token, of its p-value, and the expected overlap.
+
+    Args:
+        rho: expected inter-sequence cosine of the final normalised representations.
+        vocab_size: V.
+        num_inputs: N; None for infinitely many (the share is then max_v p_v itself).
+        width: d; None for infinite (rows of exactly equal length).
+        rho_std: seed-to-seed standard deviation of rho (mixed over with five nodes).
+        last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`): random tokens
+            that are lost to the favourite.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    r, v = _probability(rho, "rho"), _count(vocab_size, "vocab_size")
+    n = _MANY if num_inputs is None else _count(num_inputs, "num_inputs")
+    lost = _probability(last_token_share, "last_token_share")
+    if width is not None:
+        _count(width, "width", 2)
+    if not rho_std >= 0:
+        raise ValueError(f"rho_std: {rho_std} is negative")
+    counts = _count_grid(n)
+    if rho_std == 0:
+        cdf, overlap = _count_law(r, v, n, width, lost, counts)
+    else:
+        z, w = np.polynomial.hermite_e.hermegauss(5)
+        laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, width, lost, counts) for x in z]
+        w = w / w.sum()
+        cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
+        overlap = float(np.sum(w * np.array([law[1] for law in laws])))
+    return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
+
+
+def expected_overlap(rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None) -> float:
+    """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted one).
+
+    Arguments as :func:`share_distribution`. 1 for infinitely many inputs and infinite width.
+    """
+    return share_distribution(rho, vocab_size, num_inputs, width).overlap
+
+
+def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: float) -> float:
+    """Share of inputs whose predicted token is their own last token, when the embedding is also the head.
+
+    The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final representation and that
+    embedding, its logit is c√d above the others, which reach a maximum of law Φ^V (rho only correlates them between
+    inputs and drops out of the mean). So the share is ∫ φ((x − c√d)/√(1 − c²)) Φ(x)^(V−1) dx/√(1 − c²).
+
+    Args:
+        alignment: for a pre-norm stack, the square root of the embedding's share of the final stream's variance.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    _probability(rho, "rho")
+    c, v, d = _probability(alignment, "alignment"), _count(vocab_size, "vocab_size"), _count(width, "width")
+    spread = np.sqrt(max(1 - c * c, 1e-12))
+    z = np.linspace(-10, 10, 2001)
+    weight = np.exp(-z * z / 2) / _ROOT_2PI * (z[1] - z[0])
+    return float(np.sum(weight * np.exp((v - 1) * special.log_ndtr(c * np.sqrt(d) + spread * z))))
+
+
+# The machinery.
+
+
+def _leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
+    """Nodes and weights of the law Φ(m)^V of the largest of V normals: the trapezoidal rule in its normal score."""
+    t = np.linspace(-reach, reach, nodes)
+    weights = np.exp(-t * t / 2)
+    return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
+
+
+class _Given(NamedTuple):
+    """Given the leader's a = m: its p, and that of one rival at each node. Axes: leader's scale R, rival's type J.
+
+    mean, variance [R]: of the leader's p over the rivals. with_rival [R, J]: its mean if one rival is of type j.
+    ratio [R, J]: mean p of that rival over with_rival. rival_weight [J]: probability of type j, summing to 1.
+    """
+
+    mean: Array
+    variance: Array
+    with_rival: Array
+    ratio: Array
+    rival_weight: Array
+
+
+class _Field:
+    """Everything that does not depend on m: the scales of the rows and the lattice of logit values."""
+
+    def __init__(self, rho: float, vocab: int, width: int | None) -> None:
+        self.r, self.s, self.vocab = np.sqrt(rho), np.sqrt(1 - rho), vocab
+        if width is None:
+            self.scale, self.scale_weight = np.ones(1), np.ones(1)
+        else:
+            z, w = np.polynomial.hermite_e.hermegauss(5)
+            df = width - 1
+            # Wilson-Hilferty: the cube root of χ²/df is normal to O(1/df).
+            self.scale = np.sqrt(np.maximum(1 - 2 / (9 * df) + z * np.sqrt(2 / (9 * df)), 1e-3) ** 3)
+            self.scale_weight = w / w.sum()
+        low = special.ndtri(np.exp(-400.0 / vocab)) if vocab > 50 else -9.0
+        high = self.r * 8.5 + 8.5 * self.s
+        step = min(0.1, 0.35 * self.s)
+        self.x = np.arange(max(low, -9.0) - 1.0, high + step, step)
+        self.step = step
+
+    def given(self, m: float) -> _Given:
+        r, s, vocab = self.r, self.s, self.vocab
+        a, a_weight = self._below(m)
+        sd = s * self.scale
+        gap = ((self.x - r * a[:, None])[None] / sd[:, None, None]).reshape(-1, self.x.size)
+        miss = special.ndtr(-gap)  # P(a rival's logit exceeds x), [J, X]
+        weight = (self.scale_weight[:, None] * (a_weight / special.ndtr(m))).ravel()
+        over = weight @ miss
+        both = (miss * weight[:, None]).T @ miss
+        # ln P(one rival below x; and, for a second input, below y), the rival integrated over its type.
+        log_one = np.log1p(-np.minimum(over, 1 - 1e-16))
+        log_pair = np.log1p(-np.minimum(over[:, None] + over - both, 1 - 1e-16))
+        lead_gap = (self.x - r * m) / sd[:, None]
+        lead = np.exp(-lead_gap**2 / 2) * (self.step / (_ROOT_2PI * sd[:, None]))
+        mean = lead @ np.exp((vocab - 1) * log_one)
+        square = np.einsum("rx,xy,ry->r", lead, np.exp((vocab - 1) * log_pair), lead, optimize=True)
+        rest = np.exp((vocab - 2) * log_one)
+        with_rival = (lead * rest) @ (1 - miss).T
+        density = np.exp(-gap * gap / 2) * (self.step / (_ROOT_2PI * np.repeat(sd, a.size)))[:, None]
+        rival = (special.ndtr(lead_gap) * rest) @ density.T
+        ratio = rival / np.maximum(with_rival, 1e-300)
+        return _Given(mean, np.maximum(square - mean**2, 0.0), with_rival, ratio, weight)
+
+    def _below(self, m: float) -> tuple[Array, Array]:
+        """Nodes and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels."""
+        width = min(0.5, 2 * self.s / self.r) if self.r > 0 else 0.5
+        panels = int(np.ceil((m + 8.0) / width)) if m > -7.5 else 1
+        edges = np.linspace(-8.0 if m > -7.5 else m - 1.0, m, panels + 1)
+        z, w = np.polynomial.legendre.leggauss(10)
+        half = np.diff(edges) / 2
+        a = (edges[:-1, None] + half[:, None] * (1 + z)).ravel()
+        return a, (half[:, None] * w).ravel() * np.exp(-a * a / 2) / _ROOT_2PI
+
+
+def _count_grid(n: int) -> Array:
+    """Counts at which the law is tabulated: every integer to 200, then steps of 1%, ending with N."""
+    far = 200 * 1.01 ** np.arange(1, max(int(np.ceil(np.log(max(n, 200) / 200) / np.log(1.01))), 0) + 1)
+    return np.unique(np.minimum(np.concatenate([np.arange(201), np.round(far), [n]]), n))
+
+
+def _count_law(
+    rho: float, v: int, n: int, width: int | None, lost: float, counts: Array
+) -> tuple[Array, float]:
+    """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
+    if v == 1 or rho == 1:
+        probability = 1 - lost
+        return np.asarray(special.bdtr(counts, n, probability)), 1.0
+    field = _Field(rho, v, width)
+    cdf, overlap = np.zeros(counts.size), 0.0
+    log_rate = np.arange(-20.0, np.log(n) + _RATE_STEP, _RATE_STEP)
+    # exceed[i, k] = P(Binomial(N, e^log_rate_i/N) > counts_k).
+    exceed = special.bdtrc(counts, n, np.minimum(np.exp(log_rate[:, None]) / n, 1.0))
+    z, z_weight = np.polynomial.hermite_e.hermegauss(9)
+    z_weight = z_weight / z_weight.sum()
+    scales = range(field.scale.size)
+    for m, outer in zip(*_leaders(v), strict=True):
+        g = field.given(m)
+        p = np.array([_beta_nodes(g.mean[i], g.variance[i], z) for i in scales])
+        weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
+        rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
+        rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
+        own = special.bdtr(counts, n, np.minimum(p.ravel() * (1 - lost), 1.0)[:, None])
+        cdf += weight @ (own * rivals)
+        # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
+        step = np.diff(own, axis=1)
+        overlap += float(weight @ np.sum(step * (rivals[:, 1:] + rivals[:, :-1]), axis=1)) / 2
+    return np.clip(cdf, 0.0, 1.0), overlap
+
+
+def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
+    """Quantiles at normal scores z of the Beta law with this mean and variance."""
+    total = mean * (1 - mean) / variance - 1 if variance > 1e-12 * mean**2 else np.inf
+    if not 0 < total < 1e15:
+        return np.full(z.shape, mean)
+    nodes = special.betaincinv(mean * total, (1 - mean) * total, special.ndtr(z))
+    return np.asarray(nodes)
+
+
+def _rival_rates(g: _Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
+    """Law of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape [p, rates].
+
+    A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is 1). A
+    low leader makes a close rival more likely: the law of the rival's type is tilted by the linear regression of its
+    presence on the leader's p.
+    """
+    mean, variance = g.mean[scale], g.variance[scale]
+    lean = (g.with_rival[scale] - mean) / variance if variance > 1e-12 * mean**2 else np.zeros(g.rival_weight.size)
+    with np.errstate(divide="ignore"):
+        log_p = np.log(g.ratio[scale]) + np.log(max(n, 1e-300))
+    result = np.empty((p.size, log_rate.size))
+    for i, share in enumerate(p):
+        w = g.rival_weight * np.maximum(1 + lean * (share - mean), 0.0)
+        position = (log_p + np.log(max(share, 1e-300)) - log_rate[0]) / _RATE_STEP
+        position = np.clip(position, 0.0, log_rate.size - 1.000001)
+        cell = position.astype(int)
+        part, size = position - cell, log_rate.size
+        result[i] = np.bincount(cell, w * (1 - part), size) + np.bincount(cell + 1, w * part, size)
+    return result
+
+
+def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: bool) -> Share:
+    mass = np.diff(cdf, prepend=0.0)
+    # A cell of several counts is represented by its middle.
+    middle = (counts + np.concatenate([[0.0], counts[:-1] + 1])) / 2
+    middle[0] = counts[0]
+    mean = float(np.sum(mass * middle))
+    std = float(np.sqrt(max(np.sum(mass * middle**2) - mean**2, 0.0)))
+    p10, p50, p90 = (float(counts[np.searchsorted(cdf, q * cdf[-1])]) for q in (0.1, 0.5, 0.9))
+    log_p: list[float | None] = [None, None, None]
+    if with_p:
+        table = log10_p_values(n, v)
+        log_p = [float(np.sum(mass * table[np.round(middle).astype(int)]))]
+        log_p += [float(table[int(p10)]), float(table[int(p90)])]
+    return Share(counts, cdf, n, mean / n, std / n, p10 / n, p50 / n, p90 / n, overlap, *log_p)

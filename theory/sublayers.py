@@ -1,0 +1,222 @@
+"""What one attention or MLP sublayer does to the second moments of the residual stream."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from theory import attention_weights, finite_width
+from theory.kernels import Array
+from theory.positions import Grid
+from theory.stack import Stack
+
+
+class Fields(NamedTuple):
+    """Second moments at the grid's nodes, per dimension of the residual stream."""
+
+    variance_n: Array
+    """(1/D) E‖x_t‖²"""
+    within_nn: Array
+    """(1/D) E[x_t·x_s] for t ≠ s of one sequence; its diagonal is the limit s → t, not the variance."""
+    cross_nn: Array
+    """(1/D) E[x_t·x'_s] of two sequences, t ≠ s (likewise on its diagonal)."""
+    cross_n: Array
+    """(1/D) E[x_t·x'_t]: differs from the diagonal of ``cross_nn`` when position vectors are learned."""
+    pair_cnn: Array
+    """Variance, from pair to pair of sequences, of (1/D) x̃_t·x̃'_s, x̃ = x less its mean over inputs: order 1/D.
+
+    In three parts, since averaging over positions keeps what a sequence's tokens share and thins what is their own:
+    own·own', own·shared' and shared·shared'.
+    """
+
+    @property
+    def own_n(self) -> Array:
+        """The part of (1/D) E‖x̃_t‖² that no other token of the sequence shares."""
+        return np.maximum(self.variance_n - np.diag(self.within_nn), 0.0)
+
+    @property
+    def shared_n(self) -> Array:
+        """The part that the sequence's tokens share, and other sequences do not."""
+        return np.maximum(np.diag(self.within_nn) - np.diag(self.cross_nn), 0.0)
+
+    @property
+    def overlap_nn(self) -> Array:
+        """``pair_cnn`` summed over its parts, relative to the variances: the variance of the centred cosine."""
+        own, mixed, shared = self.pair_cnn
+        return over(own + mixed + mixed.T + shared, np.outer(self.variance_n, self.variance_n))
+
+    def scaled(self, scale_n: Array) -> Fields:
+        """The fields of scale_t·x_t."""
+        both = np.outer(scale_n, scale_n)
+        return Fields(
+            self.variance_n * scale_n**2,
+            self.within_nn * both,
+            self.cross_nn * both,
+            self.cross_n * scale_n**2,
+            self.pair_cnn * both**2,
+        )
+
+
+class Sublayer(NamedTuple):
+    """One sublayer's update, with what ``seeds`` needs to follow fluctuations through it."""
+
+    kind: Literal["attention", "mlp"]
+    layer: int
+    source: Fields
+    """The stream that it reads, before any norm."""
+    stream: Fields
+    """The stream that its update is added to."""
+    update: Fields
+    """Its output, before a post-norm."""
+    aligned_cnn: Array
+    """Covariance from pair to pair of the source's x̃·x̃' and the update's, before a post-norm; parts as in Fields."""
+    fan_in: int
+    """Inner width whose finite sum fluctuates: F, or G·K."""
+    gain_nn: Array
+    """MLP: derivative of the update's cross covariance with respect to the input's cosine. Attention: zeros."""
+    bend_nn: Array
+    """MLP: its second derivative. Attention: zeros."""
+    aggregated_n: Array
+    """Attention: variance of the aggregated values, as they enter W_O (Figure 9). MLP: zeros."""
+    weight_n: Array
+    """Attention: the update's cross covariance is weight_t weight_s ΣΣ over positions of the normed input's. MLP: zeros."""
+
+
+def over(a: Array, b: Array) -> Array:
+    """a/b, and 0 where b is 0."""
+    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b > 0)
+
+
+def correlation(covariance: Array, fields: Fields) -> Array:
+    """A covariance of the fields, [n, n] or [n], as cosines, clipped to [-1, 1]."""
+    v = fields.variance_n
+    return np.clip(over(covariance, v if covariance.ndim == 1 else np.sqrt(np.outer(v, v))), -1.0, 1.0)
+
+
+def norm_scale(stack: Stack, variance_n: Array) -> Array:
+    """What a norm multiplies each position by: 1/√(variance + eps), or 1 without norms."""
+    if stack.norm == "none":
+        return np.ones_like(variance_n)
+    return 1.0 / np.sqrt(np.maximum(variance_n + stack.norm_eps, np.finfo(float).tiny))
+
+
+def input_scale(stack: Stack, source: Fields) -> Array:
+    """The factor of a pre-norm; ones without one."""
+    return norm_scale(stack, source.variance_n) if stack.norm_position == "pre" else np.ones_like(source.variance_n)
+
+
+def output_scale(stack: Stack, update: Fields) -> Array:
+    """The factor of a post-norm; ones without one."""
+    return norm_scale(stack, update.variance_n) if stack.norm_position == "post" else np.ones_like(update.variance_n)
+
+
+def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finite: bool) -> Sublayer:
+    """W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
+
+    With ``finite``, kernels are averaged over the spread of the cosine from pair to pair of tokens, to second order.
+    """
+    n = source.scaled(input_scale(stack, source))
+    std_n = stack.weight_std * np.sqrt(stack.width * n.variance_n)
+    out = stack.mlp_width * stack.output_std**2
+    kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n)
+    cosine = correlation(n.cross_nn, n)
+    overlap = n.overlap_nn
+
+    def mapped(covariance: Array, spread: Array) -> tuple[Array, Array, Array]:
+        rho = correlation(covariance, n)
+        value, slope, curvature = kernel.expand(rho)
+        if finite:
+            bias = finite_width.cosine_bias(rho, spread) if stack.norm != "none" else 0.0
+            value = value + slope * bias + 0.5 * curvature * finite_width.cosine_variance(rho, spread)
+        return out * value, out * slope, out * curvature
+
+    closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine)
+    within, _, _ = mapped(n.within_nn, overlap * closer**2)
+    cross, gain, bend = mapped(n.cross_nn, overlap)
+    own, _, _ = mapped(n.cross_n, np.diag(overlap))
+    size = np.outer(source.variance_n, source.variance_n)
+    update = Fields(out * kernel.variance(), within, cross, own, over(gain**2 * source.pair_cnn, size))
+    aligned = over(gain * source.pair_cnn, np.sqrt(size))
+    none = np.zeros_like(std_n)
+    return Sublayer("mlp", layer, source, stream, update, aligned, stack.mlp_width, gain, bend, none, none)
+
+
+def attend(
+    stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False
+) -> Sublayer:
+    """W_O Σ_i a_ti W_V n_i: sums over the positions seen, with the weights that ``attention_weights`` gives."""
+    scale = input_scale(stack, source)
+    n = source.scaled(scale)
+    rho_within, rho_cross = correlation(n.within_nn, n), correlation(n.cross_nn, n)
+    weights = attention_weights.weights(stack, n.variance_n, rho_within, grid, uniform)
+    both = np.outer(weights.mean_n, weights.mean_n)
+    excess = n.variance_n - np.diag(n.within_nn)
+    own = attention_weights.common(excess, grid)
+    shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
+    summed = grid.seen_nn @ n.within_nn @ grid.seen_nn.T
+    within = both * (summed + own * weights.boost_nn)
+    variance = np.diag(both * (summed + own * weights.boost_n[:, None]))
+    cross = both * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
+
+    value_variance = stack.weight_std**2 * stack.width
+    after = attention_weights.after_aggregation(stack, value_variance * variance, grid)
+    halved = 1.0
+    if stack.output_gate:
+        std = stack.weight_std * np.sqrt(stack.width * n.variance_n)
+        within = within * attention_weights.gate_dual(rho_within, std[:, None], std[None, :])
+        cross = cross * attention_weights.gate_dual(rho_cross, std[:, None], std[None, :])
+        variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
+        halved = 0.5
+    factor = np.sqrt(value_variance * stack.query_width) * stack.output_std * after
+    nothing = np.zeros((3, *within.shape))
+    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing).scaled(factor)
+
+    # x̃_t·x̃'_s of one pair of sequences has, over positions, covariance τ R[t, t'] R[s, s'], R the centred covariance
+    # of one sequence, own and shared parts apart: so averages follow from R alone.
+    weight = weights.mean_n * factor * halved
+    centred = n.within_nn - n.cross_nn
+    averaged = (
+        weight**2 * np.diag(own) * weights.boost_n,
+        weight**2 * np.einsum("ti,ij,tj->t", grid.seen_nn, centred, grid.seen_nn, optimize=True),
+    )
+    alignment = weight * n.own_n / scale, weight * np.einsum("ti,it->t", grid.seen_nn, centred) / scale
+    update = raw._replace(pair_cnn=_all_shared(n, averaged))
+    aligned, fan = _all_shared(n, alignment), stack.value_width
+    aggregated = value_variance * variance * after**2
+    return Sublayer(
+        "attention", layer, source, stream, update, aligned, fan, nothing[0], nothing[0], aggregated, weight
+    )
+
+
+def _all_shared(n: Fields, amounts: tuple[Array, Array]) -> Array:
+    """Pair variance of a sum of own and shared parts in these amounts, filed under what tokens share."""
+    own, mixed, shared = n.pair_cnn
+    (e, s), (own_n, shared_n) = amounts, (n.own_n, n.shared_n)
+    total = over(own, np.outer(own_n, own_n)) * np.outer(e, e) + over(shared, np.outer(shared_n, shared_n)) * np.outer(s, s)
+    half = over(mixed, np.outer(own_n, shared_n)) * np.outer(e, s)
+    return np.stack([np.zeros_like(total), np.zeros_like(total), total + half + half.T])
+
+
+def add(stack: Stack, sublayer: Sublayer) -> Fields:
+    """The stream after a sublayer: its update, added to the stream where there is a residual.
+
+    Fresh weights add pair-to-pair variance: (1/D + 1/fan-in) of the product of the update's centred variances, and
+    (1/D) of its products with the stream's.
+    """
+    post = output_scale(stack, sublayer.update)
+    update = sublayer.update.scaled(post)
+    old = sublayer.stream if stack.residual else update.scaled(np.zeros_like(post))
+    fan = 1 / stack.width + 1 / sublayer.fan_in
+    parts = ((old.own_n, update.own_n), (old.shared_n, update.shared_n))
+    pairs = ((parts[0], parts[0]), (parts[0], parts[1]), (parts[1], parts[1]))
+    fresh = [
+        fan * np.outer(new, new_) + (np.outer(new, old_) + np.outer(was, new_)) / stack.width
+        for (was, new), (old_, new_) in pairs
+    ]
+    pair = update.pair_cnn + np.stack(fresh)
+    if not stack.residual:
+        return update._replace(pair_cnn=pair)
+    pair = pair + old.pair_cnn + 2 * sublayer.aligned_cnn * np.outer(post, post)
+    moments = [a + b for a, b in zip(old[:4], update[:4], strict=True)]
+    return Fields(*moments, pair)

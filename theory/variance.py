@@ -1,0 +1,276 @@
+"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each cure makes of it.
+
+At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on the position
+alone. Options carry the names and meanings of ``ModelConfig``, and are applied in the same order: weights (window, kernel,
+extra logit), then √i or √(i/max_seq_len), then head-wise RMSNorm, then the sigmoid output gate. Positions count from 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from theory import kernels
+from theory.kernels import Array
+
+POSITIONAL_SCALES = ("none", "amplify", "attenuate")
+ATTENTION_KERNELS = ("softmax", "sigmoid")
+SINK_LOGITS = ("none", "zero", "learned")
+OUTPUT_GATES = ("none", "headwise", "elementwise")
+
+
+def _choice(label: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{label}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _length(T: int, label: str = "T") -> int:
+    if T < 1:
+        raise ValueError(f"{label}: {T} is below 1")
+    return int(T)
+
+
+def born_weights(
+    T: int,
+    *,
+    window: int | None = None,
+    attention_kernel: str = "softmax",
+    sink_logit: str = "none",
+    max_seq_len: int | None = None,
+) -> tuple[Array, Array]:
+    """How many positions each query sees, min(i, window), and the one weight it gives to each of them. Two arrays [T].
+
+    softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights sum to
+    i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
+
+    Raises:
+        ValueError: T, window or max_seq_len below 1 (max_seq_len also below T), an unknown option.
+    """
+    _choice("attention_kernel", attention_kernel, ATTENTION_KERNELS)
+    _choice("sink_logit", sink_logit, SINK_LOGITS)
+    index = np.arange(1, _length(T) + 1, dtype=np.float64)
+    count = index if window is None else np.minimum(index, _length(window, "window"))
+    if attention_kernel == "sigmoid":
+        if sink_logit != "none":
+            raise ValueError("sink_logit: an extra logit belongs to the softmax, not to the sigmoid kernel")
+        return count, np.full(T, 1.0 / (1.0 + _longest(T, max_seq_len)))
+    return count, 1 / (count + (sink_logit != "none"))
+
+
+def _longest(T: int, max_seq_len: int | None) -> int:
+    longest = T if max_seq_len is None else _length(max_seq_len, "max_seq_len")
+    if longest < T:
+        raise ValueError(f"max_seq_len: {longest} is below T = {T}")
+    return longest
+
+
+def born_matrix(T: int, **options: object) -> Array:
+    """The attention matrix [T, T] at birth, rows queries; options as :func:`born_weights`."""
+    count, weight = born_weights(T, **options)  # type: ignore[arg-type]
+    index = np.arange(T)
+    back = index[:, None] - index
+    return np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
+
+
+def output_variance_uniform(
+    position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0
+) -> Array:
+    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c = 0.
+
+    Elementwise. With c > 0 the decay stops at cσ², at about position (1 − c)/c.
+
+    Raises:
+        ValueError: position < 1, negative variance, a correlation outside [−1/(i − 1), 1].
+    """
+    index, c = np.asarray(position, dtype=np.float64), kernels._rho(correlation, "correlation")
+    if not np.all(index >= 1):
+        raise ValueError("position: positions count from 1")
+    if not variance >= 0:
+        raise ValueError(f"variance: {variance} is negative")
+    share = c + (1 - c) / index
+    if not np.all(share >= -1e-12):
+        raise ValueError("correlation: that many values cannot all be so negatively correlated")
+    return variance * np.maximum(share, 0.0)
+
+
+def output_covariance(
+    values: Array,
+    *,
+    window: int | None = None,
+    attention_kernel: str = "softmax",
+    sink_logit: str = "none",
+    max_seq_len: int | None = None,
+    positional_scale: str = "none",
+    head_norm: bool = False,
+    output_gate: str = "none",
+    gate_std: float = 0.0,
+    norm_eps: float = 0.0,
+) -> Array:
+    """Covariance [T, T] between positions of one coordinate of the attention output (what enters W_O).
+
+    Args:
+        values: covariance [T, T] between positions of one coordinate of the value vectors.
+        window … output_gate: the cures, as in ``ModelConfig``.
+        max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
+        gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate logits of
+            two positions are taken as independent.
+        norm_eps: epsilon of the head-wise RMSNorm, whose head is taken as wide.
+
+    Raises:
+        ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
+    """
+    _choice("positional_scale", positional_scale, POSITIONAL_SCALES)
+    _choice("output_gate", output_gate, OUTPUT_GATES)
+    k = np.asarray(values, dtype=np.float64)
+    if k.ndim != 2 or k.shape[0] != k.shape[1] or not k.shape[0]:
+        raise ValueError("values: the covariance must be a square matrix, positions by positions")
+    if not np.all(np.diagonal(k) >= 0):
+        raise ValueError("values: a variance is negative")
+    if not gate_std >= 0:
+        raise ValueError(f"gate_std: {gate_std} is negative")
+    if not norm_eps >= 0:
+        raise ValueError(f"norm_eps: {norm_eps} is negative")
+    T = k.shape[0]
+    _, weight = born_weights(
+        T, window=window, attention_kernel=attention_kernel, sink_logit=sink_logit, max_seq_len=max_seq_len
+    )
+    out = _window_sum(_window_sum(k, window).T, window)
+    scale = weight
+    if positional_scale != "none":
+        longest = _longest(T, max_seq_len) if positional_scale == "attenuate" else 1
+        scale = weight * np.sqrt(np.arange(1, T + 1) / longest)
+    out = out * scale[:, None] * scale
+    if head_norm:
+        power = np.diagonal(out) + norm_eps
+        if not np.all(power > 0):
+            raise ValueError("values: a zero vector cannot be normalised by head_norm")
+        out = out / np.sqrt(power)[:, None] / np.sqrt(power)
+    return out if output_gate == "none" else out * _gate_factor(T, gate_std)
+
+
+def _window_sum(k: Array, window: int | None) -> Array:
+    """Sum of the rows that each position sees. O(T²), no matrix product."""
+    total = np.cumsum(k, axis=0)
+    if window is not None and window < k.shape[0]:
+        total[window:] -= total[:-window].copy()
+    return total
+
+
+def _gate_factor(T: int, gate_std: float) -> Array:
+    """E[σ(g_i)σ(g_j)]: ¼ off the diagonal (the sigmoid minus ½ is odd), E[σ(g)²] on it."""
+    factor = np.full((T, T), 0.25)
+    square = kernels._expect(lambda u: special.expit(u), np.asarray(float(gate_std)), 2)
+    np.fill_diagonal(factor, float(square))
+    return factor
+
+
+def output_variance(
+    T: int, variance: float = 1.0, correlation: float | Array = 0.0, **options: object
+) -> Array:
+    """Variance [T] of the attention output at each position of one layer.
+
+    Args:
+        T: sequence length.
+        variance: σ² of the value vectors' coordinates.
+        correlation: one correlation for all pairs of positions, or a matrix [T, T].
+        options: the cures, as in :func:`output_covariance`.
+
+    Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with head-wise RMSNorm: 1; with a gate: σ²/(4i); with
+    an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid kernel: σ² i/(n + 1)², which
+    grows; window w: σ²/min(i, w).
+
+    Raises:
+        ValueError: as :func:`output_covariance`; negative variance.
+    """
+    return np.diagonal(output_covariance(value_covariance(T, variance, correlation), **options)).copy()  # type: ignore[arg-type]
+
+
+def value_covariance(T: int, variance: float = 1.0, correlation: float | Array = 0.0) -> Array:
+    """Covariance [T, T] of values of one variance and one correlation, or a given correlation matrix."""
+    if not variance >= 0:
+        raise ValueError(f"variance: {variance} is negative")
+    c = kernels._rho(correlation, "correlation")
+    if c.ndim == 0:
+        if T > 1 and c < -1 / (T - 1) - 1e-12:
+            raise ValueError("correlation: that many values cannot all be so negatively correlated")
+        c = c + (1 - c) * np.eye(_length(T))
+    if c.shape != (T, T):
+        raise ValueError(f"correlation: expected a number or a matrix [{T}, {T}], not shape {c.shape}")
+    return variance * c
+
+
+class StackVariance(NamedTuple):
+    """Variances by layer and position: ``stream`` [layers + 1, T] between the layers, ``output`` [layers, T] before W_O."""
+
+    stream: Array
+    output: Array
+
+
+def stack_variance(
+    T: int,
+    layers: int,
+    *,
+    covariance: Array | None = None,
+    value_gain: float = 1.0,
+    output_gain: float = 1.0,
+    residual: bool = False,
+    norm: bool = False,
+    **options: object,
+) -> StackVariance:
+    """The positional decay through an attention-only stack, infinitely wide.
+
+    Args:
+        T, layers: sequence length and number of attention blocks.
+        covariance: input covariance [T, T] between positions of one coordinate (default: identity).
+        value_gain: D·Var(W_V); output_gain: H·K·Var(W_O).
+        residual: x + attention instead of attention.
+        norm: divide each position by its standard deviation before the values (LayerNorm or RMSNorm, wide).
+        options: the cures, as in :func:`output_covariance`.
+
+    Without residual and norm the stream's variance is the squared row norm of Cⁿ: position 1 keeps its variance, position
+    t first falls to binom(2n−2, n−1)/t (:func:`stack_decay_limit`) and then, for n beyond (ln t)/2, climbs back to 1, for
+    everything becomes a copy of position 1.
+
+    Raises:
+        ValueError: negative layers, gains not positive, and as :func:`output_covariance`.
+    """
+    if layers < 0:
+        raise ValueError(f"layers: {layers} is negative")
+    for label, gain in (("value_gain", value_gain), ("output_gain", output_gain)):
+        if not gain > 0:
+            raise ValueError(f"{label}: {gain} is not positive")
+    k = np.eye(_length(T)) if covariance is None else np.array(covariance, dtype=np.float64)
+    if k.shape != (T, T):
+        raise ValueError(f"covariance: expected shape [{T}, {T}], not {k.shape}")
+    stream, output = [np.diagonal(k).copy()], []
+    for _ in range(layers):
+        values = k
+        if norm:
+            if not np.all(np.diagonal(k) > 0):
+                raise ValueError("covariance: a zero vector cannot be normalised")
+            values = k / np.sqrt(np.diagonal(k))[:, None] / np.sqrt(np.diagonal(k))
+        aggregated = output_covariance(value_gain * values, **options)  # type: ignore[arg-type]
+        k = output_gain * aggregated + (k if residual else 0.0)
+        output.append(np.diagonal(aggregated).copy())
+        stream.append(np.diagonal(k).copy())
+    return StackVariance(np.array(stream), np.array(output).reshape(layers, T))
+
+
+def stack_decay_limit(position: npt.ArrayLike, layers: int) -> Array:
+    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise, i → ∞ at fixed n.
+
+    The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of order (ln i)^(2n−2)/i: exact
+    at n = 1, and useful for n well below (ln i)/2 only.
+
+    Raises:
+        ValueError: position < 1 or layers < 1.
+    """
+    index = np.asarray(position, dtype=np.float64)
+    if not np.all(index >= 1):
+        raise ValueError("position: positions count from 1")
+    if layers < 1:
+        raise ValueError(f"layers: {layers} is below 1")
+    return special.binom(2 * layers - 2, layers - 1) / index
