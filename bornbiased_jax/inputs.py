@@ -20,7 +20,7 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, tokenizer_for
+from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, source_digest, tokenizer_for
 
 Kind = Literal["tokens", "gaussian", "text"]
 Windows = Literal["consecutive", "random"]
@@ -160,7 +160,7 @@ class Inputs:
             )
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=2)
 def _tokens(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
     def one(n: jax.Array) -> jax.Array:
         return jax.random.randint(jax.random.fold_in(key, n), (seq_len,), 0, vocab_size, jnp.int32)
@@ -250,6 +250,8 @@ def text(
         "tokenizer": tokenizer.name,
         "tokenizer_digest": tokenizer.digest,
     }
+    if str(source).startswith("builtin:"):
+        about["corpus_digest"] = source_digest(source)
     drawn = seed if windows == "random" else None
     return Inputs(
         "text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about

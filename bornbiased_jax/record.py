@@ -37,7 +37,7 @@ class Measurement:
     """What one block of work took.
 
     Attributes:
-        wall_seconds: elapsed time; while the block runs, the time so far.
+        wall_time_s: elapsed time; while the block runs, the time so far.
         peak_memory_bytes: the largest resident set of this process, in bytes (see ``peak_memory_scope``).
         peak_memory_scope: "block" where the kernel lets the peak be reset at the block's beginning
             (Linux), else "process": the peak since the process began.
@@ -52,13 +52,13 @@ class Measurement:
     _end: float | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def wall_seconds(self) -> float:
+    def wall_time_s(self) -> float:
         return (time.perf_counter() if self._end is None else self._end) - self._start
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as JSON-ready values."""
         return {
-            "wall_seconds": round(self.wall_seconds, 3),
+            "wall_time_s": round(self.wall_time_s, 3),
             "peak_memory_bytes": self.peak_memory_bytes,
             "peak_memory_scope": self.peak_memory_scope,
             "children_peak_memory_bytes": self.children_peak_memory_bytes,

@@ -8,12 +8,12 @@ on any of this beyond the rounding of matrix products whose shapes differ (see `
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,10 +32,13 @@ MAX_CHUNK = 256
 
 
 class Work(NamedTuple):
-    """What is done for each seed; all pure functions, traced once per chunk size."""
+    """What is done for each seed; all pure functions, traced once per chunk size.
 
-    birth: Callable[[jax.Array], Any]
-    """seed (uint32 scalar) → parameters"""
+    Equal works (the same function objects) share their compiled programs between calls.
+    """
+
+    birth: Callable[[jax.Array], Any] | None
+    """seed (uint32 scalar) → parameters; None where the parameters are given to :func:`sweep`."""
     zero: Callable[[], Any]
     """→ the empty state"""
     step: Callable[[Any, Any, Any], Any]
@@ -60,6 +63,7 @@ def plan(
     mode: Mode = "auto",
     chunk: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
+    weights: Any = None,
 ) -> Plan:
     """Choose mode and chunk from the memory that one seed needs.
 
@@ -76,9 +80,9 @@ def plan(
         raise InputError(f"the mesh has axes {', '.join(mesh.axis_names)}: a sweep needs an axis seed")
     devices = 1 if mesh is None else mesh.shape["seed"]
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
-    params = jax.eval_shape(work.birth, seed)
+    params = _shapes(weights) if work.birth is None else jax.eval_shape(work.birth, seed)
     state = jax.eval_shape(work.zero)
-    held = _bytes(params) + _bytes(state)
+    held = _bytes(state) + (0 if work.birth is None else _bytes(params))
     on_cpu = jax.default_backend() == "cpu"
     chosen: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if mode == "auto" else mode
     budget = float(CPU_BUDGET_BYTES)
@@ -97,10 +101,13 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)
+
+
 def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
     """Temporary memory of one step of one seed, as the compiler plans it."""
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), batch)
-    analysis = jax.jit(work.step).lower(params, state, shapes).compile().memory_analysis()
+    analysis = jax.jit(work.step).lower(params, state, _shapes(batch)).compile().memory_analysis()
     return int(getattr(analysis, "temp_size_in_bytes", 0) or 0)
 
 
@@ -112,10 +119,11 @@ class Lifted(NamedTuple):
     finish: Callable[[Any, Any], Any]
 
 
+@functools.lru_cache(maxsize=16)
 def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None = None) -> Lifted:
     """The three functions over a leading axis of seeds, compiled; the state is donated at each step."""
 
-    def over_seeds(fn: Callable[..., Any], *mapped: Any, shared: tuple[Any, ...] = ()) -> Any:
+    def over_seeds(fn: Callable[..., Any], mapped: tuple[Any, ...], shared: tuple[Any, ...] = ()) -> Any:
         if mode == "vmap":
             axes = (0,) * len(mapped) + (None,) * len(shared)
             return jax.vmap(fn, in_axes=axes)(*mapped, *shared)
@@ -132,20 +140,23 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
     by_seed, everywhere = PartitionSpec("seed"), PartitionSpec()
 
     def born(seed: jax.Array) -> tuple[Any, Any]:
-        return work.birth(seed), work.zero()
+        return None if work.birth is None else work.birth(seed), work.zero()
 
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        if work.birth is None:
+            return over_seeds(lambda one, p, b: work.step(p, one, b), (state,), (params, batch))
+        return over_seeds(work.step, (params, state), (batch,))
+
+    def finish(params: Any, state: Any) -> Any:
+        if work.birth is None:
+            return over_seeds(lambda one, p: work.finish(p, one), (state,), (params,))
+        return over_seeds(work.finish, (params, state))
+
+    weights = everywhere if work.birth is None else by_seed
     return Lifted(
-        birth=jax.jit(spread(lambda seeds: over_seeds(born, seeds), (by_seed,))),
-        step=jax.jit(
-            spread(
-                lambda params, state, batch: over_seeds(work.step, params, state, shared=(batch,)),
-                (by_seed, by_seed, everywhere),
-            ),
-            donate_argnums=(1,),
-        ),
-        finish=jax.jit(
-            spread(lambda params, state: over_seeds(work.finish, params, state), (by_seed, by_seed))
-        ),
+        birth=jax.jit(spread(lambda seeds: over_seeds(born, (seeds,)), (by_seed,))),
+        step=jax.jit(spread(step, (weights, by_seed, everywhere)), donate_argnums=(1,)),
+        finish=jax.jit(spread(finish, (weights, by_seed))),
     )
 
 
@@ -158,6 +169,7 @@ def sweep(
     chunk: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
+    weights: Any = None,
     resume: Path | None = None,
     identity: str = "",
 ) -> Iterator[tuple[int, Any]]:
@@ -170,6 +182,7 @@ def sweep(
         mode: "vmap", "map" (one after the other) or "auto".
         chunk: seeds held in memory together; chosen by memory unless given.
         mesh: devices along an axis ``seed``.
+        weights: the parameters, the same for every seed, where ``work.birth`` is None.
         advance: called with the number of (real) seeds after each batch, for a progress display.
         resume: a folder in which finished seeds are kept, so that a killed sweep goes on.
         identity: what the results depend on besides the seed; a folder of another identity is refused.
@@ -184,12 +197,12 @@ def sweep(
     missing = [seed for seed in dict.fromkeys(seeds) if seed not in done]
     if missing:
         first = next(iter(batches()))
-        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh)
+        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh, weights=weights)
         lifted = lift(work, layout.mode, mesh)
         for start in range(0, len(missing), layout.chunk):
             part = missing[start : start + layout.chunk]
             padded = part + [part[-1]] * (layout.chunk - len(part))
-            result = _run_chunk(lifted, padded, batches(), partial(_tick, advance, len(part)))
+            result = _run_chunk(lifted, padded, weights, batches(), functools.partial(_tick, advance, len(part)))
             for i, seed in enumerate(part):
                 done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
     for seed in seeds:
@@ -202,8 +215,11 @@ def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
         advance(num_seeds)
 
 
-def _run_chunk(lifted: Lifted, seeds: list[int], batches: Iterable[Any], tick: Callable[[], None]) -> Any:
-    params, state = lifted.birth(np.asarray(seeds, np.uint32))
+def _run_chunk(
+    lifted: Lifted, seeds: list[int], weights: Any, batches: Iterable[Any], tick: Callable[[], None]
+) -> Any:
+    born, state = lifted.birth(np.asarray(seeds, np.uint32))
+    params = weights if born is None else born
     for batch in batches:
         state = lifted.step(params, state, batch)
         # Wait, so that batches do not pile up in memory and progress is honest.

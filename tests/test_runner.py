@@ -85,7 +85,7 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
     assert found["result"] == {"share": 0.25, "seeds": [0, 1]}
     assert found["provenance"]["seeds"] == [1, 2]
     assert found["provenance"]["version"] == bornbiased_jax.__version__
-    assert found["provenance"]["wall_seconds"] >= 0 and found["provenance"]["peak_memory_bytes"] > 0
+    assert found["provenance"]["wall_time_s"] >= 0 and found["provenance"]["peak_memory_bytes"] > 0
     html = outcome.page.read_text()
     assert outcome.page == tmp_path / "index.html"
     for piece in ("A quarter.", "the share", "About one", "One bar.", "Shares", "laptop --data builtin:code"):

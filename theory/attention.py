@@ -1,11 +1,13 @@
 """Stacks with the simplified attention Attn₀ (Definition 3, the causal running mean): Propositions 4 and 5.
 
-Proposition 4 concerns two sequences (inter-sequence cosine at the last position), Proposition 5 the tokens of one (the mean
-over all T² ordered pairs, a token with itself included). For Proposition 5 the names say which statement is meant:
+Proposition 4 concerns two sequences (inter-sequence cosine at the last position), Proposition 5 the tokens of
+one (the mean over all T² ordered pairs, a token with itself included). For Proposition 5 the names say which
+statement is meant:
 
 - ``prop5_printed``: the formula of the proposition, with the paper's L;
 - ``prop5_printed_closed_form``: the closed form at the end of Appendix A.3, with the paper's L;
-- ``prop5_closed_form``: the same limit T → ∞ counted in averaging layers n = L − 1, derived with the right density;
+- ``prop5_closed_form``: the same limit T → ∞ counted in averaging layers n = L − 1, derived with the right
+  density;
 - ``prop5_exact``: any finite T and number n of averaging layers;
 - ``prop5_depth_asymptote``, ``prop5_finite_asymptote``: the two tails, 1/(8n) and 4^(−n)(T² − 1)/12.
 
@@ -41,10 +43,14 @@ def _depth(layers: int, least: int = 0) -> int:
 # Proposition 4.
 
 
-def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None) -> Array:
-    """Cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T). Elementwise.
+def averaged_cosine(
+    T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None
+) -> Array:
+    """Cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T).
+    Elementwise.
 
-    The law of large numbers on the within-sequence part: the mean keeps what all tokens share and divides the rest by T.
+    The law of large numbers on the within-sequence part: the mean keeps what all tokens share and divides the
+    rest by T.
 
     Args:
         T: sequence length.
@@ -71,7 +77,7 @@ def _lengths(T: npt.ArrayLike) -> Array:
 
 
 def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
-    """Inter-sequence cosine of Attn₀ ∘ MLP₀ at the last of T positions: Tρ_1/(Tρ_1 + 1 − ρ_1) = T/(T + π − 1).
+    """Tρ_1/(Tρ_1 + 1 − ρ_1) = T/(T + π − 1): inter-sequence cosine of Attn₀ ∘ MLP₀ at the last position.
 
     Args:
         T: sequence length; rho_1: cosine of any two tokens after the MLP₀ part, 1/π for one ReLU layer.
@@ -91,7 +97,9 @@ def prop4_gap(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
 
 
 def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
-    """Proposition 4 after any number of ReLU MLP₀ layers (ρ_1 replaced by Proposition 2's ρ_layers; 0 layers give 0)."""
+    """Proposition 4 after any number of ReLU MLP₀ layers (ρ_1 replaced by Proposition 2's ρ_layers; 0 layers
+    give 0).
+    """
     rho = mlp.prop2(_depth(layers))[-1] if layers else 0.0
     return prop4(T, rho)
 
@@ -100,9 +108,11 @@ def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
 
 
 def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
-    """1 − (1 − 1/T)/L², the formula of Proposition 5 with its own L (one more than the averaging layers). Elementwise.
+    """1 − (1 − 1/T)/L², the formula of Proposition 5 with its own L (one more than the averaging layers).
+    Elementwise.
 
-    Against ``prop5_exact`` it is right to 0.01 only where L = 4 … 6 and T is large; see ERRATA.md.
+    See ERRATA.md for where it holds: it counts the input as a layer, and its gap decays as 1/L², where the true
+    one goes as 1/(8L) and then as 4^(−L).
 
     Raises:
         ValueError: T < 1 or L < 1.
@@ -130,8 +140,9 @@ def prop5_printed_closed_form(L: int) -> float:
 def pair_correlation_limit(ratio: npt.ArrayLike, layers: int) -> Array:
     """Correlation of positions s ≤ t after n averaging layers as T → ∞ with ratio = s/t fixed. Elementwise.
 
-    n averages of white noise put the weight (ln(t/x))^(n−1)/(t (n−1)!) on the noise at x < t. With x = s e^(−v),
-    u = ln(t/s): ρ_n = e^(−u/2) ∫ e^(−v) (v(v+u))^(n−1) dv/(2n−2)! = √r Σ_k binom(n−1, k) (2n−2−k)!/(2n−2)! (ln 1/r)^k.
+    n averages of white noise put the weight (ln(t/x))^(n−1)/(t (n−1)!) on the noise at x < t. With x = s
+    e^(−v), u = ln(t/s): ρ_n = e^(−u/2) ∫ e^(−v) (v(v+u))^(n−1) dv/(2n−2)! = √r Σ_k binom(n−1, k)
+    (2n−2−k)!/(2n−2)! (ln 1/r)^k.
 
     Raises:
         ValueError: ratio outside (0, 1] or layers < 1.
@@ -178,7 +189,7 @@ def prop5_closed_form_gap(layers: int) -> float:
 
 
 def prop5_printed_density(layers: int) -> float:
-    """What the printed density f(r) = 2r would give for n averaging layers: 4/5 at n = 1, where 2/3 is right."""
+    """What the printed density f(r) = 2r would give for n averaging layers: 4/5, not 2/3, at n = 1."""
     n = _depth(layers, 1)
     k = np.arange(n)
     logs = _limit_log_coefficients(n) + special.gammaln(k + 1)
@@ -194,14 +205,15 @@ def averaging_matrix(T: int, layers: int = 1) -> Array:
 
 
 def prop5_correlations(T: int, layers: int) -> Array:
-    """Correlation matrix [T, T] of the positions after n averaging layers of i.i.d. inputs: that of Cⁿ(Cⁿ)ᵀ."""
+    """Correlation matrix [T, T] of positions after n averaging layers of i.i.d. inputs: that of Cⁿ(Cⁿ)ᵀ."""
     rows = averaging_matrix(T, layers)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return np.clip(rows @ rows.T, -1.0, 1.0)
 
 
 def prop5_exact(T: int, layers: int) -> Array:
-    """Mean intra-sequence cosine after 1 … layers averaging layers, any finite T, infinite width. Shape [layers].
+    """Mean intra-sequence cosine after 1 … layers averaging layers, any finite T, infinite width. Shape
+    [layers].
 
     The mean runs over all T² ordered pairs, as in the paper. Raises ValueError for T < 1 or layers < 0.
     """
@@ -209,12 +221,13 @@ def prop5_exact(T: int, layers: int) -> Array:
 
 
 def prop5_exact_gap(T: int, layers: int) -> Array:
-    """1 − prop5_exact to relative precision (about 1e-12), down to 1e-300. Shape [layers]; T = 4096, 96 layers: about a second.
+    """1 − prop5_exact to relative precision (about 1e-12), down to 1e-300. Shape [layers]; T = 4096, 96
+    layers: about a second.
 
-    The mean of cosines is the squared norm of the mean unit row of Cⁿ, so the gap is a variance, mean |â|² − |mean â|².
-    Split a row into its first entry a, which tends to 1, and the rest b = 2^(−n) b̃, which is iterated with the factor 2
-    per layer so that it neither underflows nor meets a subtraction: every step adds positive numbers. With N = √(a² + |b|²)
-    and ψ = |b̃|²/(N(N + a)), so that a/N = 1 − 4^(−n) ψ,
+    The mean of cosines is the squared norm of the mean unit row of Cⁿ, so the gap is a variance, mean |â|² −
+    |mean â|². Split a row into its first entry a, which tends to 1, and the rest b = 2^(−n) b̃, which is
+    iterated with the factor 2 per layer so that it neither underflows nor meets a subtraction: every step
+    adds positive numbers. With N = √(a² + |b|²) and ψ = |b̃|²/(N(N + a)), so that a/N = 1 − 4^(−n) ψ,
 
         gap = 4^(−n) [mean |b̃|²/N² − |mean b̃/N|² + 4^(−n) (mean ψ² − (mean ψ)²)],
 
@@ -232,7 +245,9 @@ def prop5_exact_gap(T: int, layers: int) -> Array:
 
 
 def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
-    """For n = 1 … layers: the first column of Cⁿ, and 4ⁿ times the squared norm of each row's other entries. [n, T]."""
+    """For n = 1 … layers: the first column of Cⁿ, and 4ⁿ times the squared norm of each row's other entries.
+    [n, T].
+    """
     first = np.empty((layers, T))
     column = np.zeros(T)
     column[0] = 1.0
@@ -250,15 +265,16 @@ def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
             np.cumsum(block, axis=1, out=block)
             block *= factor
             square[n, start:] += np.einsum("js,js->s", block, block)
-            # An entry's share of its row falls with n (the weight (ln 1/x)^(n−1) moves to small x, and a column further
-            # right has more of the factor x/(1 − x)), so what is negligible now stays so, here and further right.
+            # An entry's share of its row falls with n (the weight (ln 1/x)^(n−1) moves to small x, and a
+            # column further right has more of the factor x/(1 − x)), so what is negligible now stays so, here
+            # and further right.
             if n % 4 == 3 and np.all(block[0] ** 2 * T <= _NEGLIGIBLE * square[n, start:]):
                 break
     return first, square
 
 
 def _mean_vector_square(weights: Array) -> Array:
-    """|mean_s w_s b̃_s|² for each n, where b̃_s is row s of (2C)ⁿ without its first entry. weights: [n, T]."""
+    """|mean_s w_s b̃_s|² for each n, b̃_s being row s of (2C)ⁿ without its first entry; weights [n, T]."""
     layers, T = weights.shape
     vectors = weights / T
     positions = np.arange(1, T + 1)
@@ -271,7 +287,7 @@ def _mean_vector_square(weights: Array) -> Array:
 def prop5_depth_asymptote(layers: npt.ArrayLike) -> Array:
     """1 − 1/(8n): the closed form (T → ∞ first) for many averaging layers n. Elementwise.
 
-    Range: |8n(1 − ρ) − 1| ≤ 1.7/n for n ≥ 1 against ``prop5_closed_form``. At finite T only while n ≪ (ln T)/2.
+    Range: |8n(1 − ρ) − 1| ≤ 1.7/n for n ≥ 1 against ``prop5_closed_form``. At finite T while n ≪ (ln T)/2.
 
     Raises:
         ValueError: layers < 1.
@@ -285,8 +301,9 @@ def prop5_depth_asymptote(layers: npt.ArrayLike) -> Array:
 def prop5_finite_asymptote_gap(T: npt.ArrayLike, layers: npt.ArrayLike) -> Array:
     """4^(−n)(T² − 1)/12: 1 − ρ at fixed T for many averaging layers n. Elementwise.
 
-    C has eigenvalues 1, 1/2, …, 1/T. Those of 1/2 are (t − 1) on the right and (−1, 1, 0, …) on the left, so Cⁿ leaves the
-    angle 2^(−n)|t − s| between positions. The eigenvalue 1/3 corrects by −2T(2/3)ⁿ relatively: range |error| ≤ 2T(2/3)ⁿ,
+    C has eigenvalues 1, 1/2, …, 1/T. Those of 1/2 are (t − 1) on the right and (−1, 1, 0, …) on the left, so
+    Cⁿ leaves the angle 2^(−n)|t − s| between positions. The eigenvalue 1/3 corrects by −2T(2/3)ⁿ relatively:
+    range |error| ≤ 2T(2/3)ⁿ,
     for n with 2T(2/3)ⁿ ≤ 1, that is n ≥ ln(2T)/ln(3/2).
 
     Raises:

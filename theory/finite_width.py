@@ -94,21 +94,30 @@ def _series(coefficients_nk: Array, rho: Array) -> tuple[Array, Array, Array]:
     return value, slope, 2 * half
 
 
-def cosine_variance(rho: Array, overlap: Array) -> Array:
-    """Variance over pairs of tokens of their cosine, whose mean is ρ, from that of the centred overlap.
+class Overlap(NamedTuple):
+    """How cosines vary from pair to pair of tokens.
 
-    With x = m + g, m shared: cos − ρ = (1 − ρ) m·(g + g') + g·g' − ½ρ(‖g‖² + ‖g'‖² − …), in units of ‖x‖²; if all of
-    these have the participation of g·g', its variance times 1 + 2ρ − ρ².
+    With x = m + g, m the mean over inputs, and all in units of ‖x‖²: variance of g·g' (``overlap``) and of m·g'
+    (``lean``). The cosine of x and x' is, to first order, ρ + (1 − ρ) m·(g + g') + g·g' − ½ρ(‖g‖² + ‖g'‖² − 2(1 − ρ)).
     """
-    return overlap * np.maximum(1.0 + 2.0 * rho - rho**2, 0.0)
 
+    overlap: Array
+    lean: Array
 
-def cosine_bias(rho: Array, overlap: Array) -> Array:
-    """What dividing by the norms of single tokens adds to the mean cosine, to order 1/D.
+    def cosine_variance(self, rho: Array) -> Array:
+        """Over pairs of tokens, given the seed: 2(1 − ρ)² lean + (1 + ρ²) overlap."""
+        both = self.lean + self.lean.T if np.ndim(self.lean) == 2 else 2.0 * self.lean
+        return (1.0 - rho) ** 2 * both + (1.0 + rho**2) * self.overlap
 
-    The second-order terms of the expansion in :func:`cosine_variance`, given m: τ ρ(1 − ρ)(3ρ − 1)/2 with
-    τ = overlap/(1 − ρ)². (The spread of ‖m‖² over seeds adds −2τρ²(1 − ρ) for isotropic vectors, in all the
-    −τ ρ(1 − ρ²)/2 of a sample correlation; ``seeds`` has that part.)
-    """
-    rest = 1.0 - rho
-    return np.divide(overlap * rho * (3.0 * rho - 1.0), 2.0 * rest, out=np.zeros_like(rest), where=rest > 1e-9)
+    def one_sided_variance(self, rho: Array) -> Array:
+        """The part of it that one of the two tokens explains: (1 − ρ)² lean + ½ρ² overlap."""
+        return (1.0 - rho) ** 2 * self.lean + 0.5 * rho**2 * self.overlap
+
+    def cosine_bias(self, rho: Array) -> Array:
+        """What dividing by the norms of single tokens adds to the mean cosine: the second-order terms, given the seed.
+
+        −(2 − 3ρ) lean + (3/2)ρ overlap. For isotropic g that is ρ(1 − ρ)(3ρ − 1)/(2D); the spread of ‖m‖² over seeds
+        (``seeds``) adds −2ρ²(1 − ρ)/D, in all the −ρ(1 − ρ²)/(2D) of a sample correlation.
+        """
+        lean = 0.5 * (self.lean + self.lean.T) if np.ndim(self.lean) == 2 else self.lean
+        return -(2.0 - 3.0 * rho) * lean + 1.5 * rho * self.overlap

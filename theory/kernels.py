@@ -1,9 +1,10 @@
 """Dual activations: E[φ(u)φ(u')] for correlated centred Gaussians, in float64, elementwise over arrays.
 
-ReLU, exact GELU, erf and the identity have closed forms. tanh, SiLU and the tanh form of GELU do not: their kernels
-are Hermite series, summed to a tail energy below 2e-14 of the second moment, and re-expanded in Chebyshev polynomials
-of the angle arcsin ρ where the series is long. Sources: Cho and Saul (2009) for ReLU, Williams (1997) for erf, O'Donnell
-(2014, chapter 11) for Mehler's formula; the GELU form is derived in ``_gelu_dual``.
+ReLU, exact GELU, erf and the identity have closed forms. tanh, SiLU and the tanh form of GELU do not: their
+kernels are Hermite series, summed to a tail energy below 2e-14 of the second moment, and re-expanded in
+Chebyshev polynomials of the angle arcsin ρ where the series is long. Sources: Cho and Saul (2009) for ReLU,
+Williams (1997) for erf, O'Donnell (2014, chapter 11) for Mehler's formula; the GELU form is derived in
+``closed_forms``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import fft
 
-Array = npt.NDArray[np.float64]
-Function = Callable[[Array], Array]
+from theory.activations import ACTIVATIONS, DERIVATIVES, Array, Function
+from theory.closed_forms import CLOSED
 
 # Correlations computed from covariances overshoot 1 by rounding; anything within this is taken as ±1.
 RHO_SLACK = 1e-12
@@ -24,116 +25,7 @@ TAIL = 2e-14
 DEGREES = (16, 32, 64, 128, 256, 512)
 _LONGEST_HORNER = 96
 _CHUNK = 16_384
-_TANH_GELU = np.sqrt(2 / np.pi)
 _MOST_PAIRS = 16
-
-
-# The activations and their derivatives.
-
-
-def _gelu(u: Array) -> Array:
-    return u * special.ndtr(u)
-
-
-def _gelu_tanh(u: Array) -> Array:
-    return 0.5 * u * (1 + np.tanh(_TANH_GELU * (u + 0.044715 * u**3)))
-
-
-def _gelu_tanh_slope(u: Array) -> Array:
-    t = np.tanh(_TANH_GELU * (u + 0.044715 * u**3))
-    return 0.5 * (1 + t) + 0.5 * u * (1 - t * t) * _TANH_GELU * (1 + 3 * 0.044715 * u**2)
-
-
-def _silu(u: Array) -> Array:
-    return u * special.expit(u)
-
-
-def _silu_slope(u: Array) -> Array:
-    s = special.expit(u)
-    return s * (1 + u * (1 - s))
-
-
-ACTIVATIONS: dict[str, Function] = {
-    "relu": lambda u: np.maximum(u, 0.0),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "erf": lambda u: np.asarray(special.erf(u)),
-    "tanh": np.tanh,
-    "silu": _silu,
-    "identity": lambda u: np.asarray(u, dtype=np.float64),
-}
-DERIVATIVES: dict[str, Function] = {
-    "relu": lambda u: np.heaviside(u, 0.5),
-    "gelu": lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / np.sqrt(2 * np.pi),
-    "gelu_tanh": _gelu_tanh_slope,
-    "erf": lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u),
-    "tanh": lambda u: 1 - np.tanh(u) ** 2,
-    "silu": _silu_slope,
-    "identity": lambda u: np.ones_like(u),
-}
-
-
-# Closed forms, as functions of the covariance c and the variances q, r (ReLU: of ρ and the stds).
-
-
-def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
-    """Arc-cosine kernel of degree 1 (Cho and Saul 2009)."""
-    return s * t / (2 * np.pi) * (np.sqrt((1 - rho) * (1 + rho)) + (np.pi - np.arccos(rho)) * rho)
-
-
-def _relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
-    """Arc-cosine kernel of degree 0: P(u > 0, u' > 0)."""
-    return np.broadcast_to((np.pi - np.arccos(rho)) / (2 * np.pi), np.broadcast(rho, s, t).shape)
-
-
-def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:
-    c, q, r = rho * s * t, s * s, t * t
-    # det(I + Σ), written so that nothing cancels at |ρ| = 1.
-    det = 1 + q + r + q * r * (1 - rho) * (1 + rho)
-    density = 1 / (2 * np.pi * np.sqrt(det))  # E[φ_N(u) φ_N(u')], φ_N the normal density
-    orthant = 0.25 + np.arctan2(c, np.sqrt(det)) / (2 * np.pi)  # E[Φ(u) Φ(u')], Sheppard's formula
-    return c, q, r, density, orthant
-
-
-def _gelu_dual(rho: Array, s: Array, t: Array) -> Array:
-    """E[uΦ(u) u'Φ(u')].
-
-    Stein's lemma in u, then in u', leaves c E[ΦΦ'] + P (q r + c² (1 − q r)/((1 + q)(1 + r))), where P is the mean
-    product of the two normal densities: 1/(2π √det(I + Σ)).
-    """
-    c, q, r, density, orthant = _gelu_parts(rho, s, t)
-    return c * orthant + density * (q * r + c * c * (1 - q * r) / ((1 + q) * (1 + r)))
-
-
-def _gelu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
-    c, q, r, density, orthant = _gelu_parts(rho, s, t)
-    det = 1 + q + r + q * r * (1 - rho) * (1 + rho)
-    return orthant + density * c * (1 / (1 + q) + 1 / (1 + r) + 1 / det)
-
-
-def _erf_det(rho: Array, s: Array, t: Array) -> Array:
-    q, r = s * s, t * t
-    return 1 + 2 * q + 2 * r + 4 * q * r * (1 - rho) * (1 + rho)
-
-
-def _erf_dual(rho: Array, s: Array, t: Array) -> Array:
-    """(2/π) arcsin(2c/√((1+2q)(1+2r))) (Williams 1997), as an arctangent: accurate at |ρ| = 1 and any std."""
-    return 2 / np.pi * np.arctan2(2 * rho * s * t, np.sqrt(_erf_det(rho, s, t)))
-
-
-def _erf_slope_dual(rho: Array, s: Array, t: Array) -> Array:
-    return 4 / np.pi / np.sqrt(_erf_det(rho, s, t))
-
-
-_CLOSED: dict[str, tuple[Callable[[Array, Array, Array], Array], Callable[[Array, Array, Array], Array]]] = {
-    "relu": (_relu_dual, _relu_slope_dual),
-    "gelu": (_gelu_dual, _gelu_slope_dual),
-    "erf": (_erf_dual, _erf_slope_dual),
-    "identity": (
-        lambda rho, s, t: rho * s * t,
-        lambda rho, s, t: np.ones(np.broadcast(rho, s, t).shape),
-    ),
-}
 
 
 # One-dimensional expectations and Hermite coefficients.
@@ -143,8 +35,8 @@ _CLOSED: dict[str, tuple[Callable[[Array, Array, Array], Array], Callable[[Array
 def _gaussian_grid() -> tuple[Array, Array]:
     """Nodes and weights of E[f(z)], z ~ N(0, 1): Gauss-Legendre panels that shrink towards 0.
 
-    Exact to rounding for any f that is analytic on either side of 0 with features no finer than 1e-3, and still when f
-    is a Hermite polynomial of degree 512 times such a function.
+    Exact to rounding for any f that is analytic on either side of 0 with features no finer than 1e-3, and
+    still when f is a Hermite polynomial of degree 512 times such a function.
     """
     fine = 0.001 * 2.0 ** np.arange(9)
     edges = np.concatenate([[0.0], fine, np.arange(fine[-1], 14.0, 0.25)[1:]])
@@ -204,7 +96,8 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
     """Coefficients a_n = E[φ(std·z) he_n(z)], z ~ N(0, 1), he_n orthonormal (he_1 = z, he_2 = (z² − 1)/√2).
 
     Args:
-        phi: name of an activation, or a vectorised function, analytic on either side of 0 (a kink at 0 is allowed).
+        phi: name of an activation, or a vectorised function, analytic on either side of 0 (a kink at 0 is
+            allowed).
         std: standard deviations, any shape S.
         degree: highest n.
 
@@ -235,10 +128,10 @@ def hermite_dual(
     degree: int = 64,
     std2: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """Truncated Mehler series Σ_{n ≤ degree} a_n(std) a_n(std2) ρ^n for any φ, and a bound on what it leaves out.
+    """Mehler series Σ_{n ≤ degree} a_n(std) a_n(std2) ρ^n for any φ, and a bound on what it leaves out.
 
-    By Cauchy-Schwarz the remainder is at most |ρ|^(degree+1) √(tail(std) tail(std2)), with the tail energies of
-    :func:`hermite_tail`; the bound holds up to rounding (about 1e-15 of the second moment).
+    By Cauchy-Schwarz the remainder is at most |ρ|^(degree+1) √(tail(std) tail(std2)), with the tail energies
+    of :func:`hermite_tail`; the bound holds up to rounding (about 1e-15 of the second moment).
 
     Returns:
         (values, bounds), both of the broadcast shape.
@@ -266,7 +159,7 @@ def _horner(rho: Array, a: Array, b: Array) -> Array:
 
 
 def _converged(phi: Function, stds: Array) -> Array | None:
-    """Coefficients of the shortest series whose tail is negligible at every std, or None if 512 is too short."""
+    """Coefficients of the shortest series with a negligible tail at every std; None if 512 is too short."""
     for degree in DEGREES:
         a = hermite_coefficients(phi, stds, degree)
         energy = np.maximum(_expect(phi, stds, 2), np.finfo(float).tiny)
@@ -276,10 +169,10 @@ def _converged(phi: Function, stds: Array) -> Array | None:
 
 
 def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function | None = None) -> Array:
-    """E[φ(s z) ψ(t (z cos θ + w sin θ))], z, w ~ N(0, 1), by the trapezoidal rule on a square lattice; ψ is φ if None.
+    """E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
-    For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): a step h then leaves a relative error
-    of e^(−π²/(h max(s, t))), and h is chosen to make that e^(−38). Shape of theta (one axis).
+    For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): a step h then leaves a
+    relative error of e^(−π²/(h max(s, t))), and h is chosen to make that e^(−38). Shape of theta (one axis).
     """
     psi = psi or phi
     h = min(0.25, np.pi**2 / (38.0 * max(s, t)))
@@ -291,7 +184,7 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
 
 @functools.lru_cache(maxsize=512)
 def _series(name: str, slope: bool, s: float, t: float) -> tuple[str, Array]:
-    """How to evaluate a kernel: ("power", coefficients in ρ) or ("angle", Chebyshev coefficients in (2/π) arcsin ρ)."""
+    """A kernel as ("power", coefficients in ρ) or ("angle", Chebyshev coefficients in (2/π) arcsin ρ)."""
     phi = (DERIVATIVES if slope else ACTIVATIONS)[name]
     a = _converged(phi, np.array([s, t]))
     if a is not None and a.shape[-1] <= _LONGEST_HORNER:
@@ -302,24 +195,32 @@ def _series(name: str, slope: bool, s: float, t: float) -> tuple[str, Array]:
     else:
         kind, c = "angle", _chebyshev(lambda theta: lattice_dual(phi, theta, s, t))
     if name == "tanh":
-        # An odd φ has an odd kernel and φ' an even one: drop the rounding noise, so that ρ = 0 stays exactly 0.
+        # An odd φ has an odd kernel and φ' an even one: without the rounding noise, 0 stays exactly 0.
         c[int(slope) :: 2] = 0.0
     return kind, c
 
 
 def _chebyshev(kernel: Callable[[Array], Array]) -> Array:
-    """Chebyshev coefficients in (2/π) arcsin ρ, the degree doubled until the last ones are rounding noise.
+    """Chebyshev coefficients in x = (2/π) arcsin ρ of a kernel given as a function of θ = arccos ρ.
 
-    In the angle rather than ρ: a kernel is then smooth at both ends (a ReLU's has a (1 − ρ)^(3/2) branch point in ρ).
+    Interpolation at cos(πj/n), n doubled (old values kept) until the last coefficients are rounding noise. In the
+    angle a kernel is smooth at both ends; in ρ, a wide tanh's has nearly a branch point there.
     """
-    fit = np.zeros(1)
-    for degree in (32, 64, 128, 256, 512):
-        x = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
-        fit = np.polynomial.chebyshev.chebfit(x, kernel((1 - x) * np.pi / 2), degree)
-        if np.max(np.abs(fit[-4:])) <= 1e-14 * np.max(np.abs(fit)):
+    n = 32
+    values = kernel((1 - np.cos(np.pi * np.arange(n + 1) / n)) * np.pi / 2)
+    while True:
+        fit = fft.dct(values, type=1) / n
+        fit[[0, -1]] /= 2
+        size = np.max(np.abs(fit))
+        if n == 512 or np.max(np.abs(fit[-4:])) <= 1e-14 * size:
             break
-    keep = np.flatnonzero(np.abs(fit) > 1e-16 * np.max(np.abs(fit), initial=0.0))
-    return fit[: keep[-1] + 1] if keep.size else fit[:1]
+        n *= 2
+        finer = np.empty(n + 1)
+        finer[::2] = values
+        finer[1::2] = kernel((1 - np.cos(np.pi * np.arange(1, n, 2) / n)) * np.pi / 2)
+        values = finer
+    keep = np.flatnonzero(np.abs(fit) > 1e-16 * size)
+    return np.asarray(fit[: keep[-1] + 1] if keep.size else fit[:1], dtype=np.float64)
 
 
 def _evaluate(rho: Array, kind: str, coefficients: Array) -> Array:
@@ -362,22 +263,25 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
     return out
 
 
-def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, std2: npt.ArrayLike | None) -> Array:
+def _dispatch(
+    name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, std2: npt.ArrayLike | None
+) -> Array:
     _function(name)
     r, s = _rho(rho), _std(std, "std")
     t = s if std2 is None else _std(std2, "std2")
-    if name in _CLOSED:
-        return np.asarray(_CLOSED[name][slope](r, s, t))
+    if name in CLOSED:
+        return np.asarray(CLOSED[name][slope](r, s, t))
     return _series_dual(name, slope, r, s, t)
 
 
 def dual(
     name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None
 ) -> Array:
-    """E[φ(u)φ(u')], (u, u') centred Gaussian with standard deviations std and std2 (default: std), correlation rho.
+    """E[φ(u)φ(u')], (u, u') centred Gaussian with stds std and std2 (default: std), correlation rho.
 
-    Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The activations
-    without a closed form are fastest with one std for the whole array; their cost grows as std² beyond std 3.
+    Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The
+    activations without a closed form are fastest with one std for the whole array; their cost grows as std²
+    beyond std 3.
 
     Args:
         name: relu, gelu (u Φ(u)), gelu_tanh, erf, tanh, silu (u/(1 + e^(−u))) or identity.
@@ -392,7 +296,7 @@ def dual(
 def dual_derivative(
     name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None
 ) -> Array:
-    """E[φ'(u)φ'(u')], the derivative of :func:`dual` with respect to the covariance std·std2·ρ (Price's theorem)."""
+    """E[φ'(u)φ'(u')], the derivative of :func:`dual` in the covariance std·std2·ρ (Price's theorem)."""
     return _dispatch(name, True, rho, std, std2)
 
 
@@ -411,7 +315,7 @@ def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
 def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
     """E[φ(u)²], u ~ N(0, std²). Elementwise; raises ValueError for a negative std or an unknown name."""
     phi, s = _function(name), _std(std, "std")
-    return dual(name, 1.0, s) if name in _CLOSED else _expect(phi, s, 2)
+    return dual(name, 1.0, s) if name in CLOSED else _expect(phi, s, 2)
 
 
 def gated_dual(
@@ -424,11 +328,11 @@ def gated_dual(
     std2: npt.ArrayLike | None = None,
     std_up2: npt.ArrayLike | None = None,
 ) -> Array:
-    """E[φ(g)u φ(g')u'] of a gated MLP, gate g and up-projection u independent (exact as the width tends to infinity).
+    """E[φ(g)u φ(g')u'] of a gated MLP, gate g and up-projection u independent (exact at infinite width).
 
-    The product of the gate's kernel and the linear kernel std_up·std_up2·rho_up; the second standard deviations default
-    to the first ones, and the up-projection's values to the gate's. Odd in ρ_up: at ρ = 0 nothing contracts (F6 in
-    ERRATA.md).
+    The product of the gate's kernel and the linear kernel std_up·std_up2·rho_up; the second standard
+    deviations default to the first ones, and the up-projection's values to the gate's. Odd in ρ_up: at ρ = 0
+    nothing contracts (F6 in ERRATA.md).
 
     Raises:
         ValueError: |rho| > 1, a negative std, an unknown name.

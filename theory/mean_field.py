@@ -18,7 +18,7 @@ from theory import positions, sublayers
 from theory.kernels import Array
 from theory.positions import Grid
 from theory.stack import Stack
-from theory.sublayers import Fields, Sublayer
+from theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
 
 __all__ = ["Fields", "Profile", "Stack", "profile"]
 
@@ -59,8 +59,9 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     repeats = 0.0 if stack.vocabulary is None else 1.0 / stack.vocabulary
     n = grid.nodes.size
     alike = np.full((n, n), token * repeats)
-    spread = np.zeros((3, n, n))
-    spread[0] = token**2 * (1.0 / stack.width + repeats)
+    spread = np.zeros((len(PARTS), n, n))
+    spread[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
+    spread[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
     return Fields(np.full(n, token + place), alike, alike, np.full(n, place), spread)
 
 

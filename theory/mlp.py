@@ -1,7 +1,9 @@
-"""Stacks of MLP₀ blocks (Definition 1: φ(X W_up) W_down, no norm, no residual): Proposition 2 and what surrounds it.
+"""Stacks of MLP₀ blocks (Definition 1: φ(X W_up) W_down, no norm, no residual): Proposition 2 and what
+surrounds it.
 
-Infinite width first: the recurrence, its map g, its limit and its rate; any activation at any scale of the weights.
-Then finite width: the first-order mean and standard deviation of the cosine at width d and hidden width F.
+Infinite width first: the recurrence, its map g, its limit and its rate; any activation at any scale of the
+weights. Then finite width: the first-order mean and standard deviation of the cosine at width d and hidden
+width F.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def _at_least_one(value: int, label: str) -> int:
 
 
 def relu_map(rho: npt.ArrayLike) -> Array:
-    """g(ρ) = (√(1 − ρ²) + (π − arccos ρ) ρ)/π, equation (3): one wide ReLU layer's action on a cosine. Elementwise.
+    """g(ρ) = (√(1 − ρ²) + (π − arccos ρ) ρ)/π, equation (3): one wide ReLU layer's action on a cosine.
+    Elementwise.
 
     Raises:
         ValueError: |rho| > 1.
@@ -44,8 +47,8 @@ def relu_map(rho: npt.ArrayLike) -> Array:
 def relu_map_gap(gap: npt.ArrayLike) -> Array:
     """1 − g(1 − ε) as a function of ε = 1 − ρ, to relative precision however small ε is. Elementwise.
 
-    With cos θ = 1 − ε it is ε − (sin θ − θ cos θ)/π: the second term is O(ε^(3/2)), so nothing cancels, and for small θ
-    it is summed as a series.
+    With cos θ = 1 − ε it is ε − (sin θ − θ cos θ)/π: the second term is O(ε^(3/2)), so nothing cancels, and
+    for small θ it is summed as a series.
 
     Raises:
         ValueError: gap outside [0, 2].
@@ -84,9 +87,11 @@ def prop2_gap(layers: int, rho0: float = 0.0) -> Array:
 
 
 def prop2_rate(layers: npt.ArrayLike) -> Array:
-    """Leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000 (it ignores a logarithm).
+    """Leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000 (it ignores
+    a logarithm).
 
-    From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)². Raises ValueError for l < 1.
+    From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)². Raises ValueError
+    for l < 1.
     """
     depth = _depths(layers)
     return 4 / (RATE_CONSTANT * depth) ** 2
@@ -95,7 +100,8 @@ def prop2_rate(layers: npt.ArrayLike) -> Array:
 def prop2_rate_refined(layers: npt.ArrayLike) -> Array:
     """1 − ρ_l ≈ (A l/2 + (3A/4) ln l + C)^(−2) from ρ_0 = 0: within 5% for l ≥ 20, 0.3% for l ≥ 100.
 
-    The logarithm is the next term of y' = y + A/2 + 3A²/(8y) + …, y = ε^(−1/2); C is the limit of what then remains.
+    The logarithm is the next term of y' = y + A/2 + 3A²/(8y) + …, y = ε^(−1/2); C is the limit of what then
+    remains.
     """
     depth = _depths(layers)
     return (RATE_CONSTANT * depth / 2 + 0.75 * RATE_CONSTANT * np.log(depth) + _rate_offset()) ** -2.0
@@ -121,7 +127,8 @@ def _rate_offset() -> float:
 
 
 def activation_map(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0) -> Array:
-    """The map ρ ↦ E[φ(u)φ(u')]/E[φ(u)²] of one wide layer with any activation, pre-activation std given. Elementwise.
+    """The map ρ ↦ E[φ(u)φ(u')]/E[φ(u)²] of one wide layer with any activation, pre-activation std given.
+    Elementwise.
 
     Odd activations (tanh, erf, identity) keep ρ = 0 exactly: the tanh half of Proposition 2.
 
@@ -186,7 +193,8 @@ def _positive(**values: float) -> None:
 
 
 def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
-    """E[cosine] of two vectors of ``width`` i.i.d. centred Gaussian coordinate pairs with correlation rho. Exact.
+    """E[cosine] of two vectors of ``width`` i.i.d. centred Gaussian coordinate pairs with correlation rho.
+    Exact.
 
     ρ (2/d) (Γ((d+1)/2)/Γ(d/2))² ₂F₁(½, ½; d/2 + 1; ρ²) (Hotelling 1953), = ρ − ρ(1 − ρ²)/(2d) + O(d^(−2)).
 
@@ -217,12 +225,13 @@ def mlp0_finite_width(
 ) -> tuple[Array, Array]:
     """Mean and standard deviation, over weights and inputs, of the cosine after 1 … layers MLP₀ blocks.
 
-    First order in 1/width and 1/hidden. The state is the kernel (|x|²/d, |x'|²/d, x·x'/d). Given it, the F hidden units
-    are i.i.d., so the hidden kernel is a mean of F terms; given that, the d outputs are i.i.d. Gaussian, so the output
-    kernel is a Wishart mean of d terms. Both means are unbiased, so only curvature shifts the average: the shift and
-    the 3×3 covariance of the state are carried through the layers by the Jacobian and Hessian of the kernel map, and
-    turned into a cosine at the end. What is left out is of order 1/width², and grows with depth: expect 10% of the
-    correction at layers = width/20.
+    First order in 1/width and 1/hidden. The state is the kernel (|x|²/d, |x'|²/d, x·x'/d). Given it, the F
+    hidden units are i.i.d., so the hidden kernel is a mean of F terms; given that, the d outputs are i.i.d.
+    Gaussian, so the output kernel is a Wishart mean of d terms. Both means are unbiased, so only curvature
+    shifts the average: the shift and the 3×3 covariance of the state are carried through the layers by the
+        Jacobian and Hessian of the kernel map, and
+    turned into a cosine at the end. What is left out is of order 1/width², and grows with depth: expect 10%
+    of the correction at layers = width/20.
 
     Args:
         width, hidden: d and F, coordinates of a representation and hidden units.
@@ -258,8 +267,8 @@ def _wishart(k: Array) -> Array:
     """Covariance of (z², z'², z z') for (z, z') Gaussian with second moments k (Isserlis)."""
     a, b, c = k
     return np.array(
-        [[2 * a * a, 2 * c * c, 2 * a * c], [2 * c * c, 2 * b * b, 2 * b * c], [2 * a * c, 2 * b * c, a * b + c * c]]
-    )
+        [[2 * a * a, 2 * c * c, 2 * a * c], [2 * c * c, 2 * b * b, 2 * b * c], [2 * a * c, 2 * b * c, a * b +
+        c * c]] )
 
 
 def _kernel_map(name: str, k: Array) -> Array:
@@ -272,7 +281,8 @@ def _kernel_map(name: str, k: Array) -> Array:
 def _kernel_jet(name: str, k: Array) -> tuple[Array, Array, Array]:
     """Value [3], Jacobian [3, 3] and Hessian [3, 3, 3] of the kernel map, by central differences.
 
-    The step stays inside |ρ| < 1; its errors (h² and rounding/h²) are far below the O(1/d²) that is neglected.
+    The step stays inside |ρ| < 1; its errors (h² and rounding/h²) are far below the O(1/d²) that is
+    neglected.
     """
     rho = k[2] / np.sqrt(k[0] * k[1])
     step = min(1e-3, (1 - abs(rho)) / 8) * np.sqrt(k[0] * k[1])
@@ -303,21 +313,26 @@ def _hidden_covariance(name: str, k: Array) -> Array:
     s, t = float(np.sqrt(k[0])), float(np.sqrt(k[1]))
     theta = float(np.arccos(np.clip(k[2] / (s * t), -1, 1)))
     moment = {(a, b): _moment(name, a, b, theta, s, t) for a, b in ((4, 0), (0, 4), (2, 2), (3, 1), (1, 3))}
-    second = np.array([[moment[4, 0], moment[2, 2], moment[3, 1]], [0, moment[0, 4], moment[1, 3]], [0, 0, 0]])
-    second[2, 2] = moment[2, 2]
-    second = second + np.triu(second, 1).T
+    second = np.array(
+        [
+            [moment[4, 0], moment[2, 2], moment[3, 1]],
+            [moment[2, 2], moment[0, 4], moment[1, 3]],
+            [moment[3, 1], moment[1, 3], moment[2, 2]],
+        ]
+    )
     first = _kernel_map(name, k)
     return second - np.outer(first, first)
 
 
 def _moment(name: str, a: int, b: int, theta: float, s: float, t: float) -> float:
-    """E[φ(u)^a φ(u')^b], a + b = 4. For ReLU in polar coordinates, where the radius factors out (E r⁴ = 8)."""
+    """E[φ(u)^a φ(u')^b], a + b = 4. ReLU: in polar coordinates, where the radius factors out (E r⁴ = 8)."""
     if name == "relu":
         low, high = (theta - np.pi / 2, np.pi / 2) if a and b else (-np.pi / 2, np.pi / 2)
         x, w = np.polynomial.legendre.leggauss(40)
         alpha = (low + high) / 2 + (high - low) / 2 * x
         other = np.cos(alpha - theta) if b and a else np.cos(alpha)
-        return float(8 * s**a * t**b * (high - low) / 2 * np.sum(w * np.cos(alpha) ** a * other**b) / (2 * np.pi))
+        angular = (high - low) / 2 * np.sum(w * np.cos(alpha) ** a * other**b) / (2 * np.pi)
+        return float(8 * s**a * t**b * angular)
     phi = kernels._function(name)
     value = kernels.lattice_dual(lambda u: phi(u) ** a, np.array([theta]), s, t, lambda u: phi(u) ** b)
     return float(value[0])

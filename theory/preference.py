@@ -1,19 +1,22 @@
-"""From contraction to token preference: the law, over seeds, of the favourite token's share and of its p-value.
+"""From contraction to token preference: the law over seeds of the favourite's share and p-value.
 
 Model. With h = √ρ û + √(1 − ρ) ĝ and i.i.d. Gaussian unembedding rows, the logit of token v is, up to scale,
-√ρ a_v + √(1 − ρ) b_v: a_v is drawn once per seed, b_v once per input. Given the a's, token v is predicted with
-probability p_v = ∫ φ_v(x) Π_{u≠v} Φ_u(x) dx, φ_v and Φ_u the laws of the logits. The favourite's share is max_v p_v, its count in N
-inputs the largest entry of a multinomial. Nothing here is sampled.
+√ρ a_v + √(1 − ρ) b_v: a_v is drawn once per seed, b_v once per input. Given the a's, token v is predicted
+with probability p_v = ∫ φ_v(x) Π_{u≠v} Φ_u(x) dx, φ_v and Φ_u the laws of the
+logits. The favourite's share is max_v p_v, its count in N inputs the largest entry of a multinomial. Nothing
+here is sampled.
 
-Method. Condition on m, the largest of the a's (law Φ^V). The other a's are then independent and below m, so every moment
-of the p's over them is a power V − 1 of a one-dimensional integral: the mean and variance of the leader's p, the mean of
-the p of a token at any a < m, and their covariance. The leader's p is given a Beta law with the exact mean and variance;
-a rival's p follows it by the exact regression; counts are binomial and, given m and the leader's p, independent. Those
-last three steps are the only approximations; simulation of the model (test_preference_theory.py) agrees to its own error.
+Method. Condition on m, the largest of the a's (law Φ^V). The other a's are then independent and below m, so
+every moment of the p's over them is a power V − 1 of a one-dimensional integral: the mean and variance of the
+leader's p, and both its mean and the rival's given that a rival sits at some a < m. Three steps are
+approximate: the leader's p gets a Beta law with its exact mean and variance; a rival keeps its mean ratio to
+the leader and is likelier where the leader is low, by linear regression; counts are binomial, and independent
+given m and the leader's p. Simulation of the model agrees with the result to its own error
+(test_preference_theory.py).
 
-Finite width d: the part of a row at right angles to û has squared length χ²/(d − 1) around 1, which gives b_v a
-token-dependent scale. Near the maximum, at 4 standard deviations, a scale that is 2% larger is worth as much as a
-sizeable part of a_v.
+Finite width d: the part of a row at right angles to û has squared length χ²/(d − 1) around 1, which gives b_v
+a token-dependent scale. Near the maximum, at 4 standard deviations, a scale that is 2% larger is worth as
+much as a sizeable part of a_v.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from theory.kernels import Array
@@ -49,14 +51,16 @@ def _count(value: int, label: str, least: int = 1) -> int:
 def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
     """log10 of min(1, V·P(Binomial(N, 1/V) ≥ k)) for k = 0 … N (Appendix B.2). Shape [N + 1].
 
-    Summed in log space from the far end, so it neither underflows nor cancels: each tail is a sum of positive terms.
+    Summed in log space from the far end, so it neither underflows nor cancels: each tail is a sum of positive
+    terms.
 
     Raises:
         ValueError: num_inputs or vocab_size below 1.
     """
     n, v = _count(num_inputs, "num_inputs"), _count(vocab_size, "vocab_size")
     k = np.arange(n + 1)
-    # The leading product is summed exactly in logs; differences of log-gammas of N would cost digits for large N.
+    # The leading product is summed exactly in logs; differences of log-gammas of N would cost digits for
+    # large N.
     steps = np.concatenate([[0.0], np.log((n - k[:-1]) / (k[:-1] + 1.0))])
     log_term = np.cumsum(steps) - k * np.log(v)
     log_term = log_term + (n - k) * (np.log1p(-1 / v) if v > 1 else np.where(k < n, -np.inf, 0.0))
@@ -66,7 +70,7 @@ def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
 
 
 def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
-    """log10 p of a top-1 count: one entry of :func:`log10_p_values`. Raises ValueError for a count outside 0..N."""
+    """One entry of :func:`log10_p_values`: log10 p of a top-1 count. ValueError for a count outside 0..N."""
     if not 0 <= count <= num_inputs:
         raise ValueError(f"count: {count} lies outside 0..{num_inputs}")
     return float(log10_p_values(num_inputs, vocab_size)[count])
@@ -75,7 +79,8 @@ def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
 def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> float:
     """P(largest count ≥ ``count``) when every token is equally likely, to a relative error below 1/V.
 
-    Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too large.
+    Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too
+    large.
 
     Raises:
         ValueError: as :func:`log10_p_value`.
@@ -92,9 +97,11 @@ def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> floa
 
 
 def expected_share(rho: float, vocab_size: int) -> float:
-    """E over seeds of max_v p_v, for infinitely many inputs and infinite width. Exact (two nested quadratures).
+    """E over seeds of max_v p_v, for infinitely many inputs and infinite width. Exact (two nested
+    quadratures).
 
-    Equals P(argmax a = argmax(√ρ a + √(1 − ρ) b)) = V ∫∫ φ₂(a, x) Φ₂(a, x)^(V−1), a bivariate normal of correlation √ρ.
+    Equals P(argmax a = argmax(√ρ a + √(1 − ρ) b)) = V ∫∫ φ₂(a, x) Φ₂(a, x)^(V−1), a bivariate normal of
+    correlation √ρ.
 
     Raises:
         ValueError: rho outside [0, 1], vocab_size < 1.
@@ -110,8 +117,9 @@ def expected_share(rho: float, vocab_size: int) -> float:
 class Share(NamedTuple):
     """The favourite's count over seeds: its distribution function on ``counts``, and summaries.
 
-    counts [k]: increasing; cdf [k]: P(count ≤ counts). share_*: count/N. overlap: Finding 2.2. log10_p_*: the p-value
-    of Appendix B.2 at the mean over seeds and at its deciles (p10 is the weaker end); None for infinitely many inputs.
+    counts [k]: increasing; cdf [k]: P(count ≤ counts). share_*: count/N. overlap: Finding 2.2. log10_p_*: the
+    p-value of Appendix B.2 at the mean over seeds and at its deciles (p10 is the weaker end); None for
+    infinitely many inputs.
     """
 
     counts: Array
@@ -137,7 +145,8 @@ def share_distribution(
     rho_std: float = 0.0,
     last_token_share: float = 0.0,
 ) -> Share:
-    """Distribution over seeds of the share of the most predicted token, of its p-value, and the expected overlap.
+    """Distribution over seeds of the share of the most predicted token, of its p-value, and the expected
+    overlap.
 
     Args:
         rho: expected inter-sequence cosine of the final normalised representations.
@@ -145,8 +154,8 @@ def share_distribution(
         num_inputs: N; None for infinitely many (the share is then max_v p_v itself).
         width: d; None for infinite (rows of exactly equal length).
         rho_std: seed-to-seed standard deviation of rho (mixed over with five nodes).
-        last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`): random tokens
-            that are lost to the favourite.
+        last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`):
+            random tokens that are lost to the favourite.
 
     Raises:
         ValueError: an argument out of range.
@@ -167,11 +176,16 @@ def share_distribution(
         w = w / w.sum()
         cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
         overlap = float(np.sum(w * np.array([law[1] for law in laws])))
+    if num_inputs is None and width is None:
+        overlap = 1.0  # p_v grows with a_v; the table of counts would resolve this to 1% only.
     return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
 
 
-def expected_overlap(rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None) -> float:
-    """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted one).
+def expected_overlap(
+    rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None
+) -> float:
+    """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted
+    one).
 
     Arguments as :func:`share_distribution`. 1 for infinitely many inputs and infinite width.
     """
@@ -181,12 +195,14 @@ def expected_overlap(rho: float, vocab_size: int, num_inputs: int | None = None,
 def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: float) -> float:
     """Share of inputs whose predicted token is their own last token, when the embedding is also the head.
 
-    The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final representation and that
-    embedding, its logit is c√d above the others, which reach a maximum of law Φ^V (rho only correlates them between
-    inputs and drops out of the mean). So the share is ∫ φ((x − c√d)/√(1 − c²)) Φ(x)^(V−1) dx/√(1 − c²).
+    The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final
+    representation and that embedding, its logit is c√d above the others, which reach a maximum of law Φ^V
+    (rho only correlates them between inputs and drops out of the mean). So the share is ∫ φ((x − c√d)/√(1 −
+    c²)) Φ(x)^(V−1) dx/√(1 − c²).
 
     Args:
-        alignment: for a pre-norm stack, the square root of the embedding's share of the final stream's variance.
+        alignment: for a pre-norm stack, the square root of the embedding's share of the final stream's
+            variance.
 
     Raises:
         ValueError: an argument out of range.
@@ -203,17 +219,19 @@ def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: fl
 
 
 def _leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
-    """Nodes and weights of the law Φ(m)^V of the largest of V normals: the trapezoidal rule in its normal score."""
+    """Nodes and weights of the law Φ(m)^V of the largest of V normals, trapezoidal in its normal score."""
     t = np.linspace(-reach, reach, nodes)
     weights = np.exp(-t * t / 2)
     return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
 
 
 class _Given(NamedTuple):
-    """Given the leader's a = m: its p, and that of one rival at each node. Axes: leader's scale R, rival's type J.
+    """Given the leader's a = m: its p, and that of one rival at each node. Axes: leader's scale R, rival's
+    type J.
 
-    mean, variance [R]: of the leader's p over the rivals. with_rival [R, J]: its mean if one rival is of type j.
-    ratio [R, J]: mean p of that rival over with_rival. rival_weight [J]: probability of type j, summing to 1.
+    mean, variance [R]: of the leader's p over the rivals. with_rival [R, J]: its mean if one rival is of type
+    j. ratio [R, J]: mean p of that rival over with_rival. rival_weight [J]: probability of type j, summing to
+    1.
     """
 
     mean: Array
@@ -321,14 +339,16 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
 
 
 def _rival_rates(g: _Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
-    """Law of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape [p, rates].
+    """Law of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape
+    [p, rates].
 
-    A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is 1). A
-    low leader makes a close rival more likely: the law of the rival's type is tilted by the linear regression of its
-    presence on the leader's p.
+    A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is
+    1). A low leader makes a close rival more likely: the law of the rival's type is tilted by the linear
+    regression of its presence on the leader's p.
     """
     mean, variance = g.mean[scale], g.variance[scale]
-    lean = (g.with_rival[scale] - mean) / variance if variance > 1e-12 * mean**2 else np.zeros(g.rival_weight.size)
+    spread = variance > 1e-12 * mean**2
+    lean = (g.with_rival[scale] - mean) / variance if spread else np.zeros(g.rival_weight.size)
     with np.errstate(divide="ignore"):
         log_p = np.log(g.ratio[scale]) + np.log(max(n, 1e-300))
     result = np.empty((p.size, log_rate.size))

@@ -12,6 +12,10 @@ from theory.positions import Grid
 from theory.stack import Stack
 
 
+MEAN, OWN, SHARED = range(3)
+PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED))
+
+
 class Fields(NamedTuple):
     """Second moments at the grid's nodes, per dimension of the residual stream."""
 
@@ -24,27 +28,28 @@ class Fields(NamedTuple):
     cross_n: Array
     """(1/D) E[x_t·x'_t]: differs from the diagonal of ``cross_nn`` when position vectors are learned."""
     pair_cnn: Array
-    """Variance, from pair to pair of sequences, of (1/D) x̃_t·x̃'_s, x̃ = x less its mean over inputs: order 1/D.
+    """How much cosines vary from pair to pair of sequences: variances of (1/D) a_t·b'_s, order 1/D, one for each of PARTS.
 
-    In three parts, since averaging over positions keeps what a sequence's tokens share and thins what is their own:
-    own·own', own·shared' and shared·shared'.
+    A token's x is the mean m over inputs, plus a part of its own, plus a part that the sequence's tokens share:
+    averaging over positions keeps the shared part and thins the own.
     """
 
     @property
-    def own_n(self) -> Array:
-        """The part of (1/D) E‖x̃_t‖² that no other token of the sequence shares."""
-        return np.maximum(self.variance_n - np.diag(self.within_nn), 0.0)
-
-    @property
-    def shared_n(self) -> Array:
-        """The part that the sequence's tokens share, and other sequences do not."""
-        return np.maximum(np.diag(self.within_nn) - np.diag(self.cross_nn), 0.0)
+    def kinds_n(self) -> tuple[Array, Array, Array]:
+        """(1/D) E‖·‖² of the mean, own and shared parts at each node."""
+        within, cross = np.diag(self.within_nn), np.diag(self.cross_nn)
+        return self.cross_n, np.maximum(self.variance_n - within, 0.0), np.maximum(within - cross, 0.0)
 
     @property
     def overlap_nn(self) -> Array:
-        """``pair_cnn`` summed over its parts, relative to the variances: the variance of the centred cosine."""
-        own, mixed, shared = self.pair_cnn
+        """Variance of x̃_t·x̃'_s/D relative to the variances, x̃ = x − m: how few dimensions the inputs span."""
+        _, _, own, mixed, shared = self.pair_cnn
         return over(own + mixed + mixed.T + shared, np.outer(self.variance_n, self.variance_n))
+
+    @property
+    def lean_nn(self) -> Array:
+        """Variance of m_t·x̃'_s/D relative to the variances."""
+        return over(self.pair_cnn[0] + self.pair_cnn[1], np.outer(self.variance_n, self.variance_n))
 
     def scaled(self, scale_n: Array) -> Fields:
         """The fields of scale_t·x_t."""
@@ -70,7 +75,7 @@ class Sublayer(NamedTuple):
     update: Fields
     """Its output, before a post-norm."""
     aligned_cnn: Array
-    """Covariance from pair to pair of the source's x̃·x̃' and the update's, before a post-norm; parts as in Fields."""
+    """Covariances from pair to pair of the source's products and the update's, before a post-norm; parts as in Fields."""
     fan_in: int
     """Inner width whose finite sum fluctuates: F, or G·K."""
     gain_nn: Array
@@ -121,20 +126,20 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     out = stack.mlp_width * stack.output_std**2
     kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n)
     cosine = correlation(n.cross_nn, n)
-    overlap = n.overlap_nn
+    spread = finite_width.Overlap(n.overlap_nn, n.lean_nn)
 
-    def mapped(covariance: Array, spread: Array) -> tuple[Array, Array, Array]:
+    def mapped(covariance: Array, spread: finite_width.Overlap) -> tuple[Array, Array, Array]:
         rho = correlation(covariance, n)
         value, slope, curvature = kernel.expand(rho)
         if finite:
-            bias = finite_width.cosine_bias(rho, spread) if stack.norm != "none" else 0.0
-            value = value + slope * bias + 0.5 * curvature * finite_width.cosine_variance(rho, spread)
+            bias = spread.cosine_bias(rho) if stack.norm != "none" else 0.0
+            value = value + slope * bias + 0.5 * curvature * spread.cosine_variance(rho)
         return out * value, out * slope, out * curvature
 
-    closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine)
-    within, _, _ = mapped(n.within_nn, overlap * closer**2)
-    cross, gain, bend = mapped(n.cross_nn, overlap)
-    own, _, _ = mapped(n.cross_n, np.diag(overlap))
+    closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine) ** 2
+    within, _, _ = mapped(n.within_nn, finite_width.Overlap(n.overlap_nn * closer, n.lean_nn * closer))
+    cross, gain, bend = mapped(n.cross_nn, spread)
+    own, _, _ = mapped(n.cross_n, finite_width.Overlap(np.diag(n.overlap_nn), np.diag(n.lean_nn)))
     size = np.outer(source.variance_n, source.variance_n)
     update = Fields(out * kernel.variance(), within, cross, own, over(gain**2 * source.pair_cnn, size))
     aligned = over(gain * source.pair_cnn, np.sqrt(size))
@@ -169,50 +174,57 @@ def attend(
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
         halved = 0.5
     factor = np.sqrt(value_variance * stack.query_width) * stack.output_std * after
-    nothing = np.zeros((3, *within.shape))
+    nothing = np.zeros((len(PARTS), *within.shape))
     raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing).scaled(factor)
 
-    # x̃_t·x̃'_s of one pair of sequences has, over positions, covariance τ R[t, t'] R[s, s'], R the centred covariance
-    # of one sequence, own and shared parts apart: so averages follow from R alone.
+    # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance within a
+    # sequence, for each kind of part: so those of averages follow from R alone.
     weight = weights.mean_n * factor * halved
-    centred = n.within_nn - n.cross_nn
-    averaged = (
-        weight**2 * np.diag(own) * weights.boost_n,
-        weight**2 * np.einsum("ti,ij,tj->t", grid.seen_nn, centred, grid.seen_nn, optimize=True),
+    seen_by_own = np.diag(own) * weights.boost_n
+    shared_nn = n.within_nn - n.cross_nn
+    seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
+    update = raw._replace(
+        pair_cnn=_averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared))
     )
-    alignment = weight * n.own_n / scale, weight * np.einsum("ti,it->t", grid.seen_nn, centred) / scale
-    update = raw._replace(pair_cnn=_all_shared(n, averaged))
-    aligned, fan = _all_shared(n, alignment), stack.value_width
+    to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
+    to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
+    kept = weight / scale
+    aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared))
     aggregated = value_variance * variance * after**2
     return Sublayer(
-        "attention", layer, source, stream, update, aligned, fan, nothing[0], nothing[0], aggregated, weight
+        "attention", layer, source, stream, update, aligned, stack.value_width, nothing[0], nothing[0], aggregated, weight
     )
 
 
-def _all_shared(n: Fields, amounts: tuple[Array, Array]) -> Array:
-    """Pair variance of a sum of own and shared parts in these amounts, filed under what tokens share."""
-    own, mixed, shared = n.pair_cnn
-    (e, s), (own_n, shared_n) = amounts, (n.own_n, n.shared_n)
-    total = over(own, np.outer(own_n, own_n)) * np.outer(e, e) + over(shared, np.outer(shared_n, shared_n)) * np.outer(s, s)
-    half = over(mixed, np.outer(own_n, shared_n)) * np.outer(e, s)
-    return np.stack([np.zeros_like(total), np.zeros_like(total), total + half + half.T])
+def _averaged(n: Fields, amounts: tuple[Array, Array, Array]) -> Array:
+    """Pair variances of an average that holds these amounts of each kind; what was own is shared now."""
+    kinds = n.kinds_n
+    to = dict(zip(PARTS, n.pair_cnn, strict=True))
+
+    def carried(left: int, right: int) -> Array:
+        return over(to[left, right], np.outer(kinds[left], kinds[right])) * np.outer(amounts[left], amounts[right])
+
+    mixed = carried(OWN, SHARED)
+    result = np.zeros_like(n.pair_cnn)
+    result[PARTS.index((MEAN, SHARED))] = carried(MEAN, OWN) + carried(MEAN, SHARED)
+    result[PARTS.index((SHARED, SHARED))] = carried(OWN, OWN) + mixed + mixed.T + carried(SHARED, SHARED)
+    return result
 
 
 def add(stack: Stack, sublayer: Sublayer) -> Fields:
     """The stream after a sublayer: its update, added to the stream where there is a residual.
 
-    Fresh weights add pair-to-pair variance: (1/D + 1/fan-in) of the product of the update's centred variances, and
-    (1/D) of its products with the stream's.
+    Fresh weights add variance from pair to pair: (1/D + 1/fan-in) of the product of the update's second moments, and
+    1/D of their products with the stream's.
     """
     post = output_scale(stack, sublayer.update)
     update = sublayer.update.scaled(post)
     old = sublayer.stream if stack.residual else update.scaled(np.zeros_like(post))
     fan = 1 / stack.width + 1 / sublayer.fan_in
-    parts = ((old.own_n, update.own_n), (old.shared_n, update.shared_n))
-    pairs = ((parts[0], parts[0]), (parts[0], parts[1]), (parts[1], parts[1]))
+    was, new = old.kinds_n, update.kinds_n
     fresh = [
-        fan * np.outer(new, new_) + (np.outer(new, old_) + np.outer(was, new_)) / stack.width
-        for (was, new), (old_, new_) in pairs
+        fan * np.outer(new[a], new[b]) + (np.outer(new[a], was[b]) + np.outer(was[a], new[b])) / stack.width
+        for a, b in PARTS
     ]
     pair = update.pair_cnn + np.stack(fresh)
     if not stack.residual:

@@ -1,8 +1,10 @@
-"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each cure makes of it.
+"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each cure
+makes of it.
 
-At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on the position
-alone. Options carry the names and meanings of ``ModelConfig``, and are applied in the same order: weights (window, kernel,
-extra logit), then √i or √(i/max_seq_len), then head-wise RMSNorm, then the sigmoid output gate. Positions count from 1.
+At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
+the position alone. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
+order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then head-wise RMSNorm, then the
+sigmoid output gate. Positions count from 1.
 """
 
 from __future__ import annotations
@@ -41,9 +43,11 @@ def born_weights(
     sink_logit: str = "none",
     max_seq_len: int | None = None,
 ) -> tuple[Array, Array]:
-    """How many positions each query sees, min(i, window), and the one weight it gives to each of them. Two arrays [T].
+    """How many positions each query sees, min(i, window), and the one weight it gives to each of them. Two
+    arrays [T].
 
-    softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights sum to
+    softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights sum
+        to
     i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
 
     Raises:
@@ -78,7 +82,8 @@ def born_matrix(T: int, **options: object) -> Array:
 def output_variance_uniform(
     position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0
 ) -> Array:
-    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c = 0.
+    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c =
+    0.
 
     Elementwise. With c > 0 the decay stops at cσ², at about position (1 − c)/c.
 
@@ -115,8 +120,8 @@ def output_covariance(
         values: covariance [T, T] between positions of one coordinate of the value vectors.
         window … output_gate: the cures, as in ``ModelConfig``.
         max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
-        gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate logits of
-            two positions are taken as independent.
+        gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate
+            logits of two positions are taken as independent.
         norm_eps: epsilon of the head-wise RMSNorm, whose head is taken as wide.
 
     Raises:
@@ -178,9 +183,9 @@ def output_variance(
         correlation: one correlation for all pairs of positions, or a matrix [T, T].
         options: the cures, as in :func:`output_covariance`.
 
-    Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with head-wise RMSNorm: 1; with a gate: σ²/(4i); with
-    an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid kernel: σ² i/(n + 1)², which
-    grows; window w: σ²/min(i, w).
+    Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with head-wise RMSNorm: 1; with a gate:
+    σ²/(4i); with an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid
+    kernel: σ² i/(n + 1)², which grows; window w: σ²/min(i, w).
 
     Raises:
         ValueError: as :func:`output_covariance`; negative variance.
@@ -203,7 +208,9 @@ def value_covariance(T: int, variance: float = 1.0, correlation: float | Array =
 
 
 class StackVariance(NamedTuple):
-    """Variances by layer and position: ``stream`` [layers + 1, T] between the layers, ``output`` [layers, T] before W_O."""
+    """Variances by layer and position: ``stream`` [layers + 1, T] between the layers, ``output`` [layers, T]
+    before W_O.
+    """
 
     stream: Array
     output: Array
@@ -230,9 +237,9 @@ def stack_variance(
         norm: divide each position by its standard deviation before the values (LayerNorm or RMSNorm, wide).
         options: the cures, as in :func:`output_covariance`.
 
-    Without residual and norm the stream's variance is the squared row norm of Cⁿ: position 1 keeps its variance, position
-    t first falls to binom(2n−2, n−1)/t (:func:`stack_decay_limit`) and then, for n beyond (ln t)/2, climbs back to 1, for
-    everything becomes a copy of position 1.
+    Without residual and norm the stream's variance is the squared row norm of Cⁿ: position 1 keeps its
+    variance, position t first falls to binom(2n−2, n−1)/t (:func:`stack_decay_limit`) and then, for n beyond
+    (ln t)/2, climbs back to 1, for everything becomes a copy of position 1.
 
     Raises:
         ValueError: negative layers, gains not positive, and as :func:`output_covariance`.
@@ -260,10 +267,11 @@ def stack_variance(
 
 
 def stack_decay_limit(position: npt.ArrayLike, layers: int) -> Array:
-    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise, i → ∞ at fixed n.
+    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise, i → ∞ at
+    fixed n.
 
-    The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of order (ln i)^(2n−2)/i: exact
-    at n = 1, and useful for n well below (ln i)/2 only.
+    The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of order (ln
+    i)^(2n−2)/i: exact at n = 1, and useful for n well below (ln i)/2 only.
 
     Raises:
         ValueError: position < 1 or layers < 1.

@@ -112,9 +112,12 @@ def start(
     from bornbiased_jax import parallel, progress
 
     progress.set_quiet(quiet)
-    if any(option is not None for option in (coordinator, num_processes, process_id)):
-        parallel.initialise_distributed(coordinator, num_processes, process_id)
-    return parallel.parse_mesh(mesh) if mesh else None
+    several = (coordinator, num_processes, process_id)
+    if any(option is not None for option in several):
+        if any(option is None for option in several):
+            raise InputError("--coordinator, --num-processes and --process-id go together: give all three")
+        parallel.initialise_distributed(*several)
+    return parallel.build_mesh(parallel.parse_mesh(mesh)) if mesh else None
 
 
 def prepare_json(json_file: str | None) -> None:

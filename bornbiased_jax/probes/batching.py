@@ -69,7 +69,7 @@ def batch_size_for(cfg: ModelConfig, length: int, requested: int | None) -> int:
             raise InputError(f"batch size {requested} is not at least 1")
         return requested
     widest = max(cfg.num_heads * length, 3 * cfg.d_ff, cfg.num_layers * cfg.d_model)
-    return max(1, min(16, LAYER_BYTES // (4 * length * widest)))
+    return max(1, min(64, LAYER_BYTES // (4 * length * widest)))
 
 
 def batches(x: np.ndarray, size: int) -> Iterator[np.ndarray]:

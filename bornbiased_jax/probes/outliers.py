@@ -254,7 +254,7 @@ def _batch_outliers(
 
 @functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
 def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any) -> tuple[jax.Array, ...]:
-    """Sums over the batch [L, F]: activation and |activation| at the first position, |activation| elsewhere."""
+    """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
 
     def reduce(found: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
         a_BTF = found["mlp_hidden"].astype(jnp.float32)

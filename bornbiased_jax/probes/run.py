@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,11 @@ EMBEDDING_SEED = 0
 
 
 class Subject(NamedTuple):
-    """What is probed: a configuration, how a seed becomes its weights, and the statistics of its embedding."""
+    """What is probed: newborn models of a configuration, or one model with its weights."""
 
     cfg: ModelConfig
-    birth: Callable[[jax.Array], Params]
+    fixed_embedding_seed: int | None
+    weights: Params | None
     embedding_mean: float
     embedding_std: float
     description: dict[str, Any]
@@ -38,20 +40,57 @@ class Subject(NamedTuple):
 
 def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
     """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2)."""
-
-    def birth(seed: jax.Array) -> Params:
-        fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
-        return models.init(cfg, key=keys.init_key(seed), fixed_key=fixed)
-
     about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
-    return Subject(cfg, birth, 0.0, cfg.embedding_std, about)
+    return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
 
 
 def given(cfg: ModelConfig, params: Params, digest: str) -> Subject:
     """One model with its weights; the seed is ignored."""
     table = np.asarray(params["embed"]["embedding"], np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
-    return Subject(cfg, lambda seed: params, float(table.mean()), float(table.std()), about)
+    return Subject(cfg, None, params, float(table.mean()), float(table.std()), about)
+
+
+@functools.lru_cache(maxsize=16)
+def _work(
+    cfg: ModelConfig,
+    born: bool,
+    fixed_embedding_seed: int | None,
+    scale: tuple[float, float] | None,
+    intra: bool,
+    second_moment: bool,
+    dtype: Any,
+) -> Work:
+    """The sweep's functions for these settings: one object each, so that equal calls compile once."""
+
+    def birth(seed: jax.Array) -> Params:
+        fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
+        return models.init(cfg, key=keys.init_key(seed), fixed_key=fixed)
+
+    def zero() -> Any:
+        sums = contraction.zero(cfg, second_moment=second_moment)
+        return {"preference": preference.zero(cfg), "contraction": sums}
+
+    def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
+        x = batch["x"]
+        if scale is not None:
+            mean, std = scale
+            x = x * jnp.float32(std) + jnp.float32(mean)
+        seen = observe(cfg, params, x, intra=intra, dtype=dtype)
+        return {
+            "preference": preference.update(state["preference"], seen, batch["weight"]),
+            "contraction": contraction.update(state["contraction"], seen, batch["weight"], batch["last"]),
+        }
+
+    def finish(params: Params, state: Any) -> dict[str, Any]:
+        along_D = contraction.direction(state["contraction"])
+        return {
+            "preference": state["preference"]._asdict(),
+            "contraction": contraction.reduce(state["contraction"])._asdict(),
+            "direction_token": jnp.argmax(models.logits_of(cfg, params, along_D)),
+        }
+
+    return Work(birth if born else None, zero, step, finish)
 
 
 class Batches(NamedTuple):
@@ -129,33 +168,9 @@ def probe(
     cfg = subject.cfg
     inputs.check_fits(cfg)
     batches = order_inputs(inputs, batch_size_for(cfg, inputs, batch_size))
-    scale = inputs.kind == "gaussian"
-
-    def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
-        x = batch["x"]
-        if scale:
-            x = x * jnp.float32(subject.embedding_std) + jnp.float32(subject.embedding_mean)
-        seen = observe(cfg, params, x, intra=intra, dtype=dtype)
-        return {
-            "preference": preference.update(state["preference"], seen, batch["weight"]),
-            "contraction": contraction.update(state["contraction"], seen, batch["weight"], batch["last"]),
-        }
-
-    def zero() -> Any:
-        return {
-            "preference": preference.zero(cfg),
-            "contraction": contraction.zero(cfg, second_moment=second_moment),
-        }
-
-    def finish(params: Params, state: Any) -> dict[str, Any]:
-        along_D = contraction.direction(state["contraction"])
-        favourite = jnp.argmax(models.logits_of(cfg, params, along_D))
-        return {
-            "preference": state["preference"]._asdict(),
-            "contraction": contraction.reduce(state["contraction"])._asdict(),
-            "direction_token": favourite,
-        }
-
+    scale = (subject.embedding_mean, subject.embedding_std) if inputs.kind == "gaussian" else None
+    born = subject.weights is None
+    work = _work(cfg, born, subject.fixed_embedding_seed, scale, intra, second_moment, dtype)
     identity = {
         "subject": subject.description,
         "inputs": inputs.digest,
@@ -165,12 +180,13 @@ def probe(
     }
     seen_sequences = _Ticker(advance, batches)
     results = sweep(
-        Work(subject.birth, zero, step, finish),
+        work,
         seeds,
         lambda: stream(inputs, batches),
         mode=mode,
         chunk=chunk,
         mesh=mesh,
+        weights=subject.weights,
         advance=seen_sequences,
         resume=resume,
         identity=hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest(),

@@ -211,8 +211,8 @@ def _variance(
             name: {
                 "pooled": one.pooled_LT.tolist(),
                 "across": one.across_LT.tolist(),
-                "discrepancy": discrepancy(one.pooled_LT).tolist(),
-                "discrepancy_across": discrepancy(one.across_LT).tolist(),
+                "discrepancy": _numbers(discrepancy(one.pooled_LT)),
+                "discrepancy_across": _numbers(discrepancy(one.across_LT)),
             }
             for name, one in moments.items()
         },
@@ -232,9 +232,9 @@ def _outliers(
             "position": int(found.largest_at_L3[layer, 1]) + 1,
             "channel": int(found.largest_at_L3[layer, 2]),
             "share_of_sequences_massive": float(found.massive_L[layer]),
-            "dom_ratio_first": float(found.dom_ratio_LT[layer, 0]),
-            "dom_ratio_rest": float(rest_L[layer]),
-            "effective_rank": float(found.effective_rank_L[layer]),
+            "dom_ratio_first": _numbers(found.dom_ratio_LT[:, 0])[layer],
+            "dom_ratio_rest": _numbers(rest_L)[layer],
+            "effective_rank": _numbers(found.effective_rank_L)[layer],
             "top_channels": [
                 {
                     "channel": int(channel),
@@ -248,3 +248,8 @@ def _outliers(
     ]
     N, T = x_NT.shape
     return {"length": T, "num_sequences": N, "effective_rank_states": found.rank_rows, "layers": layers}
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    """None where a ratio is undefined (a stream of zeros): JSON has no NaN."""
+    return [float(value) if np.isfinite(value) else None for value in values]

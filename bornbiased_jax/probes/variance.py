@@ -96,10 +96,14 @@ def position_moments(
 
 
 def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
-    """Variance at the first position over the median of the others, per layer [L]; at least two positions."""
+    """Variance at the first position over the median of the others, per layer [L]; at least two positions.
+
+    Infinite where the others have none, NaN where no position has.
+    """
     if variance_LT.shape[-1] < 2:
         raise InputError("a single position has no discrepancy: ask for a length of at least 2")
-    return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "quantities", "edit", "dtype"))

@@ -104,6 +104,13 @@ def label(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 @style()
+def legend(ax: Axes, columns: int = 1) -> None:
+    """A legend where it hides least, of everything that was given a name; none if nothing was."""
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(ncols=columns)
+
+
+@style()
 def line(
     ax: Axes,
     x: ArrayLike,
@@ -165,7 +172,7 @@ def ranked_bars(
             ax.tick_params(axis="x", labelsize=7.5, labelrotation=90, length=2)
     if baseline is not None:
         reference(ax, baseline, baseline_name)
-        ax.legend()
+        legend(ax)
 
 
 @style()
@@ -191,7 +198,7 @@ def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, A
         )
     ax.set(xlim=ends, ylim=ends, aspect="equal")
     label(ax, "predicted", "measured")
-    ax.legend()
+    legend(ax)
 
 
 @style()
@@ -295,7 +302,9 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     width, height = figure.get_size_inches()
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
-        f'aria-label="{html.escape(alt)}" viewBox="0 0 {72 * width:g} {72 * height:g}">'
+        f'aria-label="{html.escape(alt)}" viewBox="0 0 {72 * width:g} {72 * height:g}" '
+        # Letters have one size in all figures, as far as the column is wide enough.
+        f'style="max-width: {6.6 * width:g}rem">'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
 

@@ -136,8 +136,8 @@ def _facts(record: Mapping[str, Any]) -> list[str]:
         facts.append(found["git"]["revision"][:10] + (" with changes" if found["git"]["dirty"] else ""))
     elif "version" in found:
         facts.append(f"version {found['version']}")
-    if "wall_seconds" in found:
-        facts.append(duration(found["wall_seconds"]))
+    if "wall_time_s" in found:
+        facts.append(duration(found["wall_time_s"]))
     if "peak_memory_bytes" in found:
         facts.append(f"{found['peak_memory_bytes'] / 1e9:.2f} GB at most")
     if "timestamp" in found:

@@ -29,7 +29,7 @@ LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
 PairTest = Callable[[np.ndarray, np.ndarray, int], Verdict]
 
-# Permutations a pair: enough that p < 0.01 has probability 0.0095 or more, little enough for thousands of pairs.
+# Permutations a pair: p < 0.01 has probability 0.0095 then, and thousands of pairs take minutes.
 _PERMUTATIONS = 1999
 _QQ_POINTS = 200
 
@@ -242,7 +242,7 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
 
 
 def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:
-    """Confidence of each of ``num_checks`` intervals that makes all of them hold with 1 − ``family_error``."""
+    """Confidence of each of ``num_checks`` intervals for all to hold with 1 − ``family_error``."""
     return 1.0 - family_error / max(1, num_checks)
 
 

@@ -39,9 +39,9 @@ Rule = Callable[[np.ndarray], np.ndarray]
 MIN_INPUTS = 3
 COVERED = (
     "p holds at every number of inputs, width and training if one of the two models was initialised and "
-    "trained without regard to the numbering of its coordinates, independently of the other; it is approximate "
-    "after quantisation in contiguous blocks, blocked or 8-bit optimisers, sinusoidal positions added to the "
-    "stream, or identity-like initialisation."
+    "trained without regard to the numbering of its coordinates, independently of the other; "
+    "it is approximate after quantisation in contiguous blocks, blocked or 8-bit optimisers, "
+    "sinusoidal positions added to the stream, or identity-like initialisation."
 )
 MOMENTS = (
     "z and log10 p come from the mean and variance over all relabellings and are approximate, "

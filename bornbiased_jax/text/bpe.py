@@ -219,10 +219,16 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     end = {END_OF_TEXT: vocab[END_OF_TEXT]} if END_OF_TEXT in vocab else {}
     pieces = {piece: token for piece, token in vocab.items() if piece not in end}
     made = {left + right for left, right in merges}
-    unmade = [p for p in pieces if len(p) > 1 and p not in made and not (p[0] == "<" and p[-1] == ">")]
+    unmade = [piece for piece in pieces if len(piece) > 1 and piece not in made and not _looks_special(piece)]
     if unmade:
-        raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch both again")
+        raise InputError(
+            f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again"
+        )
     return from_byte_level(pieces, merges, name, special=end, eos_token=next(iter(end), None))
+
+
+def _looks_special(piece: str) -> bool:
+    return piece.startswith("<") and piece.endswith(">")
 
 
 def is_vocabulary(value: Any) -> bool:

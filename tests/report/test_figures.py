@@ -49,6 +49,16 @@ def test_no_text_keeps_the_default_black(name):
     assert styles and all("currentColor" in style for style in styles)
 
 
+def test_a_legend_names_what_has_a_name_and_is_absent_otherwise():
+    figure, ax = figures.new()
+    figures.line(ax, X, X)
+    figures.legend(ax)
+    assert ax.get_legend() is None
+    figures.points(ax, X, X, name="paper")
+    figures.legend(ax)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["paper"]
+
+
 def test_svg_is_repeatable():
     assert figures.svg(drawn("line"), "f", "alt") == figures.svg(drawn("line"), "f", "alt")
 

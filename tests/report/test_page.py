@@ -64,7 +64,7 @@ RECORD = {
         "versions": {"jax": "0.10.2"},
         "device": {"kind": "cpu", "count": 1},
         "precision": "float32 highest",
-        "wall_seconds": 75.0,
+        "wall_time_s": 75.0,
         "peak_memory_bytes": 2_500_000_000,
         "timestamp": "2026-01-02T03:04:05+00:00",
     },

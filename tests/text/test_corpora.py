@@ -90,10 +90,10 @@ def test_sentences_are_prose(block):
     [
         "too short to be a paragraph.",
         "no capital at the beginning of a sentence that is otherwise long enough to be taken for prose.",
-        "Parameters ---------- x : array_like, y : array_like, z : array_like, w : (M, N) array_like, k : int.",
+        "Parameters ---------- x : array_like, y : array_like, z : array_like, w : (M, N) array_like, k.",
         ">>> print(np.sum([1, 2, 3]))  # A doctest is no prose, however long it becomes in the end of all.",
         "A sentence that has no end and goes on until the line is over without anything to stop it, see",
-        "The values 1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 9.0 10.0 11.0 12.0 13.0 14.0 15.0 16.0 17.0 18.0 19.0.",
+        "The values 1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 9.0 10.0 11.0 12.0 13.0 14.0 15.0 16.0 17.0 18.0.",
         "Naïve words outside of ASCII keep a paragraph out, which costs little and keeps the text plain.",
     ],
 )

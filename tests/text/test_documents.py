@@ -62,11 +62,10 @@ def test_bad_json_lines_are_named(tmp_path, content, message):
 
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", exc_type=ImportError)
-    import pyarrow.parquet
-
+    parquet = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
     path = tmp_path / "a.parquet"
     texts = [f"document {i}" for i in range(3000)]
-    pyarrow.parquet.write_table(pyarrow.table({"text": [*texts, None, ""], "n": range(3002)}), path)
+    parquet.write_table(pyarrow.table({"text": [*texts, None, ""], "n": range(3002)}), path)
     assert list(read_documents(path)) == texts
     with pytest.raises(InputError, match="no column 'body', only 'text', 'n'"):
         list(read_documents(path, field="body"))

@@ -1,0 +1,133 @@
+"""Commands on one checkpoint: generate, parity, evaluate, sinks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+
+@click.command("generate")
+@click.argument("checkpoint", metavar="C")
+@click.option("--prompt", metavar="TEXT", help="Text to continue.")
+@click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
+@click.option("--max-new-tokens", type=int, default=32, show_default=True)
+@options.json_option
+def generate(
+    checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
+) -> None:
+    """Continue a prompt greedily, to hear whether a loaded model speaks.
+
+    \b
+    Example:
+      bornbiased generate stories260K.bin --prompt "Once upon a time" --max-new-tokens 60
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.generate import generate as continue_ids
+    from bornbiased_jax.generate import generate_text
+
+    options.prepare_json(json_file)
+    if (prompt is None) == (prompt_ids is None):
+        raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
+    opened = open_checkpoint(checkpoint)
+    if prompt is not None:
+        ids, text = generate_text(opened, prompt, max_new_tokens)
+    else:
+        try:
+            given = [int(part) for part in str(prompt_ids).split(",")]
+        except ValueError as error:
+            raise InputError(f"--prompt-ids {prompt_ids!r} is not a list of integers such as 5,17,3") from error
+        ids = continue_ids(opened, given, max_new_tokens)
+        tokenizer = opened.tokenizer
+        text = tokenizer.decode(ids) if tokenizer is not None else ""
+    options.write_result(json_file, {"ids": [int(token) for token in ids], "text": text})
+    if json_file != "-":
+        click.echo(text or " ".join(map(str, ids)))
+
+
+@click.command("parity")
+@click.argument("directory", metavar="DIR")
+@click.option("--num-sequences", type=int, default=4, show_default=True)
+@click.option("--seq-len", type=int, default=64, show_default=True)
+@options.json_option
+def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
+    """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
+
+    \b
+    Example:
+      bornbiased parity path/to/model --json -
+    """
+    from bornbiased_jax.checkpoints import parity as compare
+
+    options.prepare_json(json_file)
+    found = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
+    options.write_result(json_file, dict(found))
+    if json_file != "-":
+        options.print_table("Parity with transformers", ["quantity", "value"], [list(item) for item in found.items()])
+
+
+@click.command("evaluate")
+@click.argument("checkpoint", metavar="C")
+@click.option("--text", metavar="FILE", help="A text file.")
+@click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
+@click.option("--num-sequences", type=int, help="At most so many (Table 7: 256); all there are unless given.")
+@click.option("--context", type=int, default=2048, show_default=True, help="Tokens a sequence (Table 7: 2,048).")
+@click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
+@click.option("--batch-size", type=int, help="Sequences in a batch.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def evaluate(checkpoint: str, text: str | None, data: str | None, json_file: str | None, **arguments: Any) -> None:
+    """Perplexity per token and bits per byte of a text at a fixed context.
+
+    \b
+    Example:
+      bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.pretrain.evaluate import evaluate as measure
+
+    options.prepare_json(json_file)
+    options.start(quiet=arguments.pop("quiet"))
+    if (text is None) == (data is None):
+        raise InputError("give either --text FILE or --data …")
+    found = measure(open_checkpoint(checkpoint), text or data, **arguments)
+    options.write_result(json_file, found)
+    if json_file != "-":
+        options.print_table("Evaluation", ["quantity", "value"], [list(item) for item in found.items()])
+
+
+@click.command("sinks")
+@click.argument("checkpoint", metavar="C")
+@click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
+@click.option("--epsilon", type=float, default=0.25, show_default=True, help="A head above this is a sink.")
+@click.option("--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…")
+@click.option("--num-sequences", type=int, default=100, show_default=True)
+@click.option("--position", type=int, default=1, show_default=True, help="The position looked at, from 1.")
+@click.option(
+    "--convention", type=click.Choice(["all_rows", "rows_from_k"]), default="all_rows", show_default=True
+)
+@click.option("--figures", metavar="DIR", help="Draw the sink map, variance by position and top channels here.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def sinks(checkpoint: str, text: str, lengths: str, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+    """Which heads are attention sinks on real text, and what the first position looks like inside.
+
+    \b
+    Example:
+      bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.probes.sinks import sinks_report
+
+    options.prepare_json(json_file)
+    options.start(quiet=quiet)
+    found = sinks_report(
+        open_checkpoint(checkpoint), text, lengths=options.parse_integers(lengths, "--lengths"), **arguments
+    )
+    options.write_result(json_file, found)
+    if json_file != "-":
+        rows = [[length, rate] for length, rate in found["sink_rate"].items()]
+        options.print_table(f"Sink rate at epsilon = {arguments['epsilon']}", ["length", "sink rate"], rows)

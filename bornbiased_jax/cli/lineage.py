@@ -1,0 +1,186 @@
+"""``bornbiased fingerprint`` and ``bornbiased seedprint``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _input_options(function: F) -> F:
+    for option in (
+        click.option("--batch-size", type=int, help="Sequences in a batch; chosen by size unless given."),
+        click.option("--input-seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
+        click.option("--vocab-size", type=int, help="Draw token ids below this; the model's own unless given."),
+        click.option("--seq-len", type=int, default=64, show_default=True, metavar="T"),
+        click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N"),
+        click.option("--inputs", type=click.Choice(["tokens", "gaussian"]), default="tokens", show_default=True),
+        click.option("--quiet", is_flag=True, help="No progress display."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("fingerprint")
+@click.argument("checkpoint", metavar="C")
+@click.option("--out", required=True, metavar="FILE", help="Where to store it.")
+@click.option("--layer", type=int, help="Read after this block (1 to L) instead of after the final norm.")
+@_input_options
+def fingerprint(checkpoint: str, out: str, layer: int | None, **arguments: Any) -> None:
+    """Store a model's last-position outputs with the digests of its inputs and weights.
+
+    \b
+    Example:
+      bornbiased fingerprint seed:42@llama-tiny --num-inputs 2000 --seq-len 64 --out birth.fingerprint
+    """
+    from bornbiased_jax import files
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.seedprint.fingerprint import save_fingerprint
+
+    options.start(quiet=arguments["quiet"])
+    files.check_writable(Path(out))
+    opened = open_checkpoint(checkpoint)
+    vocab = arguments["vocab_size"] or opened.cfg.vocab_size
+    found = _compute(opened, checkpoint, arguments, vocab, None, layer)
+    save_fingerprint(out, found)
+    click.echo(f"{out}: {found.outputs_ND.shape[0]:,} outputs of width {found.outputs_ND.shape[1]} of {found.source}")
+
+
+@click.command("seedprint")
+@click.argument("base", metavar="BASE")
+@click.argument("suspect", metavar="SUSPECT")
+@click.option(
+    "--test", type=click.Choice(["permutation", "paper", "iclr", "population"]), default="permutation", show_default=True
+)
+@click.option("--alpha", type=float, default=0.01, show_default=True, help="Level of the decision.")
+@click.option("--num-permutations", type=int, help="For the permutation test; enough for alpha unless given.")
+@click.option("--num-references", type=int, default=200, show_default=True, help="Fresh seeds, for population.")
+@click.option("--baselines", is_flag=True, help="Also the four published similarity scores of the weights.")
+@_input_options
+@options.json_option
+def seedprint(
+    base: str,
+    suspect: str,
+    test: str,
+    alpha: float,
+    num_permutations: int | None,
+    num_references: int,
+    baselines: bool,
+    json_file: str | None,
+    **arguments: Any,
+) -> None:
+    """Were two models born from the same seed? Checkpoints or stored fingerprints.
+
+    The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them.
+
+    \b
+    Example:
+      bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny --num-inputs 2000 --seq-len 64
+      bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.seedprint.compare import compare
+    from bornbiased_jax.seedprint.fingerprint import is_fingerprint, load_fingerprint
+
+    options.prepare_json(json_file)
+    options.start(quiet=arguments["quiet"])
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"--alpha {alpha} is outside (0, 1)")
+    stored = {ref: load_fingerprint(ref) for ref in (base, suspect) if Path(ref).is_file() and is_fingerprint(ref)}
+    opened = {ref: open_checkpoint(ref) for ref in dict.fromkeys((base, suspect)) if ref not in stored}
+    for found in stored.values():
+        arguments |= {
+            "inputs": found.inputs["kind"],
+            "num_inputs": found.inputs["num_inputs"],
+            "seq_len": found.inputs["seq_len"],
+            "input_seed": found.inputs["seed"],
+            "vocab_size": found.inputs.get("vocab_size"),
+        }
+    vocab = arguments["vocab_size"] or min(model.cfg.vocab_size for model in opened.values())
+    layers = {found.layer for found in stored.values()}
+    layer = layers.pop() if len(layers) == 1 else None
+    moments = next(((f.inputs["mean"], f.inputs["std"]) for f in stored.values() if "mean" in f.inputs), None)
+    prints = dict(stored)
+    widths = {model.cfg.d_model for model in opened.values()}
+    for ref, model in opened.items():
+        if arguments["inputs"] == "gaussian" and len(widths) > 1:
+            raise InputError("vectors cannot be fed to models of different widths: use --inputs tokens")
+        prints[ref] = _compute(model, ref, arguments, vocab, moments, layer)
+        moments = moments or (
+            (prints[ref].inputs["mean"], prints[ref].inputs["std"]) if arguments["inputs"] == "gaussian" else None
+        )
+    extra: dict[str, Any] = {"num_permutations": num_permutations} if test == "permutation" and num_permutations else {}
+    references = None
+    if test == "population":
+        references, extra = _references(prints[base], arguments, vocab, num_references), {}
+    verdict = compare(prints[base], prints[suspect], test=test, alpha=alpha, references=references, **extra)
+    value = verdict.to_json()
+    if baselines:
+        value["baselines"] = _baselines(base, suspect, opened)
+    options.write_result(json_file, value)
+    err = json_file == "-"
+    p = "" if verdict.log10_p is None else f", log10 p = {verdict.log10_p:.2f}"
+    z = "" if verdict.z is None else f", z = {verdict.z:.2f}"
+    click.echo(f"{verdict.verdict} ({test}, N = {verdict.num_inputs:,}, alpha = {alpha:g}{p}{z})", err=err)
+    click.echo(verdict.reason, err=err)
+    for note in value.get("notes", ()):
+        click.echo(note, err=err)
+    click.echo(value["scope"], err=err)
+
+
+def _compute(
+    opened: Any,
+    ref: str,
+    arguments: dict[str, Any],
+    vocab_size: int,
+    moments: tuple[float, float] | None,
+    layer: int | None,
+) -> Any:
+    from bornbiased_jax import inputs as probe_inputs
+    from bornbiased_jax import progress
+    from bornbiased_jax.seedprint.fingerprint import fingerprint as compute
+
+    sizes = (arguments["num_inputs"], arguments["seq_len"])
+    if arguments["inputs"] == "gaussian":
+        inputs = probe_inputs.gaussian(*sizes, opened.cfg.d_model, arguments["input_seed"])
+    else:
+        inputs = probe_inputs.random_tokens(*sizes, vocab_size, arguments["input_seed"])
+    with progress.bar(inputs.num_inputs, f"fingerprint {ref}", unit="sequences") as advance:
+        return compute(
+            opened, inputs, moments=moments, layer=layer, batch_size=arguments["batch_size"], advance=advance
+        )
+
+
+def _references(base: Any, arguments: dict[str, Any], vocab_size: int, num_references: int) -> Any:
+    """Outputs of fresh seeds of the base's architecture, one at a time."""
+    from bornbiased_jax import inputs as probe_inputs
+    from bornbiased_jax.config import ModelConfig
+    from bornbiased_jax.seedprint.births import final_outputs
+
+    if base.layer is not None:
+        raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
+    cfg = ModelConfig.from_dict(base.config)
+    sizes = (arguments["num_inputs"], arguments["seq_len"])
+    if arguments["inputs"] == "gaussian":
+        units = probe_inputs.gaussian(*sizes, cfg.d_model, arguments["input_seed"])
+        x = units.batch(0, sizes[0]) * base.inputs["std"] + base.inputs["mean"]
+    else:
+        x = probe_inputs.random_tokens(*sizes, vocab_size, arguments["input_seed"]).batch(0, sizes[0])
+    # Seeds far from those that people choose, so that a reference is never the model itself.
+    seeds = range(3_000_000_000, 3_000_000_000 + num_references)
+    return (outputs_ND for chunk in final_outputs(cfg, seeds, x) for outputs_ND in chunk)
+
+
+def _baselines(base: str, suspect: str, opened: dict[str, Any]) -> dict[str, Any]:
+    from bornbiased_jax.seedprint.baselines import score_all
+
+    if base not in opened or suspect not in opened:
+        raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
+    return score_all(opened[base], opened[suspect])

@@ -1,0 +1,49 @@
+"""``bornbiased predict``."""
+
+from __future__ import annotations
+
+import click
+
+from bornbiased_jax.cli import options
+
+
+@click.command("predict")
+@options.model_options
+@click.option("--seq-len", type=int, required=True, metavar="T", help="Length of the sequences.")
+@click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N", help="Sequences a seed.")
+@click.option("--inputs", type=click.Choice(["tokens", "gaussian"]), default="tokens", show_default=True)
+@options.json_option
+def predict(
+    model: str | None, settings: tuple[str, ...], seq_len: int, num_inputs: int, inputs: str, json_file: str | None
+) -> None:
+    """What mean-field theory says of a configuration: no model is built and nothing is sampled.
+
+    \b
+    Example:
+      bornbiased predict --model gpt2-nano --seq-len 1024
+      bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
+    """
+    from bornbiased_jax.predict import predict as predict_config
+
+    options.prepare_json(json_file)
+    cfg = options.model_config(model, settings)
+    found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=inputs == "tokens")
+    options.write_result(json_file, found)
+    rows = [
+        [layer + 1, mean, std, intra]
+        for layer, (mean, std, intra) in enumerate(
+            zip(
+                found["inter_cosine_by_layer"],
+                found["inter_cosine_by_layer_std"],
+                found["intra_cosine_by_layer"],
+                strict=True,
+            )
+        )
+    ]
+    columns = ["after block", "cosine between sequences", "std over seeds", "cosine within a sequence"]
+    options.print_table(f"Theory for {model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
+    share = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
+    click.echo(
+        f"Share of the favourite token: {share[0]:.3%} (10–90% of seeds: {share[1]:.3%}–{share[2]:.3%})",
+        err=json_file == "-",
+    )

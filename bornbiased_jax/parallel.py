@@ -1,0 +1,206 @@
+"""Where arrays lie: the mesh, and the rules that place parameters and batches on it.
+
+The models know nothing of this. Three axes are known: ``seed`` (each device holds some of the seeds),
+``data`` (each device sees a part of the batch) and ``fsdp`` (the same, and the matrices are cut too).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bornbiased_jax.errors import InputError
+
+AXES = ("seed", "data", "fsdp")
+BATCH_AXES = ("data", "fsdp")
+
+
+def parse_mesh(text: str | None) -> dict[str, int]:
+    """``"data=2,fsdp=2"`` as {"seed": 1, "data": 2, "fsdp": 2}; None or "" is one of each.
+
+    Raises:
+        InputError: an unknown axis, an axis named twice, or a size that is not a positive integer.
+    """
+    sizes: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in (text or "").split(","))):
+        name, _, value = part.partition("=")
+        if name not in AXES:
+            raise InputError(f"mesh axis {name!r} is unknown: the axes are {', '.join(AXES)}, as in data=2,fsdp=2")
+        if name in sizes:
+            raise InputError(f"mesh axis {name!r} is given twice: give it once")
+        if not value.isdecimal() or int(value) < 1:
+            raise InputError(f"mesh axis {part!r} has no size: write it as {name}=2")
+        sizes[name] = int(value)
+    return {name: sizes.get(name, 1) for name in AXES}
+
+
+def build_mesh(sizes: Mapping[str, int] | None = None) -> Mesh:
+    """A mesh over the first devices (all processes' devices), with every axis of ``AXES``.
+
+    Args:
+        sizes: of the axes, as :func:`parse_mesh` gives them. None puts every device on ``data``.
+
+    Raises:
+        InputError: the sizes ask for more devices than there are, or leave out those of a process.
+    """
+    available = jax.device_count()
+    sizes = {"data": available} if sizes is None else dict(sizes)
+    shape = tuple(sizes.get(name, 1) for name in AXES)
+    wanted = math.prod(shape)
+    if wanted > available:
+        raise InputError(
+            f"the mesh {_text(sizes)} needs {wanted} devices, but there are {available}: make it smaller "
+            "(on a CPU, JAX_NUM_CPU_DEVICES=N makes N devices)"
+        )
+    if jax.process_count() > 1 and wanted != available:
+        raise InputError(
+            f"the mesh {_text(sizes)} uses {wanted} of {available} devices: with several processes it must use "
+            "them all"
+        )
+    kinds = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=jax.devices()[:wanted])
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def initialise_distributed(coordinator: str, num_processes: int, process_id: int) -> None:
+    """Join a computation of several processes; call it before anything touches a device.
+
+    Args:
+        coordinator: ``HOST:PORT`` of process 0, reachable by all.
+        num_processes: how many there are.
+        process_id: which of them this is, from 0.
+
+    Raises:
+        InputError: an address, count or number that cannot be, or a coordinator that does not answer.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"coordinator {coordinator!r} is not of the form HOST:PORT")
+    if num_processes < 1:
+        raise InputError(f"the number of processes, {num_processes}, is not at least 1")
+    if not 0 <= process_id < num_processes:
+        raise InputError(f"process id {process_id} is not from 0 to {num_processes - 1}")
+    try:
+        jax.distributed.initialize(coordinator, num_processes, process_id)
+    except RuntimeError as error:
+        raise InputError(
+            f"cannot join the computation at {coordinator} as process {process_id} of {num_processes}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Where one parameter lies, by its path and its shape with the leading axis of seeds.
+
+    Seeds go along ``seed``. A matrix is cut along ``fsdp`` in its largest dimension that divides evenly
+    (the axis of stacked layers is never cut, as the scan over layers walks along it); vectors are whole
+    everywhere, as they cost nothing.
+    """
+    first = 2 if path.startswith("blocks/") else 1
+    axes: list[str | None] = [None] * len(shape)
+    if shape and mesh.shape["seed"] > 1:
+        axes[0] = "seed"
+    pieces = mesh.shape["fsdp"]
+    if pieces > 1 and len(shape) - first >= 2:
+        divisible = [axis for axis in range(first, len(shape)) if shape[axis] % pieces == 0]
+        if divisible:
+            axes[max(divisible, key=lambda axis: shape[axis])] = "fsdp"
+    while axes and axes[-1] is None:
+        axes.pop()
+    return PartitionSpec(*axes)
+
+
+def tree_shardings(tree: Any, mesh: Mesh) -> Any:
+    """A ``NamedSharding`` for every leaf of parameters, or of an optimiser's state that mirrors them.
+
+    Each leaf has a leading axis of seeds. A leaf of the optimiser's state is placed like the parameter
+    whose path its own path ends with; counters follow the seeds alone.
+    """
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        return NamedSharding(mesh, parameter_spec("/".join(names), tuple(leaf.shape), mesh))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """Rows of a batch along ``data`` and ``fsdp``; ``axis`` is the axis of rows."""
+    return NamedSharding(mesh, PartitionSpec(*(None,) * axis, BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_share(mesh: Mesh, rows: int) -> tuple[int, int]:
+    """(index, count): this process needs the share ``index`` of ``count`` equal shares of a batch's rows.
+
+    Processes whose devices hold the same rows (for other seeds) have the same share.
+
+    Raises:
+        InputError: the rows do not divide evenly over the devices.
+    """
+    pieces = mesh.shape["data"] * mesh.shape["fsdp"]
+    if rows % pieces:
+        raise InputError(
+            f"{rows} sequences do not divide over data={mesh.shape['data']} × fsdp={mesh.shape['fsdp']}: make the "
+            f"batch (divided by the accumulation steps) a multiple of {pieces}"
+        )
+    held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+    spans = [index[0].indices(rows)[:2] for index in held if index is not None]
+    low, high = min(start for start, _ in spans), max(stop for _, stop in spans)
+    size = high - low
+    if rows % size or low % size:
+        raise InputError("the mesh gives the processes unequal parts of the batch: put data before fsdp evenly")
+    return low // size, rows // size
+
+
+def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Array:
+    """One array over all processes from this process's share of rows.
+
+    Args:
+        local: this process's rows along ``axis``.
+        mesh: where to.
+        axis: the axis of rows.
+        rows: how many rows there are in all.
+    """
+    shape = (*local.shape[:axis], rows, *local.shape[axis + 1 :])
+    return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
+
+
+def fetch(tree: Any) -> Any:
+    """Small arrays on the host of every process, however they are spread."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def agree(value: str, what: str) -> None:
+    """Check that every process has the same text.
+
+    Raises:
+        InputError: they differ; the sentence says what.
+    """
+    if jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    import hashlib
+
+    mine = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
+    everyone = np.asarray(multihost_utils.process_allgather(jnp.asarray(mine)))
+    if not (everyone == everyone[0][None, :]).all():
+        raise InputError(f"the processes do not have the same {what}: give every process the same")

@@ -1,0 +1,316 @@
+"""A pretraining run from its first step, or from where it was stopped, to its last."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import parallel, progress
+from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain import setup
+from bornbiased_jax.pretrain.checkpoints import Checkpointer
+from bornbiased_jax.pretrain.data import batches, held_out
+from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
+from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
+from bornbiased_jax.pretrain.optimiser import schedule
+from bornbiased_jax.pretrain.settings import PretrainConfig
+from bornbiased_jax.pretrain.step import State, loss_sum, make_train_step
+from bornbiased_jax.pretrain.throughput import flops_per_token, matmul_peak
+
+NOTE_SECONDS = 30.0
+
+
+def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = None) -> dict[str, Any]:
+    """Train every seed of a run on the same data in the same order; go on where the run was stopped.
+
+    Args:
+        config: the run. Its folder is made, or holds the same run.
+        initial: models to begin with instead of births: (architecture, weights) for each seed. ``config.init_from``
+            says where they came from.
+
+    Returns:
+        JSON-ready: ``out``, ``seeds``, ``steps``, ``step`` (reached), ``finished`` (False after SIGTERM, which saves a
+        checkpoint and stops), ``resumed_from`` (None for a new run), ``loss`` and ``validation_loss`` by seed,
+        ``digests`` of the weights by seed, ``tokens`` (seen by each seed), ``tokens_per_second`` (of all seeds, while
+        training), ``peak_share`` (of the matrix-product rate measured here), ``mode`` ("vmap" or "map").
+
+    Raises:
+        InputError: bad settings or data, a folder of another run, a full disk, data that vanished, or a loss that is
+            not finite. Everything saved before is intact.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
+    """
+    start_params = setup.check_initial(config, list(initial) if initial is not None else None)
+    if (start_params is None) != (config.init_from is None):
+        raise InputError("init_from names where the given weights came from: set both or neither")
+    mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
+    share = parallel.batch_share(mesh, config.micro_batch)
+    data = setup.load_data(config)
+    steps = setup.total_steps(config, data.train)
+    folder = setup.claim_folder(config, data, steps, start_params)
+
+    cfg = config.model
+    optimiser = make_optimiser(config, steps)
+    abstract = setup.abstract_state(config, optimiser, mesh)
+    checkpointer = Checkpointer(folder, config, steps)
+    iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, share=share)
+    writer = None
+    try:
+        resumed = checkpointer.restore(abstract)
+        if resumed is None:
+            first, state = 0, setup.first_state(config, optimiser, abstract, start_params)
+        else:
+            first, state = resumed.step, resumed.state
+            iterator.set_state(resumed.iterator)
+            progress.note(f"{folder}: going on after step {first} of {steps}")
+        if jax.process_index() == 0:
+            writer = MetricsWriter(folder, first, config.seeds, tensorboard=config.tensorboard)
+        if resumed is None:
+            checkpointer.save(0, state, iterator.get_state())
+        run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator)
+        if first < steps:
+            train = make_train_step(cfg, optimiser, dtype=config.dtype, remat=config.remat)
+            run.program, run.mode = setup.compiled_step(config, train, abstract, mesh)
+            run.peak = matmul_peak(cfg, config.micro_batch * config.context, config.dtype)
+        state, reached = run.go(first, state)
+        checkpointer.wait()
+    finally:
+        checkpointer.close()
+        if writer is not None:
+            writer.close()
+    summary = run.summary(state, reached)
+    summary["resumed_from"] = None if resumed is None else first
+    if run.stop.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    return summary
+
+
+class _Run:
+    """The loop and what it needs at hand."""
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        steps: int,
+        mesh: jax.sharding.Mesh,
+        share: tuple[int, int],
+        data: setup.Data,
+        checkpointer: Checkpointer,
+        writer: MetricsWriter | None,
+        iterator: Any,
+    ) -> None:
+        self.config, self.steps, self.mesh, self.share, self.data = config, steps, mesh, share, data
+        self.checkpointer, self.writer, self.iterator = checkpointer, writer, iterator
+        self.program: Any = None
+        self.mode = "map"
+        self.peak = 0.0
+        self.speed: float | None = None
+        self.loss: list[float] | None = None
+        self.stop = _Stop()
+        self._rate = schedule(config, steps)
+        self._needed = flops_per_token(config.model, config.context)
+        self._evaluate: Any = None
+        # Time of the steps logged since the last line, without what checkpoints and evaluation took.
+        self._clock = 0.0
+        self._fresh = 0
+        self._noted = time.monotonic()
+
+    def go(self, first: int, state: State) -> tuple[State, int]:
+        """Train; returns the last state and its step."""
+        config = self.config
+        quiet = config.quiet or jax.process_index() > 0
+        pending: tuple[int, Any] | None = None
+        step = first
+        a_step = config.tokens_per_step * len(config.seeds)
+        with (
+            self.stop.listening(),
+            progress.bar(
+                self.steps * a_step, _label(config), unit="tokens", quiet=quiet, done=first * a_step
+            ) as advance,
+        ):
+            self._clock = time.perf_counter()
+            while step < self.steps and not self.stop.asked(step):
+                state, measured = self.program(state, self._batch())
+                step += 1
+                if pending is not None:
+                    # Read one step behind, so that the device is never idle for the host.
+                    self._log(*pending)
+                    advance(a_step)
+                pending = (step, measured)
+                if self.checkpointer.wants(step) or self._evaluates(step) or step == self.steps:
+                    self._log(*pending, extra=self._validation(step, state))
+                    advance(a_step)
+                    pending = None
+                    if self.checkpointer.wants(step):
+                        self._save(step, state)
+                    self._clock = time.perf_counter()
+            if pending is not None:
+                self._log(*pending)
+                advance(a_step)
+            if step < self.steps and step > first and not self.checkpointer.wants(step):
+                self._save(step, state)
+        return state, step
+
+    def _save(self, step: int, state: State) -> None:
+        self.checkpointer.save(step, state, self.iterator.get_state())
+
+    def _batch(self) -> jax.Array:
+        config = self.config
+        local = next(self.iterator)
+        pieces = np.asarray(local, np.int32).reshape(config.accumulation, -1, config.context + 1)
+        return parallel.place_batch(pieces, self.mesh, axis=1, rows=config.micro_batch)
+
+    def _evaluates(self, step: int) -> bool:
+        every = self.config.eval_every
+        return step == self.steps or (every is not None and step % every == 0)
+
+    def _validation(self, step: int, state: State) -> dict[str, list[float]]:
+        """The held-out loss of every seed, where it is due."""
+        if not self._evaluates(step):
+            return {}
+        config = self.config
+        jax.block_until_ready(state)
+        before = time.perf_counter()
+        if self._evaluate is None:
+
+            def one(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+                return loss_sum(config.model, params, tokens, dtype=config.dtype)
+
+            def every(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+                if self.mode == "vmap":
+                    return jax.vmap(one, in_axes=(0, None))(params, tokens)
+                return jax.lax.map(lambda params: one(params, tokens), params)
+
+            self._evaluate = jax.jit(every, out_shardings=parallel.replicated(self.mesh))
+        total, count = np.zeros(len(config.seeds)), 0
+        index, shares = self.share
+        for rows in held_out(self.data.validation, config.eval_sequences, config.micro_batch):
+            batch = parallel.place_batch(rows[index::shares], self.mesh, axis=0, rows=config.micro_batch)
+            nats_S, tokens_S = parallel.fetch(self._evaluate(state.params, batch))
+            total, count = total + np.asarray(nats_S, np.float64), count + int(np.asarray(tokens_S)[0])
+        self._clock += time.perf_counter() - before
+        return {"validation_loss": (total / count).tolist()}
+
+    def _log(self, step: int, measured: Any, extra: dict[str, list[float]] | None = None) -> None:
+        config = self.config
+        values = {name: np.asarray(value, np.float64).tolist() for name, value in jax.device_get(measured).items()}
+        bad = first_bad({**values, **(extra or {})}, config.seeds)
+        if bad is not None:
+            name, seed, value = bad
+            raise InputError(
+                f"the {name} of seed {seed} is {value} at step {step}: what was saved before is intact; lower the "
+                "learning rate or raise the warm-up, with another --out"
+            )
+        self.loss = values["loss"]
+        self._fresh += 1
+        if step % config.log_every and not extra and step != self.steps:
+            return
+        now = time.perf_counter()
+        tokens = self._fresh * config.tokens_per_step * len(config.seeds)
+        speed = tokens / max(now - self._clock, 1e-9)
+        self._clock, self._fresh = now, 0
+        # The first line after a start holds what the queue of steps hides: a mean over the run is steadier.
+        self.speed = speed if self.speed is None else 0.9 * self.speed + 0.1 * speed
+        record: dict[str, Any] = {
+            "step": step,
+            "loss": values["loss"],
+            "seeds": list(config.seeds),
+            "grad_norm": values["grad_norm"],
+            # The rate that made this step's update.
+            "lr": float(self._rate(jnp.asarray(step - 1))),
+            "tokens": step * config.tokens_per_step,
+            "tokens_per_second": speed,
+            **(extra or {}),
+        }
+        if self.writer is not None:
+            self.writer.write(record)
+        if time.monotonic() - self._noted > NOTE_SECONDS and not config.quiet and jax.process_index() == 0:
+            self._noted = time.monotonic()
+            progress.note(self.describe(step))
+
+    @property
+    def peak_share(self) -> float | None:
+        """Needed operations a second over the measured rate of all devices, or None before the first step."""
+        if self.speed is None or not self.peak:
+            return None
+        return self.speed * self._needed / (self.peak * self.mesh.size)
+
+    def describe(self, step: int) -> str:
+        """One line: step, loss, speed, share of the peak."""
+        losses = " ".join(f"{value:.4f}" for value in self.loss or [])
+        share = "" if self.peak_share is None else f", {100 * self.peak_share:.0f}% of the matmul rate"
+        return f"step {step:,} of {self.steps:,}: loss {losses}, {self.speed or 0:,.0f} tokens/s{share}"
+
+    def summary(self, state: State, reached: int) -> dict[str, Any]:
+        """What :func:`pretrain` returns."""
+        config = self.config
+        from_disk = read_metrics(self.checkpointer.folder)
+        last = next((line for line in reversed(from_disk) if "validation_loss" in line), {})
+        whole = parallel.fetch(state.params)
+        digests = {
+            str(seed): digest(jax.tree.map(lambda leaf, index=index: leaf[index], whole))
+            for index, seed in enumerate(config.seeds)
+        }
+        return {
+            "out": str(self.checkpointer.folder),
+            "seeds": list(config.seeds),
+            "steps": self.steps,
+            "step": reached,
+            "finished": reached == self.steps,
+            "loss": from_disk[-1]["loss"] if from_disk else None,
+            "validation_loss": last.get("validation_loss"),
+            "digests": digests,
+            "tokens": reached * config.tokens_per_step,
+            "tokens_per_second": self.speed,
+            "peak_share": self.peak_share,
+            "mode": self.mode,
+        }
+
+
+def _label(config: PretrainConfig) -> str:
+    count = len(config.seeds)
+    return f"pretrain seed {config.seeds[0]}" if count == 1 else f"pretrain {count} seeds"
+
+
+class _Stop:
+    """Remembers that somebody asked the run to stop, so that it does so between two steps."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def asked(self, step: int) -> bool:
+        """Whether to stop before the next step; the same answer in every process."""
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            # jax's own service listens for SIGTERM and agrees on a step with the other processes.
+            return bool(multihost_utils.reached_preemption_sync_point(step))
+        return self.signal is not None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take SIGTERM and the first Ctrl-C while the block runs, where that is possible (the main thread)."""
+        if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def remember(number: int, frame: Any) -> None:
+            if self.signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+            progress.note("stopping after this step, with a checkpoint")
+
+        before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,106 @@
+"""What a run writes as it goes: ``metrics.jsonl`` and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+
+METRICS_FILE = "metrics.jsonl"
+EVENTS = "tensorboard"
+
+
+def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    path = Path(folder) / METRICS_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    lines = []
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}, is not JSON: {error.msg}") from error
+    return lines
+
+
+class MetricsWriter:
+    """One line a record, appended as it comes; what a resumed run will do again is cut off first."""
+
+    def __init__(self, folder: Path, step: int, seeds: tuple[int, ...], *, tensorboard: bool = True) -> None:
+        """Continue after ``step`` updates.
+
+        Raises:
+            InputError: the files cannot be written.
+        """
+        self._path, self._seeds = folder / METRICS_FILE, seeds
+        kept = [line for line in read_metrics(folder) if line["step"] <= step]
+        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        try:
+            self._stream = self._path.open("a")
+            self._events = _event_writer(folder, step) if tensorboard else None
+        except OSError as error:
+            raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record: ``step`` and numbers, or lists of numbers in the order of the seeds.
+
+        Raises:
+            InputError: the disk is full or gone.
+        """
+        try:
+            self._stream.write(json.dumps(record, allow_nan=False) + "\n")
+            self._stream.flush()
+            if self._events is not None:
+                self._write_events(record)
+        except OSError as error:
+            raise InputError(
+                f"cannot write {self._path}: {error.strerror}; free room, then run the same command again"
+            ) from error
+
+    def _write_events(self, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if name in ("step", "seeds"):
+                continue
+            if isinstance(value, list):
+                for seed, entry in zip(self._seeds, value, strict=True):
+                    self._events.add_scalar(f"{name}/seed{seed}", entry, record["step"])
+            elif isinstance(value, (int, float)):
+                self._events.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Flush and close; a disk that is full by now has been told of before."""
+        for stream in (self._stream, self._events):
+            try:
+                if stream is not None:
+                    stream.close()
+            except OSError:
+                continue
+
+
+def _event_writer(folder: Path, step: int) -> Any:
+    from tensorboardX import SummaryWriter
+
+    # TensorBoard drops what earlier files say of later steps.
+    return SummaryWriter(str(folder / EVENTS), purge_step=step + 1 if step else None)
+
+
+def first_bad(record: dict[str, list[float]], seeds: tuple[int, ...]) -> tuple[str, int, float] | None:
+    """(name, seed, value) of the first number that is NaN or infinite, or None."""
+    for name, values in record.items():
+        for seed, value in zip(seeds, values, strict=True):
+            if not math.isfinite(value):
+                return name, seed, value
+    return None

@@ -1,0 +1,51 @@
+"""AdamW as Appendix B.4.2 has it, over the parameters of one seed."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import distributions, unflatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain.settings import PretrainConfig
+
+
+def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
+    """Learning rate by the number of updates made: linear warm-up to the peak, then half a cosine to the minimum.
+
+    Update t (from 0) has rate peak·(t + 1)/warmup while t < warmup, and the last one has the minimum.
+    """
+    peak, floor, warmup = config.learning_rate, config.min_learning_rate, config.warmup
+    rest = max(1, steps - 1 - warmup)
+
+    def rate(count: jnp.ndarray) -> jnp.ndarray:
+        count = jnp.asarray(count, jnp.float32)
+        rising = peak * (count + 1.0) / max(1, warmup)
+        way = jnp.clip((count - warmup) / rest, 0.0, 1.0)
+        falling = floor + 0.5 * (peak - floor) * (1.0 + jnp.cos(jnp.pi * way))
+        return jnp.where(count < warmup, rising, falling)
+
+    return rate
+
+
+def decayed(cfg: ModelConfig) -> Params:
+    """True for every parameter that is a matrix, leading axes of seeds and layers aside; norms and biases are not."""
+    return unflatten(
+        {path: len(law.shape) - law.stacked >= 2 for path, law in distributions(cfg).items()}
+    )
+
+
+def optimiser(config: PretrainConfig, steps: int) -> optax.GradientTransformation:
+    """Clip the gradient's global norm, then AdamW with decoupled decay on matrices (Table 14).
+
+    Args:
+        config: the numbers.
+        steps: how many updates there will be, for the schedule.
+    """
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon),
+        optax.add_decayed_weights(config.weight_decay, mask=decayed(config.model)),
+        optax.scale_by_learning_rate(schedule(config, steps)),
+    )

@@ -1,0 +1,55 @@
+"""What runs there are and how far each came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain.checkpoints import RUN_FILE, find_steps, read_run
+from bornbiased_jax.pretrain.metrics import read_metrics
+
+
+def list_runs(folder: Path | str) -> list[dict[str, Any]]:
+    """Every run in a folder or below it, sorted by path; JSON-ready.
+
+    Each has ``path``, ``model`` (its size in words), ``data``, ``seeds``, ``steps`` (planned), ``step`` (the last
+    logged), ``finished``, ``checkpoints`` (their steps), ``loss`` (by seed, the last logged), ``validation_loss``
+    (the last made, or None) and ``tokens`` seen.
+
+    Raises:
+        InputError: there is no such folder, or no run in it.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise InputError(f"{root} does not exist: name a folder of runs")
+    found = [describe(path.parent) for path in sorted(root.rglob(RUN_FILE))]
+    if not found:
+        raise InputError(f"{root} holds no pretraining run: `bornbiased pretrain --out {root}/NAME` makes one")
+    return found
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """One run, as :func:`list_runs` gives it."""
+    run = read_run(folder)
+    config = run["config"]
+    lines = read_metrics(folder)
+    last = lines[-1] if lines else {}
+    checkpoints = find_steps(folder)
+    validations = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    cfg = config["model"]
+    return {
+        "path": str(folder),
+        "model": f"{cfg['num_layers']} layers, {cfg['num_heads']} heads, {cfg['d_model']} wide",
+        "parameters": run.get("parameters"),
+        "data": config["data"],
+        "init_from": config.get("init_from"),
+        "seeds": config["seeds"],
+        "steps": run["steps"],
+        "step": last.get("step", 0),
+        "finished": bool(checkpoints) and checkpoints[-1] == run["steps"],
+        "checkpoints": checkpoints,
+        "loss": last.get("loss"),
+        "validation_loss": validations[-1] if validations else None,
+        "tokens": last.get("tokens", 0),
+    }

@@ -1,0 +1,206 @@
+"""What a pretraining run is asked to do: one frozen record, and the schedules of the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parallel import parse_mesh
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    # Appendix B.4.2, Table 14: 128 sequences a step, 32 on each of two devices, twice.
+    "paper": dict(
+        steps=200_000, batch_size=128, accumulation=2, context=2048, learning_rate=6e-4, min_learning_rate=6e-5,
+        warmup=2000, weight_decay=0.1, clip=1.0, dtype="bfloat16",
+    ),
+    # The toy schedule of the SeedPrint authors' code: 4 × 8 sequences a step, one epoch. It gives no
+    # minimum rate; a cosine to zero is what its trainer does.
+    "seedprint": dict(
+        steps=None, batch_size=32, accumulation=8, context=2048, learning_rate=3e-4, min_learning_rate=0.0,
+        warmup=200, weight_decay=0.1, clip=1.0, dtype="bfloat16",
+    ),
+    # Minutes on two cores.
+    "tiny": dict(
+        steps=1000, batch_size=16, accumulation=1, context=128, learning_rate=1e-3, min_learning_rate=1e-4,
+        warmup=100, weight_decay=0.1, clip=1.0, dtype="float32",
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+    """One run. The defaults are the schedule ``tiny``; :func:`from_schedule` starts from another.
+
+    Sizes are counts; a step is one update of the optimiser on ``batch_size`` sequences of ``context``
+    predicted tokens. The same data, in the same order, reach every seed.
+
+    Raises:
+        InputError: a value out of range, or two that contradict each other.
+    """
+
+    model: ModelConfig
+    data: str
+    out: str
+    # What is learned, and from where.
+    seeds: tuple[int, ...] = (42,)
+    data_seed: int = 0
+    tokenizer: str | None = None
+    context: int = 128
+    validation_fraction: float = 0.05
+    init_from: str | None = None
+    # Optimisation.
+    steps: int | None = 1000
+    """None: one epoch."""
+    batch_size: int = 16
+    accumulation: int = 1
+    learning_rate: float = 1e-3
+    min_learning_rate: float = 1e-4
+    warmup: int = 100
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the computation; parameters and optimiser are float32 always."""
+    # Layout: none of it changes what is computed beyond rounding.
+    remat: bool = False
+    seeds_mode: Literal["auto", "vmap", "map"] = "auto"
+    mesh: str | None = None
+    # What is written.
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints; None: the first and the last alone."""
+    checkpoint_log_spaced: bool = False
+    """Also after 1, 2, 4, 8, … steps; these are never deleted."""
+    keep_latest: int | None = None
+    """Of the checkpoints at a fixed interval, how many; None keeps all."""
+    eval_every: int | None = None
+    eval_sequences: int = 64
+    log_every: int = 1
+    tensorboard: bool = True
+    # How.
+    token_cache: str | None = None
+    """Folder of tokenised data; None: the user's cache."""
+    processes: int | None = None
+    """Worker processes that tokenise; None: one for each core, where there is much to do."""
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out", str(self.out))
+        object.__setattr__(self, "data", str(self.data))
+        object.__setattr__(self, "seeds", tuple(keys.check_seed(seed) for seed in self.seeds))
+        if not self.seeds:
+            raise InputError("no seeds: give at least one, as in --seeds 42,123")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise InputError(f"seeds {', '.join(map(str, self.seeds))} name one twice: name each once")
+        keys.check_seed(self.data_seed)
+        for name in ("context", "batch_size", "accumulation", "eval_sequences", "log_every"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("steps", "checkpoint_every", "keep_latest", "eval_every", "processes"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _at_least("warmup", self.warmup, 0)
+        for name in ("learning_rate", "clip", "epsilon"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise InputError(f"{name}={getattr(self, name)} is not a positive number")
+        for name in ("min_learning_rate", "weight_decay"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name}={getattr(self, name)} is not a number of at least 0")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} is not from 0 to less than 1")
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(f"validation_fraction={self.validation_fraction} is not between 0 and 1")
+        if self.min_learning_rate > self.learning_rate:
+            raise InputError(
+                f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}: lower it"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise InputError(f"dtype={self.dtype!r} is not one of float32, bfloat16")
+        if self.seeds_mode not in ("auto", "vmap", "map"):
+            raise InputError(f"seeds_mode={self.seeds_mode!r} is not one of auto, vmap, map")
+        if self.batch_size % self.accumulation:
+            raise InputError(
+                f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: choose a divisor"
+            )
+        if self.model.positions == "learned" and self.context > self.model.max_seq_len:
+            raise InputError(
+                f"context={self.context} is longer than the model's max_seq_len={self.model.max_seq_len}: shorten it "
+                "or set max_seq_len"
+            )
+        sizes = parse_mesh(self.mesh)
+        if len(self.seeds) % sizes["seed"]:
+            raise InputError(f"{len(self.seeds)} seeds do not divide over the mesh axis seed={sizes['seed']}")
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences that go through the model at once."""
+        return self.batch_size // self.accumulation
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Predicted tokens a step, of one seed."""
+        return self.batch_size * self.context
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON-ready values."""
+        return {**dataclasses.asdict(self), "model": self.model.to_dict(), "seeds": list(self.seeds)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PretrainConfig:
+        """The inverse of :meth:`to_dict`; unknown fields are refused by name."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in names:
+                raise InputError(f"unknown field {name!r} of a run: it was written by another version")
+        model = ModelConfig.from_dict(values["model"])
+        return cls(**{**values, "model": model, "seeds": tuple(values["seeds"])})
+
+
+# What may differ between a run and its continuation: where things lie and how much is shown. Everything
+# else changes what is learned or what is kept.
+FREE_FIELDS = frozenset(
+    ("out", "mesh", "seeds_mode", "remat", "keep_latest", "quiet", "processes", "token_cache", "tensorboard")
+)
+
+
+def from_schedule(name: str, **changes: Any) -> PretrainConfig:
+    """A run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
+
+    Raises:
+        InputError: no such schedule, or a bad value.
+    """
+    if name not in SCHEDULES:
+        raise InputError(f"unknown schedule {name!r}: the schedules are {', '.join(SCHEDULES)}")
+    return PretrainConfig(**{**SCHEDULES[name], **changes})
+
+
+def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside."""
+    for name in now:
+        if name in FREE_FIELDS:
+            continue
+        if name == "model":
+            old = before.get("model", {})
+            for field, value in now["model"].items():
+                if old.get(field) != value:
+                    return f"model.{field}"
+        elif before.get(name) != now[name]:
+            return name
+    return None
+
+
+def output_folder(config: PretrainConfig) -> Path:
+    """The run's folder, absolute."""
+    return Path(config.out).expanduser().resolve()
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name}={value!r} is not an integer of at least {least}")

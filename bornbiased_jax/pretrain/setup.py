@@ -1,0 +1,244 @@
+"""What must be settled before the first step: tokenizer, data, run record, state and compiled step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bornbiased_jax import files, keys, parallel, progress, record
+from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import count_parameters, flatten, init, parameter_shapes
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain.checkpoints import RUN_FILE, TOKENIZER, read_run, tokenizer_file
+from bornbiased_jax.pretrain.data import Windows, split
+from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
+from bornbiased_jax.pretrain.shards import Dataset, prepare
+from bornbiased_jax.pretrain.step import Mode, State, over_seeds
+from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
+
+Initial = tuple[ModelConfig, Params]
+MEMORY_SHARE = 0.9
+
+
+class Data(NamedTuple):
+    """The data of a run."""
+
+    tokenizer: Tokenizer
+    dataset: Dataset
+    train: Windows
+    validation: Windows
+    validation_from: str
+
+
+def load_data(config: PretrainConfig) -> Data:
+    """Tokenizer and tokenised data; a run that exists keeps its own tokenizer.
+
+    Raises:
+        InputError: the source or the tokenizer is missing or damaged, or does not fit the model.
+    """
+    stored = tokenizer_file(output_folder(config))
+    tokenizer = load_tokenizer(stored) if stored else tokenizer_for(config.tokenizer, config.model.vocab_size)
+    if tokenizer.vocab_size > config.model.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.model.vocab_size}: set "
+            f"vocab_size={tokenizer.vocab_size} or more, or choose a smaller tokenizer"
+        )
+    dataset = prepare(
+        config.data,
+        tokenizer,
+        folder=config.token_cache,
+        validation_fraction=config.validation_fraction,
+        processes=config.processes,
+        quiet=config.quiet or jax.process_index() > 0,
+    )
+    parallel.agree(dataset.digest, "data")
+    return Data(tokenizer, dataset, *split(dataset, config.context, config.validation_fraction))
+
+
+def total_steps(config: PretrainConfig, train: Windows) -> int:
+    """How many updates there will be: those asked for, or one epoch.
+
+    Raises:
+        InputError: one epoch is less than one step.
+    """
+    if config.steps is not None:
+        return config.steps
+    steps = len(train) // config.batch_size
+    if steps < 1:
+        raise InputError(
+            f"{config.data} has {len(train)} windows of {config.context} tokens, less than one step of "
+            f"{config.batch_size}: lower the batch size"
+        )
+    return steps
+
+
+def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None) -> Path:
+    """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
+
+    Raises:
+        InputError: the folder holds a run that differs (the sentence names the field), or something else.
+    """
+    folder = output_folder(config)
+    run = {
+        "config": config.to_dict(),
+        "steps": steps,
+        "tokens_digest": data.dataset.digest,
+        "initial_digest": None if initial is None else digest(initial),
+    }
+    if (folder / RUN_FILE).exists():
+        before = read_run(folder)
+        field = changed_field(before["config"], run["config"])
+        if field is not None:
+            raise InputError(
+                f"{folder} holds a run with another {field}: {_field(before['config'], field)!r}, not "
+                f"{_field(run['config'], field)!r}; name another --out, or give the same value to resume"
+            )
+        for name, what in (("tokens_digest", "data"), ("initial_digest", "init_from")):
+            if before[name] != run[name]:
+                raise InputError(
+                    f"{folder} holds a run whose {what} had other content than {getattr(config, what)} has now: "
+                    "restore it, or name another --out"
+                )
+        return folder
+    if folder.is_dir() and any(folder.iterdir()):
+        strange = sorted(entry.name for entry in folder.iterdir())
+        # What a run killed before its first record leaves behind.
+        if set(strange) - {TOKENIZER} and not all(name.startswith(".") for name in strange if name != TOKENIZER):
+            raise InputError(f"{folder} holds other things ({strange[0]}, …): name a new or empty folder as --out")
+    if jax.process_index() == 0:
+        files.check_writable(folder / RUN_FILE)
+        data.tokenizer.save(folder / TOKENIZER)
+        facts = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
+        made_of = record.provenance(precision=config.dtype, data=facts)
+        parameters = count_parameters(parameter_shapes(config.model))
+        files.write_json(folder / RUN_FILE, {**run, "parameters": parameters, "provenance": made_of})
+    parallel.agree("ready", "folder")
+    return folder
+
+
+def _field(config: dict[str, Any], name: str) -> Any:
+    for part in name.split("."):
+        config = config.get(part)  # type: ignore[assignment]
+        if config is None:
+            return None
+    return config
+
+
+def abstract_state(config: PretrainConfig, optimiser: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> State:
+    """Shapes, types and shardings of the state of all seeds."""
+    count = len(config.seeds)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), parameter_shapes(config.model)
+    )
+    inner = jax.eval_shape(jax.vmap(optimiser.init), shapes)
+    state = State(shapes, inner)
+    places = State(parallel.tree_shardings(shapes, mesh), parallel.tree_shardings(inner, mesh))
+    return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state, places)
+
+
+def first_state(
+    config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, initial: Params | None
+) -> State:
+    """Every seed at its birth (bitwise that of ``seed:N@MODEL``), or at the weights given.
+
+    Args:
+        config: the run.
+        optimiser: of one seed.
+        abstract: where the state goes.
+        initial: weights to begin with, of one seed [...] or of all [S, ...].
+    """
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    start = jax.jit(jax.vmap(optimiser.init), out_shardings=places.optimiser)
+    if initial is None:
+        born = jax.vmap(lambda seed: init(config.model, key=keys.init_key(seed)))
+        params = jax.jit(born, out_shardings=places.params)(np.asarray(config.seeds, np.uint32))
+        return State(params, start(params))
+
+    def put(leaf: Any, target: jax.ShapeDtypeStruct) -> jax.Array:
+        whole = np.asarray(leaf, np.float32)
+        if whole.shape == target.shape[1:]:
+            whole = np.broadcast_to(whole[None], target.shape)
+        return jax.make_array_from_callback(target.shape, target.sharding, lambda index: whole[index])
+
+    params = jax.tree.map(put, initial, abstract.params)
+    return State(params, start(params))
+
+
+def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Params | None:
+    """The weights to begin with: one model for one seed, or one for each, stacked [S, ...].
+
+    Raises:
+        InputError: their number or architecture does not fit.
+    """
+    if not initial:
+        return None
+    if len(initial) != len(config.seeds):
+        raise InputError(
+            f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"
+        )
+    wanted = flatten(parameter_shapes(config.model))
+    for cfg, params in initial:
+        # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
+        ours = {**config.model.to_dict(), "init": None, "max_seq_len": None}
+        theirs = {**cfg.to_dict(), "init": None, "max_seq_len": None}
+        for name, value in ours.items():
+            if theirs[name] != value:
+                raise InputError(
+                    f"the model to begin with has {name}={theirs[name]!r}, the run {value!r}: set {name}={theirs[name]}"
+                )
+        for path, leaf in flatten(params).items():
+            if path not in wanted or tuple(leaf.shape) != tuple(wanted[path].shape):
+                raise InputError(f"the model to begin with has a {path} that the run's model has not")
+    stacked = [params for _, params in initial]
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+
+
+def compiled_step(
+    config: PretrainConfig, step: Any, abstract: State, mesh: jax.sharding.Mesh
+) -> tuple[Any, Mode]:
+    """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
+
+    "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
+    this does not fit in 90% of the device's memory.
+    """
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
+    def build(mode: Mode) -> Any:
+        whole = parallel.replicated(mesh)
+        lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
+        return lifted.lower(abstract, batch).compile()
+
+    if config.seeds_mode != "auto":
+        return build(config.seeds_mode), config.seeds_mode
+    if mesh.shape["seed"] > 1:
+        return build("vmap"), "vmap"
+    if jax.default_backend() == "cpu" or len(config.seeds) == 1:
+        return build("map"), "map"
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    try:
+        program = build("vmap")
+        plan = program.memory_analysis()
+        needed = plan.temp_size_in_bytes + plan.argument_size_in_bytes if plan is not None else 0
+        if not limit or needed <= MEMORY_SHARE * limit:
+            return program, "vmap"
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+    progress.note(f"{len(config.seeds)} seeds at once do not fit in memory: taking them one after the other")
+    return build("map"), "map"
+
+
+def with_steps(config: PretrainConfig, steps: int) -> PretrainConfig:
+    """The run with the number of steps filled in."""
+    return dataclasses.replace(config, steps=steps)

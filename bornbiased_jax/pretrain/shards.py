@@ -1,0 +1,365 @@
+"""A source tokenised once, into memory-mapped files that later runs find again.
+
+A folder per (source, tokenizer, split) holds ``train-00000.bin``, ``validation-00000.bin``, … (ids,
+little-endian, 16 bits where the vocabulary allows) and ``tokens.json``. Documents end with the
+tokenizer's ``eos_id``. A document belongs to validation by a hash of its text, so that the split depends
+on neither order nor neighbours. Work is written in whole parts: a killed job goes on after its last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import cache
+from bornbiased_jax.text.documents import read_documents, source_digest
+from bornbiased_jax.text.protocol import Tokenizer
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: two processes may then do the same work, with the same result
+    fcntl = None  # type: ignore[assignment]
+
+SPLITS = ("train", "validation")
+INDEX = "tokens.json"
+# Raised when the meaning of the files changes, so that no old ones are used.
+RECIPE = 1
+PART_TOKENS = 2**25
+BATCH_CHARACTERS = 2**20
+# The library's own threads are enough for the first few batches; more are worth starting processes for.
+BATCHES_AT_HOME = 8
+
+
+class Shard(NamedTuple):
+    """One file of ids."""
+
+    path: Path
+    num_tokens: int
+
+
+class Tokens:
+    """The ids of one split as one long sequence, read from memory-mapped files piece by piece."""
+
+    def __init__(self, shards: list[Shard], dtype: str, start: int = 0, stop: int | None = None) -> None:
+        self._shards = [shard for shard in shards if shard.num_tokens]
+        self._dtype = np.dtype(dtype)
+        self._ends = np.cumsum([0, *(shard.num_tokens for shard in self._shards)])
+        self._start = start
+        self._stop = int(self._ends[-1]) if stop is None else stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def part(self, start: int, stop: int) -> Tokens:
+        """The ids from ``start`` to before ``stop``, still on disk."""
+        return Tokens(self._shards, self._dtype.str, self._start + start, self._start + stop)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The ids from ``start`` to before ``stop``, int32.
+
+        Raises:
+            InputError: a file has vanished or was cut short.
+        """
+        low, high = self._start + start, self._start + stop
+        if not self._start <= low <= high <= self._stop:
+            raise IndexError(f"ids {start} to {stop} of {len(self)}")
+        pieces = []
+        index = int(np.searchsorted(self._ends, low, side="right")) - 1
+        while low < high:
+            until = min(high, int(self._ends[index + 1]))
+            begin = int(self._ends[index])
+            pieces.append(self._mapped(self._shards[index])[low - begin : until - begin].astype(np.int32))
+            low, index = until, index + 1
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+
+    def _mapped(self, shard: Shard) -> np.ndarray:
+        # Reading a mapping beyond the end of a file that shrank would kill the process, so its size is looked at.
+        try:
+            if os.stat(shard.path).st_size == shard.num_tokens * self._dtype.itemsize:
+                return np.memmap(shard.path, self._dtype, mode="r", shape=(shard.num_tokens,))
+        except OSError:
+            pass
+        raise InputError(
+            f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to make it anew"
+        )
+
+
+class Dataset(NamedTuple):
+    """A tokenised source."""
+
+    train: Tokens
+    validation: Tokens
+    digest: str
+    """SHA-256 over every id of both splits in order."""
+    facts: dict[str, Any]
+    """JSON-ready: documents, tokens, bytes and the like, for a record."""
+
+
+def prepare(
+    source: str,
+    tokenizer: Tokenizer,
+    *,
+    folder: Path | str | None = None,
+    validation_fraction: float = 0.05,
+    processes: int | None = None,
+    part_tokens: int = PART_TOKENS,
+    quiet: bool = False,
+) -> Dataset:
+    """The tokenised source: found in the cache, finished if begun, or made.
+
+    Args:
+        source: what ``--data`` takes (:func:`bornbiased_jax.text.documents.read_documents`).
+        tokenizer: turns documents into ids.
+        folder: where tokenised sources are kept; None: in the user's cache.
+        validation_fraction: share of the documents that go to validation.
+        processes: worker processes; None: as many as cores, once there is enough to do.
+        part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
+        quiet: no progress display.
+
+    Raises:
+        InputError: the source is missing or damaged, or the folder cannot be written.
+    """
+    origin = source_digest(source)
+    identity = {
+        "recipe": RECIPE,
+        "source_digest": origin,
+        "tokenizer_digest": tokenizer.digest,
+        "validation_fraction": validation_fraction,
+    }
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    root = Path(folder) if folder is not None else cache.cache_dir() / "tokens"
+    place = root.expanduser().resolve() / name
+    with _locked(place):
+        index = _index(place)
+        if index is None or not index["complete"]:
+            index = _tokenise(place, index, source, tokenizer, identity, processes, part_tokens, quiet)
+    return _open(place, index, source)
+
+
+def _index(place: Path) -> dict[str, Any] | None:
+    """What was written so far, or None when nothing (whole) was."""
+    path = place / INDEX
+    if not path.exists():
+        return None
+    try:
+        index = files.read_json(path)
+        width = np.dtype(index["dtype"]).itemsize
+        whole = all(
+            (place / file).stat().st_size == count * width for file, count in _shard_files(index)
+        )
+    except (InputError, OSError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        progress.note(f"the tokenised data in {place} is damaged: making it anew")
+        shutil.rmtree(place, ignore_errors=True)
+        return None
+    return index
+
+
+def _shard_files(index: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for split in SPLITS:
+        for number, part in enumerate(index["parts"]):
+            yield f"{split}-{number:05d}.bin", part[split]
+
+
+def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
+    shards = {
+        split: [
+            Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])
+        ]
+        for split in SPLITS
+    }
+    train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
+    digest = hashlib.sha256(
+        json.dumps([index["dtype"], [part["digest"] for part in index["parts"]]]).encode()
+    ).hexdigest()
+    facts = {
+        "source": source,
+        "source_digest": index["identity"]["source_digest"],
+        "tokens_digest": digest,
+        "documents": index["documents"],
+        "train_tokens": len(train),
+        "validation_tokens": len(validation),
+        "text_bytes": index["text_bytes"],
+    }
+    return Dataset(train, validation, digest, facts)
+
+
+def _tokenise(
+    place: Path,
+    index: dict[str, Any] | None,
+    source: str,
+    tokenizer: Tokenizer,
+    identity: dict[str, Any],
+    processes: int | None,
+    part_tokens: int,
+    quiet: bool,
+) -> dict[str, Any]:
+    if index is None:
+        dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+        index = {
+            "identity": identity, "dtype": dtype, "parts": [], "documents": 0, "text_bytes": 0, "complete": False,
+        }  # fmt: skip
+    documents = itertools.islice(read_documents(source), index["documents"], None)
+    part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
+    held = 0
+    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance, _workers() as pool:
+        batches = _batches(documents)
+        for batch in _encoded(batches, tokenizer, identity["validation_fraction"], processes, pool):
+            for split in SPLITS:
+                part[split].append(batch.ids[split])
+            held += sum(len(ids) for ids in batch.ids.values())
+            index["documents"] += batch.documents
+            index["text_bytes"] += batch.text_bytes
+            advance(batch.text_bytes)
+            if held >= part_tokens:
+                _write_part(place, index, part)
+                part, held = {split: [] for split in SPLITS}, 0
+    if held:
+        _write_part(place, index, part)
+    if not index["parts"]:
+        raise InputError(f"{source} holds no text: name a source that does")
+    index["complete"] = True
+    files.write_json(place / INDEX, index)
+    return index
+
+
+def _write_part(place: Path, index: dict[str, Any], part: dict[str, list[np.ndarray]]) -> None:
+    """Append one part: its files first, then the index that knows of them."""
+    number = len(index["parts"])
+    hasher = hashlib.sha256()
+    entry: dict[str, Any] = {}
+    for split in SPLITS:
+        ids = np.concatenate(part[split])
+        data = ids.astype(index["dtype"]).tobytes()
+        files.write_bytes(place / f"{split}-{number:05d}.bin", data)
+        hasher.update(f"{split} {len(ids)}\n".encode() + data)
+        entry[split] = len(ids)
+    index["parts"].append({**entry, "digest": hasher.hexdigest()})
+    files.write_json(place / INDEX, index)
+
+
+class Encoded(NamedTuple):
+    """One batch of documents as ids."""
+
+    ids: dict[str, np.ndarray]
+    documents: int
+    text_bytes: int
+
+
+def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -> Encoded:
+    """Documents as ids by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
+    end = np.asarray([] if tokenizer.eos_id is None else [tokenizer.eos_id], np.int32)
+    pieces: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
+    size = 0
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        data = text.encode()
+        size += len(data)
+        pieces["validation" if in_validation(data, validation_fraction) else "train"] += [ids, end]
+    return Encoded({split: np.concatenate(pieces[split]) for split in SPLITS}, len(texts), size)
+
+
+def in_validation(document: bytes, fraction: float) -> bool:
+    """Whether a document goes to validation: its hash, read as a number from 0 to 1, is below the fraction."""
+    return int.from_bytes(hashlib.sha256(document).digest()[:8], "big") < fraction * 2**64
+
+
+def _batches(documents: Iterator[str]) -> Iterator[list[str]]:
+    texts: list[str] = []
+    size = 0
+    for document in documents:
+        texts.append(document)
+        size += len(document)
+        if size >= BATCH_CHARACTERS:
+            yield texts
+            texts, size = [], 0
+    if texts:
+        yield texts
+
+
+class _Pool:
+    """Worker processes, started when first needed."""
+
+    def __init__(self) -> None:
+        self._executor: Executor | None = None
+
+    def submit(self, processes: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
+        if self._executor is None:
+            # Spawned, not forked: the threads of jax do not survive a fork.
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(
+                processes, mp_context=context, initializer=_start_worker, initargs=(tokenizer,)
+            )
+        return self._executor.submit(_work, texts, fraction)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _workers() -> Iterator[_Pool]:
+    pool = _Pool()
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+_tokenizer: Tokenizer | None = None
+
+
+def _start_worker(tokenizer: Tokenizer) -> None:
+    global _tokenizer
+    _tokenizer = tokenizer
+    # Each worker is one of many: the library's threads would only fight each other.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _work(texts: list[str], fraction: float) -> Encoded:
+    assert _tokenizer is not None
+    return encode(_tokenizer, texts, fraction)
+
+
+def _encoded(
+    batches: Iterator[list[str]],
+    tokenizer: Tokenizer,
+    fraction: float,
+    processes: int | None,
+    pool: _Pool,
+) -> Iterator[Encoded]:
+    """Batches as ids, in order; at most two batches a worker are under way, so memory does not grow."""
+    count = processes if processes is not None else os.cpu_count() or 1
+    at_home = None if count == 1 else 0 if processes is not None else BATCHES_AT_HOME
+    for texts in itertools.islice(batches, at_home):
+        yield encode(tokenizer, texts, fraction)
+    waiting: list[Future[Encoded]] = []
+    for texts in batches:
+        waiting.append(pool.submit(count, tokenizer, texts, fraction))
+        if len(waiting) >= 2 * count:
+            yield waiting.pop(0).result()
+    for future in waiting:
+        yield future.result()
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """One process at a time works in a folder; the others wait and then find the work done."""
+    lock = files.check_writable(place.with_name(f"{place.name}.lock"))
+    with lock.open("a") as stream:
+        if fcntl is not None:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

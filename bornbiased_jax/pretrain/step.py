@@ -1,0 +1,115 @@
+"""One update: pure functions of the state of one seed, and their lift over a leading axis of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain.loss import chunk_length, cross_entropy, head_table
+
+Mode = Literal["vmap", "map"]
+
+
+class State(NamedTuple):
+    """Everything that an update changes; leaves have a leading axis S once lifted over seeds."""
+
+    params: Params
+    optimiser: Any
+
+
+def loss_sum(
+    cfg: ModelConfig, params: Params, tokens_BT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """The summed next-token loss of a batch in nats and the number of tokens predicted.
+
+    Args:
+        cfg: the architecture.
+        params: its weights, float32.
+        tokens_BT1: int32 [B, T + 1]; rows of −1 count for nothing.
+        dtype: of the computation.
+        remat: recompute each block in the backward pass.
+    """
+    dtype = jnp.dtype(dtype)
+    # bfloat16 products have one precision; float32 ones are to be float32 on every device.
+    precision = "highest" if dtype == jnp.float32 else "default"
+    labels_BT = tokens_BT1[:, 1:]
+    inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
+    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=remat)
+    table, axis = head_table(cfg, params)
+    chunk = chunk_length(cfg, *labels_BT.shape)
+    total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
+    return total, jnp.sum(labels_BT >= 0)
+
+
+def make_train_step(
+    cfg: ModelConfig, optimiser: optax.GradientTransformation, *, dtype: Any = jnp.float32, remat: bool = False
+) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
+    """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
+
+    The loss is that of the batch before the update, in nats per token; the norm is that of the averaged
+    gradient before clipping.
+    """
+
+    def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
+        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat)
+        return total / count
+
+    def gradient(params: Params, tokens_ABT1: jax.Array) -> tuple[jax.Array, Params]:
+        value_and_grad = jax.value_and_grad(mean_loss)
+        pieces = tokens_ABT1.shape[0]
+        if pieces == 1:
+            return value_and_grad(params, tokens_ABT1[0])
+
+        def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
+
+        zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+        total, _ = jax.lax.scan(body, zeros, tokens_ABT1)
+        return jax.tree.map(lambda leaf: leaf / pieces, total)
+
+    def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+        loss, grads = gradient(state.params, tokens_ABT1)
+        updates, inner = optimiser.update(grads, state.optimiser, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return State(params, inner), {"loss": loss, "grad_norm": _norm(grads)}
+
+    return step
+
+
+def _norm(tree: Any) -> jax.Array:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def over_seeds(fn: Callable[[Any, Any], tuple[Any, Any]], mode: Mode) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """``fn(state, batch) -> state, metrics`` of one seed, over the leading axis S of the state; the batch is shared.
+
+    "vmap" computes all seeds at once. "map" computes one after the other within one program and overwrites the
+    state in place, so that only one seed's activations are in memory.
+    """
+
+    def vmapped(state: Any, batch: Any) -> tuple[Any, Any]:
+        return jax.vmap(fn, in_axes=(0, None))(state, batch)
+
+    def mapped(state: Any, batch: Any) -> tuple[Any, Any]:
+        count = jax.tree.leaves(state)[0].shape[0]
+        if count == 1:
+            after = fn(jax.tree.map(lambda leaf: leaf[0], state), batch)
+            return jax.tree.map(lambda leaf: leaf[None], after)
+        one = jax.eval_shape(fn, jax.tree.map(lambda leaf: leaf[0], state), batch)[1]
+        empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), one)
+
+        def body(index: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
+            put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731
+            return jax.tree.map(put, carry, fn(jax.tree.map(pick, carry[0]), batch))
+
+        return jax.lax.fori_loop(0, count, body, (state, empty))
+
+    return vmapped if mode == "vmap" else mapped

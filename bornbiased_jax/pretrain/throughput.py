@@ -1,0 +1,56 @@
+"""How much arithmetic a token costs, and how fast this machine multiplies matrices."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import flatten, parameter_shapes
+
+
+def flops_per_token(cfg: ModelConfig, context: int) -> float:
+    """Floating-point operations that one trained token needs, forward and backward.
+
+    Six for every weight of a matrix that multiplies (not the embedding, which is looked up; the head once),
+    and for attention 12·L·H·K·(T + 1)/2: each query meets (T + 1)/2 keys on average
+    (fewer with a window). Norms, activations,
+    softmax and recomputation are not counted.
+    """
+    shapes = flatten(parameter_shapes(cfg))
+    kernels = sum(
+        math.prod(leaf.shape) for path, leaf in shapes.items() if path.startswith("blocks/") and path.endswith("kernel")
+    )
+    head = cfg.d_model * cfg.vocab_size
+    attended = min(context, cfg.window or context)
+    keys = attended * (1 - (attended - 1) / (2 * context))
+    attention = 12 * cfg.num_layers * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
+    return 6.0 * (kernels + head) + attention
+
+
+def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3) -> float:
+    """Operations a second of the fastest of the model's own matrix products, on one device, measured now.
+
+    Products are [rows, D] × [D, F] and [rows, D] × [D, V], at the precision of training.
+    """
+    dtype = jnp.dtype(dtype)
+    precision = "highest" if dtype == jnp.float32 else "default"
+    multiply = jax.jit(lambda a, b: jnp.dot(a, b, precision=precision))
+    rows = min(rows, 8192)
+    best = 0.0
+    for width in {cfg.d_ff, min(cfg.vocab_size, 8192)}:
+        left, right = jnp.ones((rows, cfg.d_model), dtype), jnp.ones((cfg.d_model, width), dtype)
+        multiply(left, right).block_until_ready()
+        start, fastest = time.perf_counter(), math.inf
+        while time.perf_counter() - start < seconds / 2:
+            before = time.perf_counter()
+            for _ in range(4):
+                out = multiply(left, right)
+            out.block_until_ready()
+            fastest = min(fastest, (time.perf_counter() - before) / 4)
+        best = max(best, 2.0 * rows * cfg.d_model * width / fastest)
+    return best

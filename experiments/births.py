@@ -1,0 +1,129 @@
+"""Newborn models probed once for all the tables and figures that look at them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.predict import predict
+from bornbiased_jax.probes.run import newborn, probe
+from bornbiased_jax.record import jsonable, measure, provenance
+from experiments.base import Context
+
+Group = Mapping[str, Any]
+"""What is probed: model, changes, seeds, seq_len, num_inputs, inputs ("tokens"), fix_embeddings, intra."""
+
+
+def group(
+    model: str,
+    seeds: Sequence[int],
+    seq_len: int,
+    num_inputs: int,
+    *,
+    inputs: str = "tokens",
+    fix_embeddings: bool = True,
+    intra: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """One group of births, as it stands in an experiment's settings."""
+    return {
+        "model": model,
+        "changes": changes,
+        "seeds": list(seeds),
+        "seq_len": seq_len,
+        "num_inputs": num_inputs,
+        "inputs": inputs,
+        "fix_embeddings": fix_embeddings,
+        "intra": intra,
+    }
+
+
+def run_group(context: Context, group: Group) -> dict[str, Any]:
+    """Records of the group's seeds, with theory's prediction; computed once per output folder.
+
+    Returns:
+        {"group", "records" (see :func:`bornbiased_jax.probes.run.probe`), "theory", "inputs", "wall_s",
+        "peak_memory_bytes"}.
+    """
+    described = dict(group)
+    if context.data is not None and described["inputs"].startswith("builtin:"):
+        described["inputs"] = f"text:{context.data}"
+    # The code's own version is in the name, so that a new one does not take an old one's numbers.
+    version = provenance()["version"]
+    name = hashlib.sha256(json.dumps([version, described], sort_keys=True).encode()).hexdigest()[:16]
+    shared = context.work.parent / "births"
+    path = shared / f"{name}.json"
+    if path.exists():
+        return files.read_json(path)
+    cfg = preset(group["model"], **group["changes"])
+    spec = described["inputs"]
+    inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
+    subject = newborn(cfg, fixed_embedding_seed=0 if group["fix_embeddings"] else None)
+    label = f"{group['model']} T={group['seq_len']} {spec}"
+    with measure() as measurement:
+        total = len(group["seeds"]) * inputs.num_inputs
+        with progress.bar(total, label, unit="sequences", quiet=context.quiet) as advance:
+            found = list(
+                probe(
+                    subject,
+                    group["seeds"],
+                    inputs,
+                    intra=group["intra"],
+                    mesh=context.mesh,
+                    advance=advance,
+                    resume=shared / f"{name}.partial",
+                )
+            )
+    random = spec in ("tokens", "gaussian")
+    theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=spec == "tokens") if random else None
+    if theory is not None:
+        theory.pop("attention_std_by_layer")
+        theory.pop("residual_std_by_layer")
+    result = jsonable(
+        {
+            "group": described,
+            "records": found,
+            "theory": theory,
+            "inputs": inputs.describe(),
+            "wall_s": measurement.wall_time_s,
+            "peak_memory_bytes": measurement.peak_memory_bytes,
+        }
+    )
+    files.write_json(path, result)
+    return result
+
+
+def run_groups(context: Context) -> dict[str, Any]:
+    """All groups of an experiment's settings."""
+    return {"groups": [run_group(context, group) for group in context.settings["groups"]]}
+
+
+def name_of(group: Group) -> str:
+    """The model with its changes, for a table."""
+    changes = ", ".join(f"{key}={value}" for key, value in group["changes"].items())
+    return group["model"] + (f" ({changes})" if changes else "")
+
+
+def inputs_of(group: Group) -> str:
+    """The kind of inputs, for a table."""
+    names = {"tokens": "random tokens", "gaussian": "Gaussian vectors"}
+    return names.get(group["inputs"], group["inputs"])
+
+
+# The groups that several experiments share. Sizes of the paper: N = 2,000 for GPT-2 and 10,000 for LLaMA
+# are those with which its printed p-values agree (theory/ERRATA.md).
+SMOKE = dict(num_layers=2, vocab_size=256)
+GPT2_SMOKE = group("gpt2-tiny", [42, 43], 16, 64, **SMOKE)
+LLAMA_SMOKE = group("llama-tiny", [42, 43], 16, 64, **SMOKE)
+PROSE_SMOKE = group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **SMOKE)
+GPT2_LAPTOP = group("gpt2-nano", [42, 43], 64, 500)
+LLAMA_LAPTOP = group("llama-nano", [42, 43], 64, 500)
+PROSE_LAPTOP = group("gpt2-tiny", [42, 43], 64, 1_000, inputs="builtin:prose")
+GPT2_PAPER = [group("gpt2-nano", [42, 43], length, 2_000) for length in (64, 256, 1024)]
+LLAMA_PAPER = [group("llama-nano", [42, 43], length, 10_000) for length in (64, 256, 1024)]
+LARGE_PAPER = [group("gpt2-1.2b", [42, 43], length, 2_000) for length in (64, 256, 1024)]

@@ -1,0 +1,161 @@
+"""Opened models: digests that identify weights, births, shardings, and no second copy in memory."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, tensor_digests
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, init, unflatten
+from bornbiased_jax.text.byte_level import ByteTokenizer
+
+SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+
+
+def test_a_birth_has_the_weights_of_its_seed():
+    checkpoint = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=99")
+    cfg = preset("llama-tiny", num_layers=2, vocab_size=99)
+    assert checkpoint.cfg == cfg
+    assert checkpoint.digest() == digest(init(cfg, key=keys.init_key(42)))
+    assert checkpoint.digest() != open_checkpoint("seed:43@llama-tiny,num_layers=2,vocab_size=99").digest()
+    assert (checkpoint.source_format, checkpoint.tokenizer) == ("birth", None)
+
+
+def test_seeds_out_of_range_are_refused():
+    with pytest.raises(InputError, match="seed 4294967296"):
+        open_checkpoint("seed:4294967296@llama-tiny")
+
+
+def test_digests_depend_on_every_bit_and_nothing_else():
+    params = init(preset("llama-tiny", **SMALL), key=keys.init_key(1))
+    flat = flatten(params)
+    whole, each = digest(params), tensor_digests(params)
+    assert len(each) == 3 * sum(path.startswith("blocks/") for path in flat) + 3
+    backwards = unflatten({path: np.asfortranarray(flat[path]) for path in reversed(flat)})
+    assert (digest(backwards), tensor_digests(backwards)) == (whole, each)
+
+    path = "blocks/mlp/up/kernel"
+    changed = np.array(flat[path])
+    changed[1, 2, 3] = np.nextafter(changed[1, 2, 3], np.float32(9))
+    other = unflatten({**flat, path: changed})
+    assert digest(other) != whole
+    different = {name for name, value in tensor_digests(other).items() if value != each[name]}
+    assert different == {f"{path}/1"}
+    transposed = unflatten({**flat, path: np.asarray(flat[path]).reshape(3, 24, 32)})
+    assert digest(transposed) != whole
+    zeros = {dtype: digest({"x": np.zeros(4, dtype)}) for dtype in ("float32", "int32")}
+    assert zeros["float32"] != zeros["int32"]
+
+
+def test_digests_pair_tensors_with_their_names():
+    first, second = np.ones(3, np.float32), np.zeros(3, np.float32)
+    assert digest({"a": first, "b": second}) != digest({"a": second, "b": first})
+
+
+def test_the_tokenizer_is_read_when_asked_for(tmp_path):
+    cfg = preset("llama-tiny", **SMALL)
+    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf", tokenizer=ByteTokenizer())
+    checkpoint = open_checkpoint(tmp_path / "hf")
+    assert checkpoint.tokenizer == ByteTokenizer()
+    (tmp_path / "hf" / "tokenizer.bytes.json").write_text("{")
+    with pytest.raises(InputError, match="tokenizer.bytes.json"):
+        open_checkpoint(tmp_path / "hf").tokenizer  # noqa: B018
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
+    cfg = preset("llama-tiny", **{**SMALL, "vocab_size": 99})
+    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf", tokenizer=ByteTokenizer())
+    with pytest.raises(InputError, match="has 256 ids, its model only 99"):
+        open_checkpoint(tmp_path / "hf").tokenizer  # noqa: B018
+
+
+def test_loading_never_holds_a_second_copy(tmp_path):
+    """NumPy's peak, measured: at most the weights once, and the largest parameter twice more (one being filled,
+    one tensor of the file). The CPU backend may keep NumPy's buffers as its own, so the weights count."""
+    cfg = preset("llama-tiny", num_layers=12, d_model=64, d_ff=172, num_heads=4, vocab_size=64)
+    params = init(cfg, key=keys.init_key(1))
+    sizes = [leaf.nbytes for leaf in flatten(params).values()]
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    open_checkpoint(tmp_path / "hf")
+    tracemalloc.start()
+    try:
+        open_checkpoint(tmp_path / "hf")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Names, entries and Python objects: some hundred bytes for each of the 112 tensors.
+    assert max(sizes) / sum(sizes) < 0.25
+    assert peak <= sum(sizes) + 2 * max(sizes) + 400_000
+    assert peak < 2 * sum(sizes)
+
+
+SHARDED = """
+import json, sys
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.models import flatten
+from bornbiased_jax.checkpoints.streaming import Source
+
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+def sharding(path):
+    if path.endswith("mlp/up/kernel"):
+        return NamedSharding(mesh, P("a", None, "b"))
+    if path.endswith("query/kernel"):
+        return NamedSharding(mesh, P(None, "b", "a"))
+    if path == "embed/embedding":
+        return NamedSharding(mesh, P(None, ("a", "b")))
+    return NamedSharding(mesh, P())
+found = {}
+for ref in sys.argv[1:]:
+    checkpoint = open_checkpoint(ref, sharding=sharding)
+    leaves = flatten(checkpoint.params)
+    for path, leaf in leaves.items():
+        assert leaf.sharding == sharding(path), path
+        assert len(leaf.addressable_shards) == 4
+    assert leaves["blocks/mlp/up/kernel"].addressable_shards[0].data.size * 4 == leaves["blocks/mlp/up/kernel"].size
+    found[ref] = checkpoint.digest()
+print(json.dumps(found))
+"""
+
+
+def test_weights_go_straight_to_their_shards(tmp_path):
+    cfg = preset("llama-tiny", **{**SMALL, "num_layers": 4})
+    export_hugging_face(cfg, init(cfg, key=keys.init_key(5)), tmp_path / "hf")
+    refs = [str(tmp_path / "hf"), "seed:5@llama-tiny,num_layers=4,d_model=32,d_ff=24,num_heads=4,vocab_size=300"]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    root = Path(__file__).resolve().parents[2]
+    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED, *refs], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == {ref: open_checkpoint(ref).digest() for ref in refs}
+    assert len(set(found.values())) == 1
+
+
+def test_sharding_on_one_device_places_every_parameter():
+    device = jax.devices()[0]
+    target = jax.sharding.SingleDeviceSharding(device)
+    asked = []
+
+    def sharding(path):
+        asked.append(path)
+        return target
+
+    checkpoint = open_checkpoint(HF / "gpt_neox", sharding=sharding, dtype=jnp.bfloat16)
+    assert sorted(asked) == list(flatten(checkpoint.params))
+    assert all(leaf.sharding == target for leaf in flatten(checkpoint.params).values())
+    assert checkpoint.digest() == open_checkpoint(HF / "gpt_neox", dtype=jnp.bfloat16).digest()

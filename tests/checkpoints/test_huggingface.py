@@ -1,0 +1,311 @@
+"""Hugging Face directories: the logits of transformers, and refusals that name what is wrong."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply, flatten
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+NAMES = sorted(path.name for path in HF.iterdir())
+
+
+def logits_of(checkpoint, tokens):
+    return np.asarray(apply(checkpoint.cfg, checkpoint.params, tokens).logits_BTV)
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def edit_weights(folder, change):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    def make(name):
+        return Path(shutil.copytree(HF / name, tmp_path / name))
+
+    return make
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_equal_those_of_transformers(name):
+    expected = np.load(HF / name / "expected.npz")
+    logits = logits_of(open_checkpoint(HF / name), expected["tokens"])
+    assert np.abs(logits - expected["logits"]).max() <= 1e-4
+    # The comparison has something to compare: logits vary far more than the tolerance.
+    assert expected["logits"].std() > 0.5
+
+
+def test_every_family_and_way_of_saving_is_among_the_fixtures():
+    configs = {name: json.loads((HF / name / "config.json").read_text()) for name in NAMES}
+    families = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "olmo2"}
+    assert {config["model_type"] for config in configs.values()} == families
+    assert {config["dtype"] for config in configs.values()} == {"float32", "float16", "bfloat16"}
+    assert {config["tie_word_embeddings"] for config in configs.values()} == {True, False}
+
+
+@pytest.mark.parametrize("name", ["llama-scaled-3", "llama-scaled-linear", "qwen2", "gpt_neox-sequential"])
+def test_rope_fields_of_older_versions_say_the_same(copy, name):
+    folder = copy(name)
+    rope = json.loads((folder / "config.json").read_text())["rope_parameters"]
+    theta, fraction = rope.pop("rope_theta"), rope.pop("partial_rotary_factor", None)
+    rope["type"] = rope.pop("rope_type")
+    old = {"rope_parameters": ..., "rope_scaling": rope if rope["type"] != "default" else None}
+    old |= {"rope_theta": theta} if fraction is None else {"rotary_emb_base": theta, "rotary_pct": fraction}
+    edit_config(folder, **old)
+    assert open_checkpoint(folder).cfg == open_checkpoint(HF / name).cfg
+
+
+def test_missing_optional_fields_take_the_defaults_of_transformers(copy):
+    folder = copy("llama-biases")
+    kept = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    config = json.loads((folder / "config.json").read_text())
+    minimal = {key: config[key] for key in kept} | {"max_position_embeddings": 40, "num_key_value_heads": 2}
+    (folder / "config.json").write_text(json.dumps(minimal | {"head_dim": 10}))
+    edit_weights(folder, lambda t: [t.pop(key) for key in list(t) if key.endswith("bias")])
+    cfg = open_checkpoint(folder).cfg
+    assert (cfg.rope_theta, cfg.norm_eps, cfg.activation, cfg.bias) == (10_000.0, 1e-6, "silu", False)
+    assert not cfg.tie_embeddings
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_dtype_is_the_one_asked_for(dtype):
+    wide = flatten(open_checkpoint(HF / "llama").params)
+    narrow = flatten(open_checkpoint(HF / "llama", dtype=dtype).params)
+    for path, leaf in narrow.items():
+        assert leaf.dtype == jnp.dtype(dtype)
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(wide[path]).astype(jnp.dtype(dtype)))
+
+
+def test_base_model_names_and_old_buffers_are_understood(copy):
+    folder = copy("gpt2")
+
+    def rename(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        tensors["h.0.attn.bias"] = np.tril(np.ones((1, 1, 40, 40), np.uint8))
+        tensors["h.1.attn.masked_bias"] = np.asarray(-1e4, np.float32)
+
+    edit_weights(folder, rename)
+    assert open_checkpoint(folder).digest() == open_checkpoint(HF / "gpt2").digest()
+
+
+def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
+    folder = copy("llama")
+
+    def tie(tensors, plus=0.0):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + np.float32(plus)
+
+    edit_weights(folder, tie)
+    assert open_checkpoint(folder).digest() == open_checkpoint(HF / "llama").digest()
+    edit_weights(folder, lambda tensors: tie(tensors, 1.0))
+    with pytest.raises(InputError, match="lm_head.weight .* tie_word_embeddings"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(model_type="gemma"), "model_type='gemma'"),
+        (dict(model_type=...), "model_type=None"),
+        (dict(flux_capacitor=True), "flux_capacitor=True"),
+        (dict(quantization_config={"bits": 4}), "quantization_config"),
+        (dict(hidden_act="relu2"), "hidden_act='relu2'"),
+        (dict(hidden_size=...), "'hidden_size'"),
+        (dict(hidden_size="wide"), "d_model='wide'"),
+        (dict(attention_bias="yes"), "attention_bias='yes'"),
+        (dict(num_attention_heads=5), "num_kv_heads=2 does not divide"),
+        (dict(rope_interleaved=True), "rope_interleaved"),
+        (dict(rope_parameters={"rope_type": "yarn", "factor": 2.0}), "rope_parameters.rope_type='yarn'"),
+        (dict(rope_parameters={"rope_type": "linear"}), "without factor"),
+        (dict(rope_parameters={"rope_type": "default", "mrope_section": [1]}), "rope_parameters.mrope_section"),
+        (dict(rope_scaling={"type": "linear", "factor": 2.0}), "rope_scaling.*rope_parameters"),
+        (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
+    ],
+)
+def test_fields_that_are_not_understood_are_refused_by_name(copy, change, words):
+    folder = copy("llama")
+    edit_config(folder, **change)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, layer_types=...), "max_window_layers=1"),
+        (dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention"]), "layer_types"),
+        (dict(use_sliding_window=False, layer_types=["sliding_attention"] * 2), "layer_types"),
+        (dict(layer_types="full_attention"), "layer_types"),
+        (dict(max_window_layers="many"), "max_window_layers='many'"),
+    ],
+)
+def test_mixed_windows_are_refused(copy, change, words):
+    folder = copy("qwen2-window")
+    edit_config(folder, **change)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(scale_attn_by_inverse_layer_idx=True), dict(scale_attn_weights=False), dict(add_cross_attention=True)]
+)
+def test_variations_of_gpt2_that_are_not_supported_are_refused(copy, change):
+    folder = copy("gpt2")
+    edit_config(folder, **change)
+    with pytest.raises(InputError, match=next(iter(change))):
+        open_checkpoint(folder)
+
+
+def _nan(tensors):
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
+
+
+def _infinite(tensors):
+    tensors["model.norm.weight"][0] = -np.inf
+    tensors["model.norm.weight"][1] = np.inf
+
+
+def _reshaped(tensors):
+    tensors["model.layers.0.self_attn.q_proj.weight"] = np.ones((36, 35), np.float32)
+
+
+def _missing(tensors):
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+
+
+def _extra(tensors):
+    tensors["model.layers.2.mlp.down_proj.weight"] = np.ones((36, 25), np.float32)
+
+
+def _integers(tensors):
+    tensors["model.norm.weight"] = np.ones(36, np.int32)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (_nan, "model.layers.1.mlp.up_proj.weight .* NaN or infinite"),
+        (_infinite, "model.norm.weight .* NaN or infinite"),
+        (_reshaped, r"q_proj.weight .* shape \[36, 35\].*\[36, 36\]"),
+        (_missing, "has no tensor model.layers.1.mlp.down_proj.weight"),
+        (_extra, "has a tensor model.layers.2.mlp.down_proj.weight"),
+        (_integers, "model.norm.weight .* type I32"),
+    ],
+)
+def test_wrong_weights_are_refused_by_name(copy, change, words):
+    folder = copy("llama")
+    edit_weights(folder, change)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(folder)
+
+
+def test_finite_weights_whose_sum_is_not_are_accepted(copy):
+    folder = copy("llama")
+
+    def huge(tensors):
+        tensors["model.norm.weight"][:] = 3e38
+
+    edit_weights(folder, huge)
+    assert np.all(np.asarray(open_checkpoint(folder).params["final_norm"]["scale"]) == np.float32(3e38))
+    with pytest.raises(InputError, match="does not fit in float16"):
+        open_checkpoint(folder, dtype="float16")
+
+
+def test_bfloat16_nan_is_found(copy):
+    folder = copy("llama")
+
+    def narrow(tensors):
+        for name in tensors:
+            tensors[name] = tensors[name].astype(ml_dtypes.bfloat16)
+        tensors["model.norm.weight"][2] = np.nan
+
+    edit_weights(folder, narrow)
+    with pytest.raises(InputError, match="model.norm.weight"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 8, 100, 3000, -1])
+def test_truncated_files_are_refused(copy, keep):
+    folder = copy("llama")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match="model.safetensors is truncated or no safetensors file"):
+        open_checkpoint(folder)
+
+
+def test_a_text_file_for_weights_is_refused(copy):
+    folder = copy("llama")
+    (folder / "model.safetensors").write_text("these are not the weights you are looking for\n" * 99)
+    with pytest.raises(InputError, match="no safetensors file"):
+        open_checkpoint(folder)
+
+
+def test_a_missing_shard_is_named(copy):
+    folder = copy("llama-sharded-bfloat16")
+    shard = sorted(folder.glob("model-*.safetensors"))[2]
+    shard.unlink()
+    with pytest.raises(InputError, match=f"{shard.name} is missing"):
+        open_checkpoint(folder)
+
+
+def test_an_index_that_is_none_is_refused(copy):
+    folder = copy("llama-sharded-bfloat16")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    with pytest.raises(InputError, match="weight_map"):
+        open_checkpoint(folder)
+
+
+def test_a_tensor_in_two_shards_is_refused(copy):
+    folder = copy("llama-sharded-bfloat16")
+    first, second = sorted(folder.glob("model-*.safetensors"))[:2]
+    shutil.copy(first, second)
+    with pytest.raises(InputError, match="more than one file"):
+        open_checkpoint(folder)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin"])
+def test_pickles_are_never_opened(copy, name):
+    folder = copy("llama")
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(Bomb()))
+    for ref in (folder, folder / name):
+        with pytest.raises(InputError, match="safe_serialization=True"):
+            open_checkpoint(ref)
+
+
+def test_a_directory_without_weights_or_configuration_is_refused(copy):
+    folder = copy("llama")
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match="config.json does not exist"):
+        open_checkpoint(folder)
+    folder = copy("gpt2")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="neither model.safetensors nor"):
+        open_checkpoint(folder)
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(InputError, match="not a JSON object"):
+        open_checkpoint(folder)

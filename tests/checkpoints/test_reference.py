@@ -1,0 +1,111 @@
+"""What may be written where a checkpoint is asked for."""
+
+import io
+import struct
+import zipfile
+
+import pytest
+
+from bornbiased_jax.checkpoints import parse_ref
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+
+
+@pytest.fixture
+def places(tmp_path):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run@home").mkdir()
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
+    (tmp_path / "renamed.dat").write_bytes(b"GGUF" + bytes(20))
+    (tmp_path / "model.bin").write_bytes(struct.pack("<7i", 64, 172, 5, 8, 4, 512, 512))
+    # 128 and 640 begin like a pickle of protocol 0 and 2.
+    (tmp_path / "128.bin").write_bytes(struct.pack("<7i", 128, 172, 5, 8, 4, 512, 512))
+    (tmp_path / "640.bin").write_bytes(struct.pack("<7i", 640, 172, 5, 8, 4, 512, 512))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "text, kind, seed, step",
+    [
+        ("hf", "huggingface", None, None),
+        ("model.gguf", "gguf", None, None),
+        ("renamed.dat", "gguf", None, None),
+        ("model.bin", "llama2.c", None, None),
+        ("128.bin", "llama2.c", None, None),
+        ("640.bin", "llama2.c", None, None),
+        ("run", "run", None, None),
+        ("run@seed=42,step=1000", "run", 42, 1000),
+        ("run@step=0", "run", None, 0),
+        ("run@home", "run", None, None),
+        ("run@home@seed=7", "run", 7, None),
+    ],
+)
+def test_every_form_is_told_apart(places, text, kind, seed, step):
+    reference = parse_ref(f"{places}/{text}")
+    assert (reference.kind, reference.seed, reference.step) == (kind, seed, step)
+
+
+def test_a_birth_has_settings():
+    plain = parse_ref("seed:42@llama-nano")
+    assert (plain.kind, plain.seed, plain.cfg) == ("birth", 42, preset("llama-nano"))
+    changed = parse_ref("seed:0@llama-tiny,d_model=64,tie_embeddings=true,init=normal-0.02")
+    assert changed.cfg == preset("llama-tiny", d_model=64, tie_embeddings=True, init="normal-0.02")
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("nowhere", "nowhere does not exist: name a Hugging Face directory"),
+        ("nowhere@seed=1", "does not exist"),
+        ("llama-nano", "seed:42@llama-nano"),
+        ("hf@seed=1", "no pretraining run"),
+        ("model.gguf@step=1", "no pretraining run"),
+        ("run@seed=1,stop=2", "not of the form RUN@seed=42,step=1000"),
+        ("run@seed=1,seed=2", "not of the form"),
+        ("run@seed=-1", "not of the form"),
+        ("run@", "not of the form"),
+    ],
+)
+def test_bad_places_are_refused_with_a_remedy(places, text, words):
+    with pytest.raises(InputError, match=words):
+        parse_ref(f"{places}/{text}")
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("seed:42", "not of the form seed:42@llama-nano"),
+        ("seed:x@llama-nano", "not of the form"),
+        ("seed:1@llama-nano,d_model", "not of the form"),
+        ("seed:1@lama-nano", "did you mean 'llama-nano'"),
+        ("seed:1@llama-nano,d_modell=3", "did you mean 'd_model'"),
+    ],
+)
+def test_bad_births_are_refused_with_a_remedy(text, words):
+    with pytest.raises(InputError, match=words):
+        parse_ref(text)
+
+
+def test_files_of_other_kinds_are_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("a text")
+    (tmp_path / "notes.gguf").write_text("a text")
+    (tmp_path / "model.safetensors").write_bytes(bytes(40))
+    (tmp_path / "empty").write_bytes(b"")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as stream:
+        stream.writestr("archive/data.pkl", b"\x80\x02}.")
+    (tmp_path / "torch.bin").write_bytes(archive.getvalue())
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+    expected = {
+        "notes.txt": "no checkpoint of a known kind",
+        "notes.gguf": "no GGUF file",
+        "model.safetensors": "name the folder",
+        "empty": "no checkpoint of a known kind",
+        "torch.bin": "is a pickle.*save_pretrained",
+        "old.pt": "is a pickle.*save_pretrained",
+    }
+    for name, words in expected.items():
+        with pytest.raises(InputError, match=words):
+            parse_ref(tmp_path / name)

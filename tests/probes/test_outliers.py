@@ -1,0 +1,145 @@
+"""Outliers against NumPy on the captured states, and planted ones that must be found."""
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply, init
+from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
+
+L, D, F, N, T = 3, 32, 40, 7, 6
+
+
+@pytest.fixture(scope="module")
+def model():
+    cfg = preset("llama-tiny", num_layers=L, d_model=D, vocab_size=61, d_ff=F, num_heads=4)
+    params = init(cfg, key=keys.init_key(0))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) * (10.0 if leaf.ndim > 2 else 1.0), params)
+    return cfg, params, np.random.default_rng(0).integers(0, 61, (N, T))
+
+
+def test_dom_ratio():
+    assert dom_ratio(np.array([3.0, -3.0, 3.0])) == 1.0
+    assert dom_ratio(np.eye(8)[2]) == 8.0
+    np.testing.assert_allclose(dom_ratio(np.array([[1.0, -5.0, 0.0, 2.0]])), [2.5])
+
+
+def test_effective_rank():
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.standard_normal((D, D)))[0]
+    assert effective_rank(np.eye(D)) == pytest.approx(D)
+    assert effective_rank(np.outer(basis[0], basis[0])) == pytest.approx(1.0, abs=1e-6)
+    # Five equal directions count as five, in any basis and at any scale.
+    assert effective_rank(1e6 * basis[:, :5] @ basis[:, :5].T) == pytest.approx(5.0, abs=1e-5)
+    x = rng.standard_normal((100, D)) * rng.uniform(0, 3, D)
+    p = np.linalg.svd(x, compute_uv=False)
+    p = p / p.sum()
+    assert effective_rank(x.T @ x) == pytest.approx(np.exp(-np.sum(p * np.log(p))), rel=1e-9)
+    assert np.isnan(effective_rank(np.zeros((3, 3))))
+
+
+@pytest.mark.parametrize("batch_size", [2, 7])
+def test_statistics_equal_numpy(model, batch_size):
+    cfg, params, tokens = model
+    found = measure_outliers(cfg, params, tokens, rank_rows=5 * T, batch_size=batch_size)
+    h = np.asarray(apply(cfg, params, tokens, capture=("residual",)).layers["residual"], np.float64)
+    size = np.abs(h)
+    np.testing.assert_allclose(found.largest_L, size.max((1, 2, 3)), rtol=1e-5)
+    for layer, at in enumerate(found.largest_at_L3):
+        assert size[layer][tuple(at)] == pytest.approx(found.largest_L[layer], rel=1e-5)
+    np.testing.assert_allclose(found.dom_ratio_LT, dom_ratio(h).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(found.first_LD, size[:, :, 0].mean(1), rtol=1e-4)
+    np.testing.assert_allclose(found.rest_LD, size[:, :, 1:].mean((1, 2)), rtol=1e-4)
+    assert found.rank_rows == 5 * T
+    for layer in range(L):
+        rows = h[layer, :5].reshape(-1, D)
+        # Singular values in float64 of states that agree to float32 rounding.
+        assert found.effective_rank_L[layer] == pytest.approx(effective_rank(rows.T @ rows), rel=1e-4)
+    assert not found.massive_L.any()
+
+
+def test_a_planted_massive_activation_is_found(model):
+    """The embedding of one token carries 500 in channel 9: massive in the two sequences that hold it."""
+    cfg, params, tokens = model
+    tokens = np.where(tokens == 3, 4, tokens)
+    tokens[1, 4] = tokens[5, 2] = 3
+    table = np.array(params["embed"]["embedding"])
+    table[3, 9] = 500.0
+    small = {**params, "embed": {"embedding": table}}
+    blocks = jax.tree.map(lambda leaf: leaf * 0.1, params["blocks"])
+    small["blocks"] = {**blocks, "attention_norm": params["blocks"]["attention_norm"]}
+    found = measure_outliers(cfg, small, tokens, batch_size=3)
+    np.testing.assert_allclose(found.massive_L, 2 / N)
+    for at in found.largest_at_L3:
+        assert tuple(at[1:]) in ((4, 9), (2, 9)) and at[0] in (1, 5)
+
+
+def planted(gated: bool):
+    """A stack that sees nothing but whether a token stands first, and a neuron that fires there alone.
+
+    A constant channel 0 is 1; attention is uniform and averages channel 1, which is +1 at the first token of
+    every sequence and 0 elsewhere, so its output is 1/i; the neuron fires where that is above 0.6.
+    """
+    cfg = preset(
+        "gpt2-tiny",
+        num_layers=2,
+        num_heads=1,
+        d_model=8,
+        d_ff=16,
+        vocab_size=9,
+        norm="none",
+        positions="none",
+        bias=False,
+        activation="relu",
+        gated_mlp=gated,
+    )
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init(cfg, key=keys.init_key(0)))
+    table = np.zeros((9, 8), np.float32)
+    table[:, 0] = 1.0
+    table[0, 1] = 1.0
+    params["embed"]["embedding"] = table
+    attention, mlp = params["blocks"]["attention"], params["blocks"]["mlp"]
+    attention["value"]["kernel"][0, 1, 0] = 1.0
+    attention["output"]["kernel"][0, 0, 2] = 1.0
+    for name in ("gate", "up") if gated else ("up",):
+        # Idle neurons read a channel that is always 0, with columns of norm 1.
+        mlp[name]["kernel"][:, 5] = 1.0
+        mlp[name]["kernel"][1, :, 11] = 0.0
+        mlp[name]["kernel"][1, [0, 2], 11] = (-6.0, 10.0)
+    mlp["down"]["kernel"][:] = 0.01 * rng.standard_normal((2, 16, 8))
+    mlp["down"]["kernel"][1, 11] = [0, 0, 0, 0, 0, 0, -20.0, 1.0]
+    tokens = np.concatenate([np.zeros((4, 1), int), rng.integers(1, 9, (4, 5))], axis=1)
+    return cfg, params, tokens
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_planted_super_neuron_is_found(gated):
+    cfg, params, tokens = planted(gated)
+    found = super_neurons(cfg, params, tokens, batch_size=3)
+    best = found[0]
+    assert (best["layer"], best["neuron"], best["channel"]) == (1, 11, 6)
+    assert best["super"] and [neuron["super"] for neuron in found[1:]] == [False] * 9
+    # 10·1 − 6 = 4 at the first position (16 when the gate multiplies), nothing where 10/i < 6.
+    fires = 16.0 if gated else 4.0
+    assert best["first"] == pytest.approx(fires) and best["rest"] == 0.0 and best["firing_ratio"] is None
+    assert best["write"] == pytest.approx(-20.0 * fires)
+    assert best["channel_share"] == pytest.approx(400 / 401)
+    assert best["channels"] == pytest.approx(401**2 / (400**2 + 1))
+    assert best["up_norm_ratio"] == pytest.approx(np.sqrt(136))
+    assert (best["gate_norm_ratio"] is not None) == gated
+    # A higher bar on the norm refuses it.
+    assert not super_neurons(cfg, params, tokens, norm_ratio=12.0, top=1)[0]["super"]
+
+
+def test_inputs_that_do_not_fit(model):
+    cfg, params, tokens = model
+    with pytest.raises(InputError, match="outside the model's vocabulary"):
+        measure_outliers(cfg, params, tokens + 61)
+    with pytest.raises(InputError, match="no super neurons"):
+        super_neurons(cfg.replace(mlp=False), params, tokens)
+    with pytest.raises(InputError, match="at least 2"):
+        super_neurons(cfg, params, tokens[:, :1])

@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+
+from bornbiased_jax import inputs, keys, models
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint import baselines
+from bornbiased_jax.seedprint.baselines import reef
+from bornbiased_jax.seedprint.baselines.ics import invariants
+from bornbiased_jax.seedprint.baselines.intrinsic import profiles, stretched
+from bornbiased_jax.seedprint.baselines.score import Score
+
+LLAMA = preset("qwen-tiny", num_layers=4, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
+GPT2 = preset("gpt2-tiny", num_layers=3, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
+
+
+def born(cfg, seed):
+    return models.init(cfg, key=keys.init_key(seed))
+
+
+def jittered(params, share, seed=0):
+    rng = np.random.default_rng(seed)
+    return models.unflatten(
+        {
+            path: np.asarray(leaf)
+            + np.float32(share * np.std(leaf)) * rng.standard_normal(leaf.shape, np.float32)
+            for path, leaf in models.flatten(params).items()
+        }
+    )
+
+
+def test_intrinsic_is_the_mean_correlation_of_the_profiles():
+    a, b = born(LLAMA, 0), born(LLAMA, 1)
+    expected = []
+    for kind in ("query", "key", "value", "output"):
+        ours, theirs = (
+            [
+                np.std(layer, ddof=1)
+                for layer in np.asarray(params["blocks"]["attention"][kind]["kernel"], float)
+            ]
+            for params in (a, b)
+        )
+        expected.append(np.corrcoef(ours, theirs)[0, 1])
+    found = baselines.intrinsic(a, b)
+    assert found.value == pytest.approx(np.mean(expected), abs=1e-10)
+    assert baselines.intrinsic(a, a).value == pytest.approx(1.0) and baselines.intrinsic(a, a).same is True
+
+
+def test_intrinsic_stretches_the_shorter_profile():
+    assert stretched(np.array([0.0, 1.0, 4.0]), 5).tolist() == [0.0, 0.5, 1.0, 2.5, 4.0]
+    found = baselines.intrinsic(born(LLAMA, 0), born(LLAMA.replace(num_layers=7), 0))
+    assert found.value is not None and -1 <= found.value <= 1
+    one = born(LLAMA.replace(num_layers=1), 0)
+    assert baselines.intrinsic(one, one).value is None
+    no_attention = born(GPT2.replace(attention=False), 0)
+    assert profiles(no_attention) is None and baselines.intrinsic(no_attention, one).value is None
+
+
+def test_pcs_is_the_cosine_of_everything():
+    a, b = born(GPT2, 0), jittered(born(GPT2, 0), 0.5)
+    ours, theirs = (
+        np.concatenate([np.asarray(leaf, float).ravel() for _, leaf in sorted(models.flatten(p).items())])
+        for p in (a, b)
+    )
+    expected = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+    found = baselines.pcs(a, b)
+    assert found.value == pytest.approx(expected, rel=1e-10)
+    assert found.detail["without_embeddings"] != pytest.approx(expected, rel=1e-6)
+    assert baselines.pcs(a, a).value == pytest.approx(1.0, abs=1e-12)
+    other = baselines.pcs(a, born(GPT2.replace(d_ff=41), 0))
+    assert other.value is None and "shapes" in other.reason
+
+
+@pytest.mark.parametrize("cfg", [LLAMA, GPT2])
+def test_ics_matrices_are_their_definitions_head_by_head(cfg):
+    params, ids = born(cfg, 3), np.array([3, 50, 7, 89])
+    x = np.asarray(params["embed"]["embedding"], float)[ids]
+    found = list(invariants(cfg, params, ids))
+    assert len(found) == 6
+    width, group = cfg.key_dim, cfg.num_heads // cfg.kv_heads
+    for at, layer in enumerate(range(cfg.num_layers - 2, cfg.num_layers)):
+        block = {
+            name: np.asarray(params["blocks"]["attention"][name]["kernel"][layer], float)
+            for name in ("query", "key", "value", "output")
+        }
+        m_a, m_b = np.zeros((4, 4)), np.zeros((4, 4))
+        for head in range(cfg.num_heads):
+            q = slice(head * width, (head + 1) * width)
+            kv = slice(head // group * width, (head // group + 1) * width)
+            m_a += x @ block["query"][:, q] @ block["key"][:, kv].T @ x.T
+            m_b += x @ block["value"][:, kv] @ block["output"][q] @ x.T
+        mlp = {
+            name: np.asarray(kernel["kernel"][layer], float)
+            for name, kernel in params["blocks"]["mlp"].items()
+        }
+        inner = mlp["up"] * mlp["gate"] if cfg.gated_mlp else mlp["up"]
+        m_f = x @ inner @ mlp["down"] @ x.T
+        for got, expected in zip(found[3 * at : 3 * at + 3], (m_a, m_b, m_f), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_ics_is_the_cosine_of_the_stacked_z_scores():
+    a, b, ids = born(LLAMA, 0), jittered(born(LLAMA, 0), 0.3), np.arange(40, 90)
+    stacks = []
+    for params in (a, b):
+        matrices = [m.astype(float) for m in invariants(LLAMA, params, ids)]
+        stacks.append(np.concatenate([((m - m.mean()) / m.std()).ravel() for m in matrices]))
+    expected = stacks[0] @ stacks[1] / np.linalg.norm(stacks[0]) / np.linalg.norm(stacks[1])
+    assert baselines.ics(LLAMA, a, LLAMA, b, token_ids=ids).value == pytest.approx(expected, rel=1e-6)
+
+
+def test_ics_sees_through_a_rotation_of_heads():
+    params = born(GPT2, 5)
+    rng = np.random.default_rng(0)
+    attention = {
+        name: np.asarray(leaf["kernel"]).copy() for name, leaf in params["blocks"]["attention"].items()
+    }
+    rotation = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
+    attention["query"] = attention["query"] @ rotation
+    attention["key"] = attention["key"] @ rotation
+    blocks = {**params["blocks"], "attention": {name: {"kernel": leaf} for name, leaf in attention.items()}}
+    rotated = {**params, "blocks": blocks}
+    assert baselines.ics(GPT2, params, GPT2, rotated).value == pytest.approx(1.0, abs=1e-5)
+    assert baselines.pcs(params, params).value == pytest.approx(1.0)
+
+
+def test_ics_of_other_widths_and_bad_ids():
+    wide = LLAMA.replace(d_model=32)
+    found = baselines.ics(LLAMA, born(LLAMA, 0), wide, born(wide, 0))
+    assert abs(found.value) < 0.5 and found.detail["num_tokens"] == 90
+    with pytest.raises(InputError, match="ICS needs"):
+        baselines.ics(LLAMA, born(LLAMA, 0), LLAMA, born(LLAMA, 0), token_ids=np.array([3, 90]))
+    assert baselines.ics(LLAMA, born(LLAMA, 0), LLAMA, born(LLAMA, 0), num_blocks=9).value is None
+    assert baselines.rare_tokens(100, 3).tolist() == [97, 98, 99]
+
+
+@pytest.mark.parametrize("shape", [(12, 30, 20), (60, 10, 8)])
+def test_cka_is_its_definition(shape):
+    num, wide, wider = shape
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((num, wide)), rng.standard_normal((num, wider))
+    centre = np.eye(num) - np.full((num, num), 1 / num)
+    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
+    expected = (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())
+    assert baselines.linear_cka(x, y) == pytest.approx(expected, rel=1e-10)
+    turned = x @ np.linalg.qr(rng.standard_normal((wide, wide)))[0] * 3 + 5
+    assert baselines.linear_cka(x, turned) == pytest.approx(1.0, abs=1e-10)
+    assert np.isnan(baselines.linear_cka(np.ones_like(x), y))
+    with pytest.raises(InputError, match="same inputs"):
+        baselines.linear_cka(x, y[:-1])
+
+
+def test_reef_reads_the_block_at_a_fraction_of_the_depth():
+    assert [reef.block_at(layers, 18 / 32) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
+    x = inputs.random_tokens(30, 5, 90)
+    params = born(LLAMA, 0)
+    features = baselines.reef_features(LLAMA, params, x)
+    direct = models.apply(LLAMA, params, x.batch(0, 30), logits=False, capture=("residual",))
+    np.testing.assert_allclose(features, direct.layers["residual"][1][:, -1], rtol=0, atol=1e-5)
+    assert baselines.reef(features, features).value == pytest.approx(1.0)
+    constant = baselines.reef(np.ones((30, 4)), features)
+    assert constant.value is None and constant.same is None
+
+
+def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
+    null = baselines.unrelated_scores(GPT2, range(40), baselines.pcs)
+    assert null.shape == (20,)
+    far = baselines.pcs(born(GPT2, 99), jittered(born(GPT2, 99), 1.5))
+    found = baselines.against_null(far, null)
+    assert far.same is False and found["same_at_0.8"] is False
+    assert found["p_value"] == pytest.approx(1 / 21) and found["z"] > 5 and found["log10_p"] < -3
+    fresh = baselines.against_null(baselines.pcs(born(GPT2, 99), born(GPT2, 98)), null)
+    assert fresh["p_value"] > 1 / 21
+
+
+def test_nulls_that_do_not_exist():
+    with pytest.raises(InputError, match="even number"):
+        baselines.unrelated_scores(GPT2, [1, 2, 2, 3], baselines.pcs)
+    nothing = baselines.against_null(Score("pcs", None, "because"), np.array([0.1]))
+    assert nothing["p_value"] is None and nothing["reason"] == "because"
+    flat = baselines.against_null(Score("pcs", 0.5), np.array([0.1, np.nan, 0.1]))
+    assert flat["z"] is None and flat["p_value"] == pytest.approx(1 / 3)

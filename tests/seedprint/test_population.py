@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint.population import matched_score, population_test
+from bornbiased_jax.seedprint.ranks import rank_correlation
+
+
+def leaky(rng, shared):
+    """An unrelated model that lets shared continuous inputs through in their own coordinates."""
+    return 0.7 * shared + rng.standard_normal(shared.shape)
+
+
+def test_score_is_the_trace_of_the_rank_correlation():
+    base, suspect = np.random.default_rng(0).standard_normal((2, 40, 9))
+    assert matched_score(base, suspect) == pytest.approx(np.trace(rank_correlation(base, suspect)), abs=1e-12)
+
+
+@pytest.mark.parametrize("replaces", ["base", "suspect"])
+def test_calibrated_with_leaking_inputs(replaces):
+    rng = np.random.default_rng(1)
+    shared = rng.standard_normal((20, 6))
+    pairs = 400
+    p_values = []
+    for _ in range(pairs):
+        references = (leaky(rng, shared) for _ in range(19))
+        # The other model may be anything, trained for instance: only the replaced one must be a birth.
+        birth, other = leaky(rng, shared), 3 * shared + rng.standard_normal(shared.shape)
+        base, suspect = (birth, other) if replaces == "base" else (other, birth)
+        p_values.append(population_test(base, suspect, references, alpha=0.06, replaces=replaces).p_value)
+    for level in (0.05, 0.5):
+        below = int((np.array(p_values) <= level + 1e-9).sum())
+        assert stats.binomtest(below, pairs, level).pvalue > 1e-4
+
+
+def test_finds_a_descendant_among_references_in_every_form():
+    rng = np.random.default_rng(2)
+    shared = rng.standard_normal((60, 16))
+    base = leaky(rng, shared)
+    suspect = base + rng.standard_normal(base.shape)
+    references = np.stack([leaky(rng, shared) for _ in range(120)])
+    verdict = population_test(base, suspect, references)
+    assert verdict.verdict == "same-lineage" and verdict.p_value == 1 / 121
+    assert verdict.z > 3 and verdict.log10_p < -2
+    again = population_test(base, suspect, lambda k: references[k], num_references=120)
+    assert again == population_test(base, suspect, list(references)) == verdict
+
+
+def test_refusals_and_undefined():
+    rng = np.random.default_rng(3)
+    base, suspect, *references = rng.standard_normal((30, 25, 8))
+    with pytest.raises(InputError, match="28 references cannot give"):
+        population_test(base, suspect, references)
+    with pytest.raises(InputError, match="architecture"):
+        population_test(base, suspect, [references[0][:, :5]], alpha=0.5)
+    with pytest.raises(InputError, match="num_references"):
+        population_test(base, suspect, lambda k: references[k])
+    with pytest.raises(InputError, match="replaces"):
+        population_test(base, suspect, references, replaces="both")
+    assert population_test(base, suspect[:, :7], references).verdict == "undefined"
+    same = population_test(base, suspect, [references[0]] * 25, alpha=0.05)
+    assert same.verdict == "undefined" and "same score" in same.reason

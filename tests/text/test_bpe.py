@@ -1,0 +1,169 @@
+"""BPE by the library: training, GPT-2's two files, tiktoken's ranks."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import bpe
+from bornbiased_jax.text.tokenizers import load_tokenizer
+
+CORPUS = [
+    f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(200)
+]
+
+
+def test_training_gives_the_size_asked_for():
+    trained = bpe.train_bpe(CORPUS, 300)
+    assert trained.vocab_size == 300 and trained.eos_id == 0 and trained.bos_id is None
+    assert trained.backend.id_to_token(0) == "<|endoftext|>"
+    assert trained.encode("<|endoftext|>").tolist() == [0]
+    # Frequent words are one piece.
+    assert len(trained.encode(" the")) == 1
+
+
+def test_training_is_deterministic_across_processes():
+    program = (
+        "import json, sys; from bornbiased_jax.text import bpe; "
+        "print(bpe.train_bpe(json.loads(sys.stdin.read()), 300).digest)"
+    )
+    found = {bpe.train_bpe(CORPUS, 300).digest, bpe.train_bpe(iter(CORPUS), 300).digest}
+    root = str(Path(bpe.__file__).parents[2])
+    for threads, hash_seed in (("1", "1"), ("4", "2")):
+        environment = {
+            **os.environ,
+            "RAYON_NUM_THREADS": threads,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": root,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            input=json.dumps(CORPUS),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout.strip())
+    assert len(found) == 1
+
+
+def test_training_refuses_sizes_it_cannot_reach():
+    with pytest.raises(InputError, match="at least 257"):
+        bpe.train_bpe(CORPUS, 256)
+    with pytest.raises(InputError, match="gives only .* pieces of the 5000 asked for"):
+        bpe.train_bpe(CORPUS, 5000)
+    assert 257 < bpe.train_bpe(CORPUS, 5000, exact=False).vocab_size < 5000
+    assert bpe.train_bpe(CORPUS, 257).vocab_size == 257
+
+
+def small_vocabulary() -> tuple[dict[str, int], list[str]]:
+    vocab = {character: i for i, character in enumerate(bpe.BYTE_CHARACTERS.values())}
+    merges = ["Ġ t", "h e", "Ġt he"]
+    for merge in merges:
+        vocab[merge.replace(" ", "")] = len(vocab)
+    vocab["<|endoftext|>"] = len(vocab)
+    return vocab, merges
+
+
+def test_gpt2_files_follow_their_merges():
+    vocab, merges = small_vocabulary()
+    made = bpe.from_gpt2(json.dumps(vocab), "#version: 0.2\n" + "\n".join(merges) + "\n", "x")
+    assert made.encode(" the hen").tolist() == [vocab["Ġthe"], vocab["Ġ"], vocab["he"], vocab["n"]]
+    assert made.eos_id == vocab["<|endoftext|>"] and made.vocab_size == len(vocab)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda vocab, merges: (json.dumps(vocab)[:-5], merges), "not readable as JSON"),
+        (lambda vocab, merges: ('{"a": "b"}', merges), "not a map from pieces to ids"),
+        (lambda vocab, merges: (json.dumps({**vocab, "he": 3}), merges), "one id to two pieces"),
+        (lambda vocab, merges: (json.dumps({k: v for k, v in vocab.items() if k != "q"}), merges), "for 'q'"),
+        (lambda vocab, merges: (json.dumps(vocab), merges[:-1]), "1 pieces that no merge makes"),
+        (lambda vocab, merges: (json.dumps(vocab), [*merges, "three of them"]), "line 5 of its merges"),
+        (lambda vocab, merges: (json.dumps(vocab), [*merges, "x y"]), "not a whole byte-pair encoding"),
+    ],
+)
+def test_damaged_gpt2_files_are_refused(change, message):
+    vocab, merges = change(*small_vocabulary())
+    with pytest.raises(InputError, match=message):
+        bpe.from_gpt2(vocab, "\n".join(["#version: 0.2", *merges]), "x")
+
+
+def test_gpt2_agrees_with_known_encodings(shared):
+    gpt2 = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
+    known = {
+        "Hello world": [15496, 995],
+        "Hello, world!": [15496, 11, 995, 0],
+        "The quick brown fox": [464, 2068, 7586, 21831],
+        " the": [262],
+        "": [],
+    }
+    for text, ids in known.items():
+        assert gpt2.encode(text).tolist() == ids
+        assert gpt2.decode(ids) == text
+
+
+def tiktoken_reference(ranks: dict[bytes, int], word: bytes) -> list[int]:
+    """tiktoken's own rule on one word: join the leftmost neighbours whose sum has the lowest rank."""
+    if word in ranks:
+        return [ranks[word]]
+    parts = [bytes([byte]) for byte in word]
+    while True:
+        sums = [
+            (ranks[parts[i] + parts[i + 1]], i)
+            for i in range(len(parts) - 1)
+            if parts[i] + parts[i + 1] in ranks
+        ]
+        if not sums:
+            return [ranks[part] for part in parts]
+        _, at = min(sums)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+def test_tiktoken_ranks_are_joined_as_tiktoken_does(shared):
+    path = shared / "tokenizers" / "qwen.tiktoken"
+    qwen = load_tokenizer(path)
+    assert qwen.vocab_size == 151_851
+    assert qwen.eos_id == 151_643 and qwen.bos_id is None
+    # Known from the model's public examples.
+    assert qwen.encode("Hello world").tolist() == [9707, 1879]
+    assert qwen.encode("<|im_start|>12").tolist() == [151_644, 16, 17]
+    ranks = {}
+    for line in path.read_bytes().splitlines():
+        token, rank = line.split()
+        ranks[base64.b64decode(token)] = int(rank)
+    text = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()[:20_000]
+    # Words of letters after a space are one word to the pattern; joining them is what is tested here.
+    words = sorted({f" {word}" for word in text.split() if word.isalpha()}) + [
+        " aaaaaaa",
+        " zzzzzzzzzzz",
+        " ÿÿøøéé",
+    ]
+    for word in words:
+        assert qwen.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
+    sample = text + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
+    assert qwen.decode(qwen.encode(sample)) == sample
+
+
+def test_a_rank_file_that_lost_a_line_is_refused(shared):
+    data = (shared / "tokenizers" / "qwen.tiktoken").read_bytes()
+    lines = data.splitlines(keepends=True)
+    with pytest.raises(InputError, match="151,642 ranks"):
+        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
+    with pytest.raises(InputError, match="no known vocabulary"):
+        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
+
+
+def test_schemes_have_room_for_their_special_tokens():
+    for count, scheme in bpe.TIKTOKEN_SCHEMES.items():
+        ids = list(scheme["special"].values())
+        assert min(ids) >= count and len(set(ids)) == len(ids)
+        assert scheme["eos_token"] in scheme["special"]
+        assert scheme.get("bos_token", scheme["eos_token"]) in scheme["special"]

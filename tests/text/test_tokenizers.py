@@ -1,0 +1,262 @@
+"""Every tokenizer, of any kind: round trips, identity, saving, damage; and how the right one is found."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import bpe, cache, corpora, scored, tokenizers
+from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents, load_tokenizer, tokenizer_for
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+WORDS = st.text(st.sampled_from("  \n\tabcdeE 0123.,'éß日🎉\u00a0\u2581"), max_size=80)
+CORPUS = [path.read_text() for path in sorted(Path(bpe.__file__).parent.glob("*.py"))]
+
+
+def small_scored() -> scored.ScoredTokenizer:
+    """A llama2.c tokenizer with every byte and a few joined pieces."""
+    joined = ["th", "the", " t", " th", " the", "ab", "bc", "abc", "  ", "    "]
+    singles = [" ", *"abcdefghijklmnopqrstuvwxyz", "é"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *joined, *singles]
+    scores = [0.0] * 259 + [-float(i) for i in range(len(joined))] + [-100.0] * len(singles)
+    types = [scored.UNKNOWN, scored.CONTROL, scored.CONTROL] + [scored.BYTE] * 256
+    types += [scored.NORMAL] * (len(joined) + len(singles))
+    return scored.ScoredTokenizer("small", tuple(pieces), tuple(scores), tuple(types), eos_id=2, bos_id=1)
+
+
+MAKERS = {
+    "bytes": ByteTokenizer,
+    "bpe": lambda: bpe.train_bpe(CORPUS, 300),
+    "scored": small_scored,
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def tokenizer(request):
+    return MAKERS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    return {name: make() for name, make in MAKERS.items()}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(text=ANY_TEXT | WORDS)
+@settings(max_examples=150)
+def test_text_comes_back(by_hand, name, text):
+    tokenizer = by_hand[name]
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and ids.ndim == 1
+    assert tokenizer.decode(ids) == text
+    assert not ids.size or 0 <= ids.min() <= ids.max() < tokenizer.vocab_size
+
+
+def test_batches_are_single_texts(tokenizer):
+    texts = ["the dog", "", " two  spaces", "日本語 é", "the dog"]
+    batch = tokenizer.encode_batch(texts)
+    assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_saving_keeps_the_identity(tokenizer, tmp_path):
+    path = tokenizer.save(tmp_path)
+    text = "the dog jumps 123 é"
+    for source in (path, tmp_path):
+        loaded = load_tokenizer(source)
+        assert type(loaded) is type(tokenizer)
+        for fact in ("digest", "vocab_size", "eos_id", "bos_id"):
+            assert getattr(loaded, fact) == getattr(tokenizer, fact), fact
+        assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
+
+
+def test_workers_can_have_it(tokenizer):
+    tokenizer.encode("warm up")
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.digest == tokenizer.digest and copy.eos_id == tokenizer.eos_id
+    assert copy.encode("the dog").tolist() == tokenizer.encode("the dog").tolist()
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6])
+def test_ids_outside_the_vocabulary_are_refused(tokenizer, wrong):
+    with pytest.raises(InputError, match=f"token id {wrong} is outside"):
+        tokenizer.decode([0, wrong])
+
+
+def test_half_a_surrogate_pair_is_refused(tokenizer):
+    for call in (tokenizer.encode, lambda text: tokenizer.encode_batch([text])):
+        with pytest.raises(InputError, match="surrogate pair at character 2"):
+            call("ab\ud800")
+
+
+def test_half_a_character_decodes_to_its_sign():
+    assert ByteTokenizer().decode([65, 0xC3]) == "A\ufffd"
+
+
+def test_digests_tell_tokenizers_apart():
+    made = [make() for make in MAKERS.values()] + [bpe.train_bpe(CORPUS, 299)]
+    assert len({tokenizer.digest for tokenizer in made}) == len(made)
+
+
+def test_documents_end_with_the_end_of_document(tokenizer):
+    texts = [f"the dog {i}" for i in range(70)]
+    found = list(encode_documents(tokenizer, texts))
+    plain = [tokenizer.encode(text).tolist() for text in texts]
+    assert [ids.tolist() for ids in found] == [[*ids, tokenizer.eos_id] for ids in plain]
+    assert [ids.tolist() for ids in encode_documents(tokenizer, texts, separate=False)] == plain
+
+
+def test_encoding_is_lazy():
+    def texts():
+        yield "one"
+        raise RuntimeError("read too far")
+
+    assert next(encode_documents(ByteTokenizer(), texts(), batch=1)).tolist() == [*b"one", 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none", None, "does not exist"),
+        ("a.txt", b"plain text, which is no tokenizer", "no tokenizer of a known kind"),
+        ("empty.json", b"", "no tokenizer of a known kind"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"', "not readable as JSON"),
+        ("tokenizer.json", b'{"model": {"type": "Nothing"}}', "not a whole tokenizer.json"),
+        ("config.json", b'{"architectures": ["Llama"]}', "JSON, but no tokenizer"),
+        ("tokenizer.json", b'{"model": "\xff"}', "not readable as UTF-8"),
+        ("tokenizer.pieces.json", b'{"kind": "scored pieces", "name": "x"}', "not a whole tokenizer file"),
+        ("encoder.json", b'{"a": 0}', "needs vocab.bpe beside it"),
+        ("merges.txt", b"#version: 0.2\na b\n", "needs vocab.json beside it"),
+        ("x.tiktoken", b"IQ== 0\nIg== 1\n", "holds 2 ranks"),
+        ("x.tiktoken", b"IQ== 0\n!!!! x\n", "line 2 is not a token"),
+        ("tokenizer.bin", b"\x07\0\0\0garbage", "not a whole llama2.c tokenizer"),
+        ("model.gguf", b"GGUF\x03\0\0\0", "not a whole GGUF file"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load_tokenizer(tmp_path / name)
+    assert name in str(caught.value)
+
+
+def test_model_weights_are_not_read_as_a_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizers, "_LARGEST", 100)
+    (tmp_path / "model.bin").write_bytes(b"\1" * 101)
+    with pytest.raises(InputError, match="too large for a tokenizer"):
+        load_tokenizer(tmp_path / "model.bin")
+
+
+def test_folders_hold_one_tokenizer(tmp_path):
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        load_tokenizer(tmp_path)
+    for name in ("a.tiktoken", "b.tiktoken"):
+        (tmp_path / name).write_bytes(b"IQ== 0\n")
+    with pytest.raises(InputError, match="holds 2 tokenizers"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_config_beside_it_names_the_end_of_a_document(tmp_path):
+    trained = bpe.train_bpe(CORPUS, 300)
+    trained.save(tmp_path)
+    for token in ("q", {"content": "q"}):
+        (tmp_path / bpe.CONFIG_FILE).write_text(json.dumps({"eos_token": token}))
+        loaded = load_tokenizer(tmp_path)
+        assert loaded.eos_id == loaded.encode("q")[0] != trained.eos_id
+    (tmp_path / bpe.CONFIG_FILE).write_text(json.dumps({"eos_token": "<none>"}))
+    with pytest.raises(InputError, match="no token '<none>'"):
+        load_tokenizer(tmp_path)
+    (tmp_path / bpe.CONFIG_FILE).write_text("[]")
+    with pytest.raises(InputError, match="not a JSON object"):
+        load_tokenizer(tmp_path)
+
+
+def test_two_files_of_another_model_are_refused(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / bpe.CONFIG_FILE).write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    with pytest.raises(InputError, match="Qwen2Tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def small_prose(monkeypatch, tmp_path):
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    made = corpora.Corpus("prose", tuple(CORPUS), corpora.documents_digest(tuple(CORPUS)), {})
+    monkeypatch.setattr(corpora, "corpus", lambda name: made)
+    default_tokenizer.cache_clear()
+    yield tmp_path / "cache"
+    default_tokenizer.cache_clear()
+
+
+def test_the_default_is_trained_once_and_fits_the_vocabulary(small_prose, monkeypatch):
+    trained = default_tokenizer(600)
+    assert trained.name == "bpe-600" and trained.vocab_size == 600
+    default_tokenizer.cache_clear()
+    monkeypatch.setattr(bpe, "train_bpe", None)
+    again = default_tokenizer(600)
+    assert (again.digest, again.name, again.eos_id) == (trained.digest, trained.name, trained.eos_id)
+
+
+def test_a_damaged_cached_tokenizer_is_trained_again(small_prose):
+    trained = default_tokenizer(600)
+    (path,) = (small_prose / "tokenizers").iterdir()
+    path.write_bytes(path.read_bytes()[:-5])
+    default_tokenizer.cache_clear()
+    assert default_tokenizer(600).digest == trained.digest
+
+
+def test_the_default_takes_what_the_corpus_supports(small_prose):
+    trained = default_tokenizer(50_000)
+    assert 512 < trained.vocab_size < 50_000
+    assert trained.decode(trained.encode("the quick dog é")) == "the quick dog é"
+
+
+def test_small_vocabularies_get_bytes():
+    assert default_tokenizer(256) == default_tokenizer(511) == ByteTokenizer()
+    with pytest.raises(InputError, match="no room for bytes"):
+        default_tokenizer(255)
+
+
+def test_names_of_tokenizers(small_prose, tmp_path):
+    assert tokenizer_for("bytes", 4096) == tokenizer_for("byte", 4096) == ByteTokenizer()
+    assert tokenizer_for(None, 600) is tokenizer_for("bpe", 600) is tokenizer_for("bpe:600", 4096)
+    path = ByteTokenizer().save(tmp_path)
+    assert tokenizer_for(path, 4096) == tokenizer_for(str(path), 4096) == ByteTokenizer()
+    with pytest.raises(InputError, match="bpe:4096"):
+        tokenizer_for("bpe:many", 4096)
+    with pytest.raises(InputError, match="does not exist"):
+        tokenizer_for("nothing", 4096)
+
+
+def test_every_shared_tokenizer_is_found_and_known(shared):
+    pytest.importorskip("sentencepiece", exc_type=ImportError)
+    known = {
+        "tokenizers/gpt2_encoder.json": (50_257, 50_256, None, [15496, 995]),
+        "tokenizers/gpt2_vocab.bpe": (50_257, 50_256, None, [15496, 995]),
+        "tokenizers/llama2_32k_sentencepiece.model": (32_000, 2, 1, [15043, 3186]),
+        "tokenizers/mistral_v1_32k_sentencepiece.model": (32_000, 2, 1, [22557, 1526]),
+        "checkpoints/stories260K/tok512.bin": (512, 2, 1, None),
+        "checkpoints/babyllama/tok105.model": (105, 2, 1, None),
+    }
+    text = "Hello world"
+    for name, (vocab_size, eos_id, bos_id, ids) in known.items():
+        loaded = load_tokenizer(shared / name)
+        assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == (vocab_size, eos_id, bos_id), name
+        assert loaded.decode(loaded.encode(text)) == text
+        assert ids is None or loaded.encode(text).tolist() == ids
+
+
+def test_gpt2_in_a_folder(shared, tmp_path):
+    for ours, theirs in (("vocab.json", "gpt2_encoder.json"), ("merges.txt", "gpt2_vocab.bpe")):
+        shutil.copy(shared / "tokenizers" / theirs, tmp_path / ours)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.encode(" the<|endoftext|>\n\n").tolist() == [262, 50256, 628]

@@ -1,0 +1,74 @@
+"""Dual activations with a closed form: functions of the correlation ρ and the two standard deviations s, t.
+
+Each is written so that nothing cancels at |ρ| = 1. ``CLOSED`` maps a name to
+(E[φ(u)φ(u')], E[φ'(u)φ'(u')]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from theory.activations import Array
+
+
+def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Arc-cosine kernel of degree 1 (Cho and Saul 2009)."""
+    return s * t / (2 * np.pi) * (np.sqrt((1 - rho) * (1 + rho)) + (np.pi - np.arccos(rho)) * rho)
+
+
+def _relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Arc-cosine kernel of degree 0: P(u > 0, u' > 0)."""
+    return np.broadcast_to((np.pi - np.arccos(rho)) / (2 * np.pi), np.broadcast(rho, s, t).shape)
+
+
+def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:
+    c, q, r = rho * s * t, s * s, t * t
+    # det(I + Σ), written so that nothing cancels at |ρ| = 1.
+    det = 1 + q + r + q * r * (1 - rho) * (1 + rho)
+    density = 1 / (2 * np.pi * np.sqrt(det))  # E[φ_N(u) φ_N(u')], φ_N the normal density
+    orthant = 0.25 + np.arctan2(c, np.sqrt(det)) / (2 * np.pi)  # E[Φ(u) Φ(u')], Sheppard's formula
+    return c, q, r, density, orthant
+
+
+def _gelu_dual(rho: Array, s: Array, t: Array) -> Array:
+    """E[uΦ(u) u'Φ(u')].
+
+    Stein's lemma in u, then in u', leaves c E[ΦΦ'] + P (q r + c² (1 − q r)/((1 + q)(1 + r))), where P is the
+    mean product of the two normal densities: 1/(2π √det(I + Σ)).
+    """
+    c, q, r, density, orthant = _gelu_parts(rho, s, t)
+    return c * orthant + density * (q * r + c * c * (1 - q * r) / ((1 + q) * (1 + r)))
+
+
+def _gelu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
+    c, q, r, density, orthant = _gelu_parts(rho, s, t)
+    det = 1 + q + r + q * r * (1 - rho) * (1 + rho)
+    return orthant + density * c * (1 / (1 + q) + 1 / (1 + r) + 1 / det)
+
+
+def _erf_det(rho: Array, s: Array, t: Array) -> Array:
+    q, r = s * s, t * t
+    return 1 + 2 * q + 2 * r + 4 * q * r * (1 - rho) * (1 + rho)
+
+
+def _erf_dual(rho: Array, s: Array, t: Array) -> Array:
+    """(2/π) arcsin(2c/√((1+2q)(1+2r))) (Williams 1997), as an arctangent: accurate at |ρ| = 1 and any std."""
+    return 2 / np.pi * np.arctan2(2 * rho * s * t, np.sqrt(_erf_det(rho, s, t)))
+
+
+def _erf_slope_dual(rho: Array, s: Array, t: Array) -> Array:
+    return 4 / np.pi / np.sqrt(_erf_det(rho, s, t))
+
+
+Kernel = Callable[[Array, Array, Array], Array]
+CLOSED: dict[str, tuple[Kernel, Kernel]] = {
+    "relu": (_relu_dual, _relu_slope_dual),
+    "gelu": (_gelu_dual, _gelu_slope_dual),
+    "erf": (_erf_dual, _erf_slope_dual),
+    "identity": (
+        lambda rho, s, t: rho * s * t,
+        lambda rho, s, t: np.ones(np.broadcast(rho, s, t).shape),
+    ),
+}

@@ -1,0 +1,196 @@
+"""Proposition 2 and its surroundings, against exact arithmetic and against the real MLP blocks."""
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax import keys
+from bornbiased_jax.models import apply, init, mlp0_config
+from theory import kernels, mlp
+
+STANDARD_ERRORS = 5.0
+SEEDS = 600
+# At birth W_up has variance 0.02², and W_down 0.02²/(2L).
+UP = 0.02**2
+
+
+def measured_cosines(activation, layers, width, hidden, seed, input_std=1.0):
+    """Cosine of two independent Gaussian vectors after each block of the real model. [seeds, layers]."""
+    cfg = mlp0_config(num_layers=layers, d_model=width, d_ff=hidden, activation=activation)
+
+    def one(number):
+        params = init(cfg, key=keys.init_key(number))
+        x_BTD = input_std * jax.random.normal(keys.stream_key(number, "inputs"), (2, 1, width))
+        return apply(cfg, params, x_BTD, logits=False, capture=("residual",)).layers["residual"]
+
+    numbers = np.arange(seed, seed + SEEDS, dtype=np.uint32)
+    x_SLBD = np.asarray(jax.jit(jax.vmap(one))(numbers), np.float64)[:, :, :, 0]
+    x_SLBD /= np.linalg.norm(x_SLBD, axis=-1, keepdims=True)
+    return np.sum(x_SLBD[:, :, 0] * x_SLBD[:, :, 1], axis=-1)
+
+
+def accepts(prediction, cosines, width):
+    """Does every layer's mean lie within STANDARD_ERRORS of the prediction, plus (layer/width)², what a
+    first-order finite-width theory leaves out?"""
+    layer = np.arange(1, cosines.shape[1] + 1)
+    error = np.std(cosines, axis=0) / np.sqrt(cosines.shape[0])
+    apart = np.abs(np.mean(cosines, axis=0) - prediction)
+    return bool(np.all(apart <= STANDARD_ERRORS * error + (layer / width) ** 2))
+
+
+def finite(activation, layers, width, hidden, input_std=1.0):
+    gains = dict(up_gain=width * UP, down_gain=hidden * UP / (2 * layers))
+    return mlp.mlp0_finite_width(activation, layers, width, hidden, input_std=input_std, **gains)
+
+
+def test_the_first_values_to_six_digits():
+    known = [0.318310, 0.493731, 0.604826, 0.680954, 0.735946]
+    assert np.max(np.abs(mlp.prop2(5) - known)) < 5e-7
+    assert mlp.prop2(1)[0] == pytest.approx(1 / np.pi, abs=1e-15)
+    # Section A.2, Case I.
+    assert mlp.prop2(2)[1] == pytest.approx(0.493, abs=1e-3)
+
+
+@given(rho0=st.floats(0, 1), layers=st.integers(1, 60))
+def test_monotone_to_one_from_anywhere(rho0, layers):
+    gaps = mlp.prop2_gap(layers, rho0)
+    previous = np.concatenate([[1 - rho0], gaps[:-1]])
+    assert np.all(gaps <= previous)
+    assert np.all(gaps[previous > 0] < previous[previous > 0]) or np.min(previous) < 1e-30
+    assert np.all(gaps >= 0)
+
+
+def test_limit():
+    assert mlp.prop2(100_000)[-1] > 1 - 1e-8
+    assert mlp.relu_map(1.0) == 1.0
+
+
+@given(gap=st.floats(1e-300, 2.0))
+def test_the_map_near_one_keeps_relative_precision(gap):
+    with mpmath.workdps(700):
+        e = mpmath.mpf(gap)
+        rho = 1 - e
+        theta = mpmath.acos(rho)
+        exact = 1 - (mpmath.sin(theta) + (mpmath.pi - theta) * rho) / mpmath.pi
+        assert abs(mpmath.mpf(float(mlp.relu_map_gap(gap))) / exact - 1) < 1e-14
+
+
+@given(rho=st.floats(-1, 1))
+def test_the_two_forms_of_the_map_agree(rho):
+    assert mlp.relu_map(rho) == pytest.approx(float(1 - mlp.relu_map_gap(1 - rho)), abs=4e-16)
+    assert mlp.activation_map("relu", rho, 0.3) == pytest.approx(float(mlp.relu_map(rho)), abs=4e-16)
+
+
+def test_rate():
+    gaps = mlp.prop2_gap(20_000)
+    depth = np.arange(1, gaps.size + 1)
+    assert mlp.prop2_rate(1) == pytest.approx(9 * np.pi**2 / 2)
+    assert depth[99] ** 2 * gaps[99] == pytest.approx(35.8, abs=0.05)
+    assert depth[999] ** 2 * gaps[999] == pytest.approx(43.1, abs=0.05)
+    # The error of the leading term is (3 ln l)/l and falls; that of the refined one stays in its stated range.
+    relative = mlp.prop2_rate(depth) / gaps - 1
+    assert relative[99] == pytest.approx(0.24, abs=0.005) and relative[999] == pytest.approx(0.03, abs=0.001)
+    refined = np.abs(mlp.prop2_rate_refined(depth) / gaps - 1)
+    assert np.max(refined[19:]) < 0.05 and np.max(refined[99:]) < 0.003 and refined[-1] < 1e-6
+    # Negative control: the constant is identified well beyond 5%.
+    assert abs(1.05 * mlp.prop2_rate(20_000) / gaps[-1] - 1) > 0.04 > abs(relative[-1])
+
+
+@given(std=st.floats(0.05, 3), layers=st.integers(1, 6))
+@settings(max_examples=15)
+def test_odd_activations_keep_orthogonal_inputs_orthogonal(std, layers):
+    for name in ("tanh", "erf", "identity"):
+        assert np.all(mlp.mlp0_stack(name, layers, input_std=std).rho == 0.0)
+        mean, _ = mlp.mlp0_finite_width(name, layers, 64, 128, input_std=std)
+        assert np.max(np.abs(mean)) < 1e-6
+
+
+@settings(max_examples=5)
+@given(
+    activation=st.sampled_from(["relu", "gelu", "tanh", "silu"]),
+    layers=st.integers(1, 4),
+    width=st.sampled_from([32, 64]),
+    input_std=st.sampled_from([1.0, 5.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_real_blocks_follow_the_theory(activation, layers, width, input_std, seed):
+    cosines = measured_cosines(activation, layers, width, 2 * width, seed, input_std)
+    mean, std = finite(activation, layers, width, 2 * width, input_std)
+    assert accepts(mean, cosines, width)
+    # The spread, too: the standard error of a standard deviation is at most √(kurtosis/4n) of it.
+    relative = np.std(cosines, axis=0) / std - 1
+    kurtosis = np.mean((cosines - cosines.mean(0)) ** 4, axis=0) / np.var(cosines, axis=0) ** 2
+    layer = np.arange(1, layers + 1)
+    # First-order variances leave out terms of relative order 1/width per fluctuating quantity and layer.
+    assert np.all(np.abs(relative) <= STANDARD_ERRORS * np.sqrt(kurtosis / (4 * SEEDS)) + 4 * layer / width)
+
+
+def test_the_checker_refuses_wrong_theories():
+    width, layers = 64, 4
+    cosines = measured_cosines("relu", layers, width, 2 * width, 7)
+    right, _ = finite("relu", layers, width, 2 * width)
+    assert accepts(right, cosines, width)
+    assert not accepts(1.05 * right, cosines, width)
+    assert not accepts(0.95 * right, cosines, width)
+    assert not accepts(finite("tanh", layers, width, 2 * width)[0], cosines, width)
+    shifted = np.concatenate([[0.0], right[:-1]])  # One layer off.
+    assert not accepts(shifted, cosines, width)
+    assert not accepts(right, measured_cosines("tanh", layers, width, 2 * width, 7), width)
+
+
+@settings(max_examples=40)
+@given(rho=st.floats(-0.98, 0.98), width=st.integers(2, 200), seed=st.integers(0, 2**31))
+def test_exact_finite_width_cosine(rho, width, seed):
+    rng = np.random.default_rng(seed)
+    x, z = rng.normal(size=(2, 2000, width))
+    y = rho * x + np.sqrt(1 - rho * rho) * z
+    cosine = np.sum(x * y, -1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
+    error = np.std(cosine) / np.sqrt(cosine.size)
+    assert abs(np.mean(cosine) - mlp.finite_width_cosine(rho, width)) <= 5.5 * error
+    first_order = rho - rho * (1 - rho**2) / (2 * width)
+    assert abs(mlp.finite_width_cosine(rho, width) - first_order) <= 1 / width**2
+
+
+def test_finite_width_converges_to_infinite_width():
+    limit = mlp.mlp0_stack("gelu", 4, up_gain=1.0, down_gain=2.0).rho[1:]
+    apart = [mlp.mlp0_finite_width("gelu", 4, d, 2 * d, up_gain=1.0, down_gain=2.0)[0] - limit for d in (50, 500)]
+    assert apart[0] == pytest.approx(10 * apart[1], rel=1e-6)
+    assert np.all(np.abs(apart[1]) > 0)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "tanh"])
+def test_fourth_moments_against_monte_carlo(name):
+    rng = np.random.default_rng(5)
+    z, w = rng.normal(size=(2, 400_000))
+    rho, s, t = 0.4, 0.8, 1.1
+    u, v = kernels.ACTIVATIONS[name](s * z), kernels.ACTIVATIONS[name](t * (rho * z + np.sqrt(1 - rho**2) * w))
+    for a, b in ((4, 0), (0, 4), (2, 2), (3, 1), (1, 3)):
+        sample = u**a * v**b
+        error = np.std(sample) / np.sqrt(sample.size)
+        assert abs(np.mean(sample) - mlp._moment(name, a, b, np.arccos(rho), s, t)) <= 5 * error
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: mlp.prop2(-1), "layers"),
+        (lambda: mlp.prop2(3, 1.5), "rho0"),
+        (lambda: mlp.relu_map(1.5), "rho"),
+        (lambda: mlp.relu_map_gap(-0.1), "gap"),
+        (lambda: mlp.prop2_rate(0), "layers"),
+        (lambda: mlp.activation_map("relu", 0.1, 0.0), "std"),
+        (lambda: mlp.mlp0_stack("relu", 2, input_std=-1.0), "input_std"),
+        (lambda: mlp.mlp0_stack("relu", 2, rho0=2.0), "rho0"),
+        (lambda: mlp.mlp0_finite_width("relu", 2, 0, 4), "width"),
+        (lambda: mlp.mlp0_finite_width("relu", 2, 4, 0), "hidden"),
+        (lambda: mlp.mlp0_finite_width("relu", 2, 4, 4, down_gain=0.0), "down_gain"),
+        (lambda: mlp.finite_width_cosine(1.2, 4), "rho"),
+        (lambda: mlp.finite_width_std(0.2, 0), "width"),
+    ],
+)
+def test_bad_arguments_are_named(call, word):
+    with pytest.raises(ValueError, match=rf"^{word}:"):
+        call()
