@@ -224,15 +224,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, raw
 
 
-_LLAMA = dict(norm="rmsnorm", activation="silu", gated_mlp=True, tie_embeddings=False)
-_QWEN2 = dict(**_LLAMA, qkv_bias=True, rope_theta=1_000_000.0, norm_eps=1e-6)
-_QWEN3 = dict(**_LLAMA, qk_norm=True, rope_theta=1_000_000.0, norm_eps=1e-6)
-_NEOX = dict(bias=True, parallel_residual=True, rotary_fraction=0.25, tie_embeddings=False)
-_OLMO2 = dict(
+_LLAMA: dict[str, Any] = dict(norm="rmsnorm", activation="silu", gated_mlp=True, tie_embeddings=False)
+_QWEN2: dict[str, Any] = dict(**_LLAMA, qkv_bias=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_QWEN3: dict[str, Any] = dict(**_LLAMA, qk_norm=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_NEOX: dict[str, Any] = dict(bias=True, parallel_residual=True, rotary_fraction=0.25, tie_embeddings=False)
+_OLMO2: dict[str, Any] = dict(
     **_LLAMA, norm_position="post", qk_norm=True, qk_norm_scope="projection", norm_eps=1e-6, rope_theta=500_000.0
 )
-_NANO = dict(num_layers=12, num_heads=12, d_model=768)
-_TINY = dict(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
+_NANO: dict[str, Any] = dict(num_layers=12, num_heads=12, d_model=768)
+_TINY: dict[str, Any] = dict(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
 
 PRESETS: dict[str, ModelConfig] = {
     # "RoPE-enhanced Nano GPT-2 (12L, 12H, 768d)" of Table 1(a); the vocabulary is the one that its

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +45,8 @@ def generate(
         raise InputError(f"max_new_tokens={max_new_tokens} is negative: give a number of tokens")
     if len(prompt) + max_new_tokens > cfg.max_seq_len:
         raise InputError(
-            f"a prompt of {len(prompt)} and {max_new_tokens} new tokens exceed the model's {cfg.max_seq_len} positions: "
-            "shorten one of them"
+            f"a prompt of {len(prompt)} and {max_new_tokens} new tokens exceed the model's {cfg.max_seq_len} "
+            "positions: shorten one of them"
         )
     if max_new_tokens == 0:
         return prompt
@@ -90,16 +91,17 @@ def _decode(
     token = choose(first.logits_BTV)
     tokens = jnp.full((max_new_tokens,), -1, jnp.int32).at[0].set(token)
 
-    def going(state: tuple[jax.Array, ...]) -> jax.Array:
+    def going(state: tuple[Any, ...]) -> jax.Array:
         _, count, last, _ = state
-        return (count < max_new_tokens) & (last != stop)
+        going_on: jax.Array = (count < max_new_tokens) & (last != stop)
+        return going_on
 
-    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
         tokens, count, last, cache = state
         out = apply(cfg, params, last[None, None], positions="last", cache=cache)
         token = choose(out.logits_BTV)
         return tokens.at[count].set(token), count + 1, token, out.cache
 
-    state = (tokens, jnp.asarray(1, jnp.int32), token, first.cache)
+    state: tuple[Any, ...] = (tokens, jnp.asarray(1, jnp.int32), token, first.cache)
     tokens, count, _, _ = jax.lax.while_loop(going, step, state)
     return tokens, count

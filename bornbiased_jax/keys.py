@@ -40,9 +40,8 @@ def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
 
     ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped.
     """
-    if isinstance(seed, (int, np.integer)):
-        seed = np.uint32(check_seed(int(seed)))
-    return jax.random.fold_in(jax.random.key(seed, impl=PRNG_IMPL), stable_hash(stream))
+    number = np.uint32(check_seed(int(seed))) if isinstance(seed, (int, np.integer)) else seed
+    return jax.random.fold_in(jax.random.key(number, impl=PRNG_IMPL), stable_hash(stream))
 
 
 def init_key(seed: int | jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What theory says of a configuration: the JSON of ``bornbiased predict``. No model is built, nothing is sampled."""
+"""What theory says of a configuration: the JSON of ``bornbiased predict``. Nothing is built or sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
 
     Args:
         cfg: the architecture.
-        tokens: inputs are uniform tokens; else independent Gaussian vectors of the embedding's standard deviation.
+        tokens: inputs are uniform tokens; else Gaussian vectors of the embedding's standard deviation.
     """
     scaled = cfg.init == "gpt2-scaled"
     return Stack(
@@ -71,14 +71,15 @@ def predict(
         coverage: of the intervals, over seeds.
 
     Returns:
-        ``inter_cosine_by_layer`` and ``inter_cosine_final``, each with ``_std`` (over seeds, for N inputs), ``_low`` and
-        ``_high`` (the interval); ``inter_cosine_seed_std_by_layer`` (for infinitely many inputs);
-        ``intra_cosine_by_layer``; ``top1_share_mean``, ``_p10``, ``_p90`` and ``log10_p_*`` (None without N);
-        ``overlap`` (Finding 2.2); ``position_std``, of the first block's aggregated values at each position (Figure 9;
-        the residual stream's where there is no attention), ``attention_std_by_layer`` and ``residual_std_by_layer``.
+        ``inter_cosine_by_layer`` and ``inter_cosine_final``, each with ``_std`` (over seeds, for N inputs),
+        ``_low`` and ``_high`` (the interval); ``inter_cosine_seed_std_by_layer`` (for infinitely many
+        inputs); ``intra_cosine_by_layer``; ``top1_share_mean``, ``_p10``, ``_p90`` and ``log10_p_*`` (None
+        without N); ``overlap`` (Finding 2.2); ``position_std``, of the first block's aggregated values at
+        each position (Figure 9; the residual stream's where there is no attention),
+        ``attention_std_by_layer`` and ``residual_std_by_layer``.
 
     Raises:
-        InputError: a length, a number of inputs or a coverage out of range, or a combination that theory does not cover.
+        InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
     if cfg.positions == "learned" and seq_len > cfg.max_seq_len:
         raise InputError(f"seq_len={seq_len} exceeds the {cfg.max_seq_len} learned positions: set max_seq_len")
@@ -108,7 +109,7 @@ def predict(
         "inter_cosine_by_layer_low": cosine.low[1:].tolist(),
         "inter_cosine_by_layer_high": cosine.high[1:].tolist(),
         "inter_cosine_seed_std_by_layer": cosine.seed_std[1:].tolist(),
-        # A norm rescales each vector, which leaves its cosines alone (LayerNorm's centring moves them by 1/D of one).
+        # A norm rescales each vector and leaves its cosines alone (LayerNorm's centring moves them by 1/D).
         "inter_cosine_final": float(cosine.mean[-1]),
         "inter_cosine_final_std": float(cosine.std[-1]),
         "inter_cosine_final_low": float(cosine.low[-1]),

@@ -112,12 +112,13 @@ def name_of(group: Group) -> str:
 def inputs_of(group: Group) -> str:
     """The kind of inputs, for a table."""
     names = {"tokens": "random tokens", "gaussian": "Gaussian vectors"}
-    return names.get(group["inputs"], group["inputs"])
+    spec: str = group["inputs"]
+    return names.get(spec, spec)
 
 
 # The groups that several experiments share. Sizes of the paper: N = 2,000 for GPT-2 and 10,000 for LLaMA
 # are those with which its printed p-values agree (theory/ERRATA.md).
-SMOKE = dict(num_layers=2, vocab_size=256)
+SMOKE: dict[str, Any] = dict(num_layers=2, vocab_size=256)
 GPT2_SMOKE = group("gpt2-tiny", [42, 43], 16, 64, **SMOKE)
 LLAMA_SMOKE = group("llama-tiny", [42, 43], 16, 64, **SMOKE)
 PROSE_SMOKE = group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **SMOKE)

@@ -1,4 +1,4 @@
-"""Figure 6: the spread of what enters GELU, with and without LayerNorm, and the contraction that each causes."""
+"""Figure 6: the spread of what enters GELU with and without LayerNorm, and the contraction each causes."""
 
 from __future__ import annotations
 

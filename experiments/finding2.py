@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scipy import stats
 
@@ -12,7 +13,7 @@ from experiments import births
 from experiments.base import Experiment, Record
 
 
-def overlap(done: dict) -> tuple[int, int, float, float]:
+def overlap(done: Mapping[str, Any]) -> tuple[int, int, float, float]:
     """Seeds whose direction picks the favourite, all seeds, and a 95% Clopper–Pearson interval of the share."""
     hits = sum(one["direction_matches_top1"] for one in done["records"])
     n = len(done["records"])
@@ -66,7 +67,7 @@ def headline(record: Record) -> str:
     return f"In {hits} of {n} seeds the contraction direction names the favourite token; chance would be 1 in thousands."
 
 
-WIDE = dict(num_layers=8, d_model=256, d_ff=1024)
+WIDE: dict[str, Any] = dict(num_layers=8, d_model=256, d_ff=1024)
 
 EXPERIMENT = Experiment(
     name="finding2",

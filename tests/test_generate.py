@@ -1,7 +1,9 @@
 """Greedy decoding: the cache changes nothing, and real models speak."""
 
+import functools
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -25,9 +27,10 @@ def slowly(checkpoint, prompt, count):
     """Greedy decoding by whole forward passes, without a cache; padded, as later positions change nothing."""
     ids = list(prompt)
     padded = np.zeros((1, len(prompt) + count), np.int32)
+    forward = jax.jit(functools.partial(apply, checkpoint.cfg))
     for _ in range(count):
         padded[0, : len(ids)] = ids
-        logits = apply(checkpoint.cfg, checkpoint.params, padded).logits_BTV
+        logits = forward(checkpoint.params, padded).logits_BTV
         ids.append(int(np.argmax(np.asarray(logits)[0, len(ids) - 1])))
     return ids
 
@@ -53,7 +56,13 @@ def test_the_limits_are_kept():
     checkpoint = open_checkpoint(HF / "llama")
     assert generate(checkpoint, [7], 0) == [7]
     assert len(generate(checkpoint, [7], 39)) == 40
-    cases = {"empty": ([], 3), "id 53": ([53], 3), "id -1": ([-1], 3), "negative": ([1], -1), "40 positions": ([1] * 5, 36)}
+    cases = {
+        "empty": ([], 3),
+        "id 53": ([53], 3),
+        "id -1": ([-1], 3),
+        "negative": ([1], -1),
+        "40 positions": ([1] * 5, 36),
+    }
     for words, (prompt, count) in cases.items():
         with pytest.raises(InputError, match=words):
             generate(checkpoint, prompt, count)

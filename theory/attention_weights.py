@@ -1,9 +1,9 @@
 """Attention's weights at initialisation: uniform, but for the small spread of the logits.
 
-A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.094 at D = 768 but 0.67 at D = 2,048, and 1 under
-qk-norm. A spread common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ) for keys of mean cosine
-ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t. Rotary positions are left out: they
-change which keys are favoured, not by how much.
+A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.094 at D = 768 but 0.67 at D = 2,048,
+and 1 under qk-norm. A spread common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
+for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
+Rotary positions are left out: they change which keys are favoured, not by how much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from scipy import special
 
 from theory import kernels
-from theory.kernels import Array
+from theory.activations import Array
+from theory.finite_width import normal_nodes
 from theory.positions import Grid
 from theory.stack import Stack
 
@@ -35,8 +36,9 @@ class Weights(NamedTuple):
 def participation(count: int, variance: float) -> float:
     """E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
 
-    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy, by Gauss-Hermite
-    quadrature inside and the trapezoidal rule in ln y outside; relative error below 1e-6 for variances up to 10.
+    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy, by
+    Gauss-Hermite quadrature inside and the trapezoidal rule in ln y outside; relative error below 1e-6 for
+    variances up to 10.
 
     Raises:
         ValueError: count below 1, a negative variance.
@@ -45,19 +47,13 @@ def participation(count: int, variance: float) -> float:
         raise ValueError(f"count: {count} is below 1")
     if not variance >= 0:
         raise ValueError(f"variance: {variance} is negative")
-    z, w = _normal_nodes(96)
+    z, w = normal_nodes(96)
     logit = z * np.sqrt(variance)
     log_y = np.linspace(-22 - np.log(count), 6 + 4 * np.sqrt(variance), 400)
     decay = np.exp(-np.outer(np.exp(log_y), np.exp(logit)))
     squared = decay @ (w * np.exp(2 * logit))
     others = (decay @ w) ** (count - 1)
     return float(count * np.sum(np.exp(2 * log_y) * squared * others) * (log_y[1] - log_y[0]))
-
-
-@functools.lru_cache(maxsize=4)
-def _normal_nodes(count: int) -> tuple[Array, Array]:
-    z, w = np.polynomial.hermite_e.hermegauss(count)
-    return z, w / w.sum()
 
 
 def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False) -> Weights:
@@ -68,16 +64,16 @@ def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, u
     query = stack.weight_std**2 * stack.width * variance_n
     if stack.qk_norm:
         query = np.divide(query, query + stack.norm_eps, out=np.ones_like(query), where=query + stack.norm_eps > 0)
-    logits = query * (grid.seen_nn @ query) / grid.count * (0.0 if uniform else 1.0)
-    alike = np.einsum("ti,ij,tj->t", grid.seen_nn, rho_within_nn, grid.seen_nn, optimize=True) / grid.count**2
+    logits = query * (grid.seen_nn @ query) / grid.reach * (0.0 if uniform else 1.0)
+    alike = np.einsum("ti,ij,tj->t", grid.seen_nn, rho_within_nn, grid.seen_nn, optimize=True) / grid.reach**2
     spread = logits * np.clip(1.0 - alike, 0.0, 1.0)
     if stack.attention_kernel == "sigmoid":
         return _sigmoid(stack, logits, rho_within_nn)
     extra = 1.0 if stack.sink_logit else 0.0
     # Values that differ from one sink and from each other share the probability left over by the sink.
-    mean = 1.0 / (grid.count + extra * np.exp(-logits / 2))
+    mean = 1.0 / (grid.reach + extra * np.exp(-logits / 2))
     together = np.array(
-        [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.count, spread, strict=True)]
+        [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, spread, strict=True)]
     )
     return Weights(mean, together, _pairs(together, spread, rho_within_nn, grid))
 
@@ -93,7 +89,7 @@ def _pairs(boost_n: Array, spread_n: Array, rho_nn: Array, grid: Grid) -> Array:
 
 def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
     """sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
-    z, w = _normal_nodes(96)
+    z, w = normal_nodes(96)
     value = special.expit(np.sqrt(logits_n)[:, None] * z - np.log(stack.max_seq_len))
     mean = value @ w
     boost = (value**2 @ w) / mean**2
@@ -104,11 +100,11 @@ def common(excess_n: Array, grid: Grid) -> Array:
     """Σ of a function of position over the positions that both of two nodes see, [n, n]."""
     order = np.arange(grid.nodes.size)
     first, last = np.minimum.outer(order, order), np.maximum.outer(order, order)
-    if np.array_equal(grid.count, grid.nodes):
+    if np.array_equal(grid.reach, grid.nodes):
         return (grid.seen_nn @ excess_n)[first]
     # A window: every position is a node.
     sums = np.concatenate([[0.0], np.cumsum(excess_n)])
-    begin = (grid.nodes - grid.count).astype(int)[last]
+    begin = (grid.nodes - grid.reach).astype(int)[last]
     return np.where(first + 1 > begin, sums[first + 1] - sums[begin], 0.0)
 
 

@@ -1,22 +1,25 @@
 """What survives at order 1/D, and gives gated MLPs their contraction.
 
-Two tokens' cosine is not exactly its mean ρ: over pairs it has a variance v of order 1/D, so the mean kernel is
-K(ρ) + ½ K''(ρ) v. For a gated MLP K(ρ) = κ(ρ) ρ σ² is 0 at ρ = 0, but K''(0) = 2κ'(0) σ² is not, and the mean cosine of
-independent inputs starts at order 1/D instead of 0. The same number seen from one neuron: its gate row g and up row u
-overlap, so E over inputs of silu(g·n)(u·n) = g·Σu E[silu'] with Σ the inputs' covariance and E[silu'] = 1/2; squared and
-summed over neurons, std⁴ tr(Σ²)/4 each. Since v = tr(Σ²)/D², what counts is how many dimensions inputs really span: v
-starts at 1/D and grows as projections of width F and G·K squeeze them (``sublayers.add``).
+Two tokens' cosine is not exactly its mean ρ: over pairs it has a variance v of order 1/D, so the mean kernel
+is K(ρ) + ½ K''(ρ) v. For a gated MLP K(ρ) = κ(ρ) ρ σ² is 0 at ρ = 0, but K''(0) = 2κ'(0) σ² is not, and the
+mean cosine of independent inputs starts at order 1/D instead of 0. The same number seen from one neuron: its
+gate row g and up row u overlap, so E over inputs of silu(g·n)(u·n) = g·Σu E[silu'] with Σ the inputs'
+covariance and E[silu'] = 1/2; squared and summed over neurons, std⁴ tr(Σ²)/4 each. Since v = tr(Σ²)/D², what
+counts is how many dimensions inputs really span: v starts at 1/D and grows as projections of width F and G·K
+squeeze them (``sublayers.add``).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from theory import kernels
-from theory.kernels import Array
+from theory.activations import ACTIVATIONS, Array
 
+QUADRATURE = 48
 STEP = 1e-3
 """Of the difference quotients; their error is below 1e-6 of the derivative away from |ρ| = 1."""
 CLOSED = ("relu", "gelu", "erf", "identity")
@@ -57,10 +60,34 @@ class Kernel(NamedTuple):
         return size * rho * value, size * (value + rho * slope), size * (2 * slope + rho * curvature)
 
     def stretch(self, rho: Array) -> Array:
-        """d/d ln(std) of the left node, at fixed ρ: half the symmetric stretch on the diagonal. Shape of ``rho``."""
+        """d/d ln(std) of one of the two nodes, at fixed ρ. Shape of ``rho``."""
         up, down = (kernel(self.activation, self.gated, self.std_n * (1 + s)) for s in (STEP, -STEP))
         both = (up.expand(rho)[0] - down.expand(rho)[0]) / (2 * STEP)
         return both / 2
+
+    def skewness(self, rho_n: Array) -> Array:
+        """Covariance over inputs of ψφ and φ² − 2ψφ, averaged over neurons, ψ a neuron's mean output.
+
+        Summed over F neurons it is what one plain hidden layer adds to the covariance of h̄·h̃ and ‖h̃‖².
+        """
+        mean, second, third = (neuron_moment(self.activation, self.std_n, rho_n, k) for k in (1, 2, 3))
+        both = mean * (third - mean * second) - 2 * mean**2 * (second - mean**2)
+        return both @ normal_nodes(QUADRATURE)[1]
+
+
+def neuron_moment(activation: str, std_n: Array, rho_n: Array, power: int) -> Array:
+    """E over inputs of φ(u)^power for neurons of mean pre-activation std·√ρ·b, at nodes b of N(0, 1); [n, b]."""
+    z, w = normal_nodes(QUADRATURE)
+    rho = np.clip(rho_n, 0.0, 1.0)[:, None, None]
+    pre = std_n[:, None, None] * (np.sqrt(rho) * z[:, None] + np.sqrt(1 - rho) * z)
+    return np.asarray(ACTIVATIONS[activation](pre) ** power @ w)
+
+
+@functools.lru_cache(maxsize=8)
+def normal_nodes(count: int) -> tuple[Array, Array]:
+    """Nodes and weights of E f(z), z ~ N(0, 1), by the Gauss-Hermite rule."""
+    z, w = np.polynomial.hermite_e.hermegauss(count)
+    return z, w / w.sum()
 
 
 def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
@@ -94,30 +121,52 @@ def _series(coefficients_nk: Array, rho: Array) -> tuple[Array, Array, Array]:
     return value, slope, 2 * half
 
 
+class Lengths(NamedTuple):
+    """Moments of what one token adds to its cosine with the mean, δ = (1 − ρ) m·g − ½ρ(‖g‖² − (1 − ρ))."""
+
+    variance: Array
+    with_mean: Array
+    """Covariance with m·g."""
+    with_norm: Array
+    """Covariance with ‖g‖²."""
+
+
 class Overlap(NamedTuple):
     """How cosines vary from pair to pair of tokens.
 
-    With x = m + g, m the mean over inputs, and all in units of ‖x‖²: variance of g·g' (``overlap``) and of m·g'
-    (``lean``). The cosine of x and x' is, to first order, ρ + (1 − ρ) m·(g + g') + g·g' − ½ρ(‖g‖² + ‖g'‖² − 2(1 − ρ)).
+    With x = m + g, m the mean over inputs, and all in units of ‖x‖²: variances of g·g' (``own``) and of m·g'
+    (``lean``), and covariance of m·g' and ‖g'‖² (``skew``); that of ‖g‖² is taken as 2·own. The cosine of x
+    and x' is, to first order, ρ + δ + δ' + g·g', with δ and δ' as in :class:`Lengths`.
     """
 
-    overlap: Array
+    own: Array
     lean: Array
+    skew: Array
+
+    def diagonal(self) -> Overlap:
+        """For pairs of tokens at one and the same node."""
+        return Overlap(*(np.diag(a) for a in self))
+
+    def lengths(self, rho: Array) -> Lengths:
+        """The moments of δ."""
+        rest = 1.0 - rho
+        with_mean = rest * self.lean - 0.5 * rho * self.skew
+        with_norm = rest * self.skew - rho * self.own
+        return Lengths(np.maximum(rest * with_mean - 0.5 * rho * with_norm, 0.0), with_mean, with_norm)
 
     def cosine_variance(self, rho: Array) -> Array:
-        """Over pairs of tokens, given the seed: 2(1 − ρ)² lean + (1 + ρ²) overlap."""
-        both = self.lean + self.lean.T if np.ndim(self.lean) == 2 else 2.0 * self.lean
-        return (1.0 - rho) ** 2 * both + (1.0 + rho**2) * self.overlap
-
-    def one_sided_variance(self, rho: Array) -> Array:
-        """The part of it that one of the two tokens explains: (1 − ρ)² lean + ½ρ² overlap."""
-        return (1.0 - rho) ** 2 * self.lean + 0.5 * rho**2 * self.overlap
+        """Over pairs of tokens, given the seed."""
+        return self.own + 2.0 * _symmetric(self.lengths(rho).variance)
 
     def cosine_bias(self, rho: Array) -> Array:
-        """What dividing by the norms of single tokens adds to the mean cosine: the second-order terms, given the seed.
+        """What dividing by the norms of single tokens adds to the mean cosine, given the seed.
 
-        −(2 − 3ρ) lean + (3/2)ρ overlap. For isotropic g that is ρ(1 − ρ)(3ρ − 1)/(2D); the spread of ‖m‖² over seeds
-        (``seeds``) adds −2ρ²(1 − ρ)/D, in all the −ρ(1 − ρ²)/(2D) of a sample correlation.
+        The second-order terms: −(2 − 3ρ) lean − (1 − 3ρ) skew + (3/2)ρ own. For isotropic g that is ρ(1 − ρ)(3ρ − 1)/(2D); the spread
+        of ‖m‖² over seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the −ρ(1 − ρ²)/(2D) of a sample correlation.
         """
-        lean = 0.5 * (self.lean + self.lean.T) if np.ndim(self.lean) == 2 else self.lean
-        return -(2.0 - 3.0 * rho) * lean + 1.5 * rho * self.overlap
+        tilt = (2.0 - 3.0 * rho) * self.lean + (1.0 - 3.0 * rho) * self.skew
+        return 1.5 * rho * self.own - _symmetric(tilt)
+
+
+def _symmetric(field: Array) -> Array:
+    return 0.5 * (field + field.T) if field.ndim == 2 else field

@@ -1,11 +1,12 @@
 """The whole decoder at initialisation, in the limit of wide layers: covariances within and between sequences.
 
-Gaussian weights make every pre-activation Gaussian given the layer below, so the stack is described by two matrices per
-layer: (1/D) E[x_t·x_s] of one sequence and (1/D) E[x_t·x'_s] of two independent ones. A norm divides by each position's
-standard deviation; attention, uniform up to the small spread of its logits, averages both matrices over the positions
-seen and multiplies by D·std²·HK·std_o²; an MLP maps each entry by the dual kernel of its activation and multiplies by
-F·std_o²; residuals add, because every update is a fresh random projection, uncorrelated with the stream. Nothing is
-fitted and nothing is sampled. ``finite_width`` adds what survives at order 1/D, ``seeds`` the spread from seed to seed.
+Gaussian weights make every pre-activation Gaussian given the layer below, so the stack is described by two
+matrices per layer: (1/D) E[x_t·x_s] of one sequence and (1/D) E[x_t·x'_s] of two independent ones. A norm
+divides by each position's standard deviation; attention, uniform up to the small spread of its logits,
+averages both matrices over the positions seen and multiplies by D·std²·HK·std_o²; an MLP maps each entry by
+the dual kernel of its activation and multiplies by F·std_o²; residuals add, because every update is a fresh
+random projection, uncorrelated with the stream. Nothing is fitted and nothing is sampled. ``finite_width``
+adds what survives at order 1/D, ``seeds`` the spread from seed to seed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory import positions, sublayers
-from theory.kernels import Array
+from theory.activations import Array
 from theory.positions import Grid
 from theory.stack import Stack
 from theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
@@ -52,8 +53,8 @@ class Profile(NamedTuple):
 def embed(stack: Stack, grid: Grid) -> Fields:
     """The stream before the first block.
 
-    Random tokens repeat: two positions hold the same one with probability 1/V. (Not so at the same position of two
-    sequences: pairs of sequences that share their last token are left out of every measured cosine.)
+    Random tokens repeat: two positions hold the same one with probability 1/V. (Not so at the same position
+    of two sequences: pairs of sequences that share their last token are left out of every measured cosine.)
     """
     token, place = stack.embedding_std**2, stack.position_std**2
     repeats = 0.0 if stack.vocabulary is None else 1.0 / stack.vocabulary
@@ -62,12 +63,10 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     spread = np.zeros((len(PARTS), n, n))
     spread[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
     spread[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
-    return Fields(np.full(n, token + place), alike, alike, np.full(n, place), spread)
+    return Fields(np.full(n, token + place), alike, alike, np.full(n, place), spread, np.zeros(n))
 
 
-def profile(
-    stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False
-) -> Profile:
+def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False) -> Profile:
     """Follow a stack over sequences of ``length`` tokens.
 
     Args:

@@ -1,8 +1,10 @@
-"""A few positions that stand for all: nodes, the sum over what a position sees, and interpolation between nodes.
+"""A few positions that stand for all: nodes, the sum over what a position sees, and interpolation between
+nodes.
 
-At initialisation every statistic of a token is a smooth function of its position's logarithm, and a covariance between
-two positions is smooth on either side of the diagonal. So a few dozen nodes, dense at the start and geometric after it,
-carry the whole T×T matrix. Sums over all positions are exact for functions that are piecewise cubic in the logarithm.
+At initialisation every statistic of a token is a smooth function of its position's logarithm, and a
+covariance between two positions is smooth on either side of the diagonal. So a few dozen nodes, dense at the
+start and geometric after it, carry the whole T×T matrix. Sums over all positions are exact for functions that
+are piecewise cubic in the logarithm.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from theory.kernels import Array
+from theory.activations import Array
 
 DENSE = 24
 """Positions 1..DENSE are always nodes."""
@@ -24,6 +27,9 @@ LARGEST_EXACT = 2048
 """The longest sequence for which a window, whose statistics have kinks, is followed at every position."""
 
 
+Index = npt.NDArray[np.intp]
+
+
 class Grid(NamedTuple):
     """Nodes in 1..T, shape [n]; the last one is T."""
 
@@ -31,20 +37,22 @@ class Grid(NamedTuple):
     nodes: Array
     seen_nn: Array
     """Row j: weights over nodes of Σ f(i) over the positions i that node j attends to."""
-    count: Array
+    reach: Array
     """How many those are."""
     interpolation_Tn: Array
     """From values at the nodes to values at positions 1..T."""
 
 
 def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
-    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions (None: all).
+    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions (None:
+    all).
 
     Args:
         exact: a node at every position, whatever the length.
 
     Raises:
-        ValueError: length or window below 1; a window shorter than a sequence of more than ``LARGEST_EXACT`` positions.
+        ValueError: length or window below 1; a window shorter than a sequence of more than ``LARGEST_EXACT``
+            positions.
     """
     if length < 1:
         raise ValueError(f"length: {length} is below 1")
@@ -99,12 +107,12 @@ def _interpolation(places: Array, nodes: Array) -> Array:
     return matrix
 
 
-def coarse(fine: Grid, count: int = 9) -> tuple[Array, Array]:
+def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
     """A thin subset of the nodes for slowly varying fields.
 
     Returns:
-        (index [m] of the chosen nodes, mean_mm): row j of ``mean_mm`` averages over the positions that node j sees,
-        for fields that are linear in log position between chosen nodes.
+        (index [m] of the chosen nodes, mean_mm): row j of ``mean_mm`` averages over the positions that node j
+        sees, for fields that are linear in log position between chosen nodes.
     """
     places = np.arange(1.0, fine.length + 1)
     wanted = np.unique(np.round(np.geomspace(1, fine.length, count)))
@@ -115,7 +123,7 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Array, Array]:
     hats = np.stack([np.interp(np.log(places), np.log(chosen), row) for row in np.eye(chosen.size)], axis=1)
     sums = np.concatenate([np.zeros((1, chosen.size)), np.cumsum(hats, axis=0)])
     last = chosen.astype(int)
-    reach = fine.count[index].astype(int)
+    reach = fine.reach[index].astype(int)
     return index, (sums[last] - sums[last - reach]) / reach[:, None]
 
 

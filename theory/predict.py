@@ -1,4 +1,6 @@
-"""The prediction for one architecture and length: cosines with intervals, positional spread, the favourite's share."""
+"""The prediction for one architecture and length: cosines with intervals, positional spread, the favourite's
+share.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,15 @@ import numpy as np
 from scipy import stats
 
 from theory import finite_width, preference, seeds
-from theory.kernels import Array
+from theory.activations import Array
 from theory.mean_field import Profile, profile
 from theory.preference import Share
 from theory.stack import Stack
 
-SECOND_ORDER = 1.0
-"""Terms beyond first order in 1/D are taken to have this standard deviation, relative to cosine × overlap variance."""
+SECOND_ORDER = 1.5
+"""Terms beyond first order in 1/D are taken to have this standard deviation, relative to cosine × overlap
+variance.
+"""
 
 
 class Contraction(NamedTuple):
@@ -48,9 +52,10 @@ class Prediction(NamedTuple):
 def contraction(found: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
     """Mean, spread and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
-    The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic,
-    4 ζ/N + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains. Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma law, hence the skewness
-    (2 − 6ρ) std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III law with these three moments.
+    The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
+    + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains.
+    Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma law, hence the skewness (2 − 6ρ)
+    std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III law with these three moments.
 
     Raises:
         ValueError: num_inputs below 2, coverage outside (0, 1).
@@ -60,15 +65,16 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
     rho = found.inter_cosine
-    last = [(fields.overlap_nn[-1, -1], fields.lean_nn[-1, -1]) for fields in found.layers]
+    last = [[part[-1] for part in fields.overlap().diagonal()] for fields in found.layers]
     spread = finite_width.Overlap(*np.array(last).T)
     over_seeds = seeds.spread(found)
-    mean = np.clip(rho + spread.cosine_bias(rho) + over_seeds.shift, -1.0, 1.0)
+    bias = 0.0 if found.stack.gated_mlp else spread.cosine_bias(rho)
+    mean = np.clip(rho + bias + over_seeds.shift, -1.0, 1.0)
     sampling = np.zeros_like(mean)
     if num_inputs is not None:
-        one, two = spread.one_sided_variance(rho), spread.cosine_variance(rho)
+        one, two = spread.lengths(rho).variance, spread.cosine_variance(rho)
         sampling = np.sqrt(4 * one / num_inputs + 2 * two / (num_inputs * (num_inputs - 1)))
-    beyond = SECOND_ORDER * np.abs(rho) * spread.overlap
+    beyond = SECOND_ORDER * np.abs(rho) * spread.own
     total = np.sqrt(over_seeds.std**2 + sampling**2 + beyond**2)
     edge = rho * (1 - rho)
     lean = np.divide((2 - 6 * rho) * over_seeds.std, edge, out=np.zeros_like(rho), where=edge > 1e-12)

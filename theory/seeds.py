@@ -1,17 +1,21 @@
-"""How far one birth differs from another: the seed-to-seed covariance of the contraction, without drawing a seed.
+"""How far one birth differs from another: the seed-to-seed covariance of the contraction, without drawing a
+seed.
 
 For one seed, the covariance between independent sequences is the Gram matrix (1/D) m_t·m_s of the mean states
-m_t = E over inputs of x_t. Its fluctuations follow the same recursion as its mean, to first order, and every sublayer
+m_t = E over inputs of x_t. Its fluctuations follow the same recursion as its mean, to first order, and every
+sublayer
 adds fresh ones from its own random weights:
 
-* a Gaussian projection to D dimensions: Wishart. (m_t + u_t)·(m_s + u_s) with u fresh of covariance F has covariance
-  [S(P + F) − S(P)]/D, where S(A)[ts, t's'] = A_tt' A_ss' + A_ts' A_st'; and S(F)/(GK) more from W_V;
-* a hidden layer of F neurons, each with its own bias b = w·m ~ N(0, σ²ρ): Cov over neurons of ψ_t ψ_s and ψ_t' ψ_s',
-  divided by F, with ψ_t(b) = E φ(b + σ√(1 − ρ) z) the neuron's mean output. For a gated MLP ψ is itself a sum over many
-  small overlaps, nearly Gaussian, and the neurons count as F more dimensions of a Wishart matrix.
+* a Gaussian projection to D dimensions: Wishart. (m_t + u_t)·(m_s + u_s) with u fresh of covariance F has
+  covariance [S(P + F) − S(P)]/D, where S(A)[ts, t's'] = A_tt' A_ss' + A_ts' A_st'; and S(F)/(GK) more from
+  W_V;
+* a hidden layer of F neurons, each with its own bias b = w·m ~ N(0, σ²ρ): Cov over neurons of ψ_t ψ_s and
+  ψ_t' ψ_s', divided by F, with ψ_t(b) = E φ(b + σ√(1 − ρ) z) the neuron's mean output. For a gated MLP ψ is
+  itself a sum over many small overlaps, nearly Gaussian, and the neurons count as F more dimensions of a
+  Wishart matrix.
 
-The state is δP on a few positions and δq, the variance's own fluctuation; the mean states of different positions are
-taken as collinear inside ψ. Second-order terms give the shift of the mean.
+The state is δP on a few positions and δq, the variance's own fluctuation; the mean states of different
+positions are taken as collinear inside ψ. Second-order terms give the shift of the mean.
 """
 
 from __future__ import annotations
@@ -20,18 +24,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory import finite_width, kernels, positions
-from theory.kernels import Array
+from theory import finite_width, positions
+from theory.activations import Array
 from theory.mean_field import Profile
+from theory.positions import Index
 from theory.stack import Stack
-from theory.sublayers import Fields, Sublayer, correlation, input_scale, output_scale, over
+from theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
 
 NODES = 9
-QUADRATURE = 64
 
 
 class Spread(NamedTuple):
-    """Of the inter-sequence cosine at the last position over seeds, after the embedding and each block, [L + 1]."""
+    """Of the inter-sequence cosine at the last position over seeds, after the embedding and each block, [L +
+    1].
+    """
 
     std: Array
     shift: Array
@@ -58,7 +64,8 @@ class _Coarse(NamedTuple):
 
 
 def spread(profile: Profile) -> Spread:
-    """Standard deviation over seeds of the inter-sequence cosine averaged over very many inputs, and its mean shift.
+    """Standard deviation over seeds of the inter-sequence cosine averaged over very many inputs, and its mean
+    shift.
 
     To leading order in 1/D; valid while the standard deviation is small against the cosine's distance to 1.
     """
@@ -76,13 +83,13 @@ def spread(profile: Profile) -> Spread:
         here = [s for s in steps if s.layer == layer]
         groups = [here] if stack.parallel_residual else [[s] for s in here]
         for group in groups:
-            state = _through(stack, group, state, index, average_mm, profile.grid.count[index], widen)
+            state = _through(stack, group, state, index, average_mm, profile.grid.reach[index], widen)
         results.append(_cosine(_coarse(profile.layers[layer + 1], index), state))
     variances, shifts = np.array(results).T
     return Spread(np.sqrt(np.maximum(variances, 0.0)), shifts)
 
 
-def _coarse(fields: Fields, index: Array) -> _Coarse:
+def _coarse(fields: Fields, index: Index) -> _Coarse:
     cross = fields.cross_nn[np.ix_(index, index)].copy()
     np.fill_diagonal(cross, fields.cross_n[index])
     return _Coarse(fields.variance_n[index], cross)
@@ -135,7 +142,7 @@ def _through(
     stack: Stack,
     group: list[Sublayer],
     state: _State,
-    index: Array,
+    index: Index,
     average_mm: Array,
     count_m: Array,
     widen: Array,
@@ -184,7 +191,7 @@ def _sensitivity(stack: Stack, c: _Coarse) -> Array:
 
 
 def _mlp(
-    stack: Stack, s: Sublayer, source: _Coarse, state: _State, index: Array, widen: Array
+    stack: Stack, s: Sublayer, source: _Coarse, state: _State, index: Index, widen: Array
 ) -> tuple[Array, Array, Array]:
     """Linear map, mean shift and the neurons' fresh covariance of (δF, δq_f)."""
     m = index.size
@@ -212,12 +219,8 @@ def _mlp(
 
 def _neurons(activation: str, std_m: Array, rho_m: Array) -> Array:
     """Covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
-    z, w = np.polynomial.hermite_e.hermegauss(QUADRATURE)
-    w = w / w.sum()
-    rho = np.clip(rho_m, 0.0, 1.0)
-    pre = std_m[:, None, None] * (np.sqrt(rho)[:, None, None] * z[:, None] + np.sqrt(1 - rho)[:, None, None] * z)
-    value = kernels.ACTIVATIONS[activation](pre)
-    mean_mb, square_mb = value @ w, value**2 @ w
+    w = finite_width.normal_nodes(finite_width.QUADRATURE)[1]
+    mean_mb, square_mb = (finite_width.neuron_moment(activation, std_m, rho_m, power) for power in (1, 2))
     m = std_m.size
     features = np.concatenate([(mean_mb[:, None] * mean_mb[None, :]).reshape(m * m, -1), square_mb])
     centred = features - (features @ w)[:, None]
@@ -229,7 +232,7 @@ def _attention(
     s: Sublayer,
     source: _Coarse,
     state: _State,
-    index: Array,
+    index: Index,
     average_mm: Array,
     count_m: Array,
     widen: Array,

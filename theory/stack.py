@@ -7,18 +7,20 @@ from typing import Literal
 
 import numpy as np
 
-from theory import kernels
+from theory.activations import ACTIVATIONS
 
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """A decoder, by the numbers that its statistics at initialisation depend on.
 
-    Standard deviations are those of the entries of the weights: ``weight_std`` of query, key, value, up and gate,
-    ``output_std`` of the projections that write to the residual stream (Appendix B.1: weight_std/√(2L)).
+    Standard deviations are those of the entries of the weights: ``weight_std`` of query, key, value, up and
+    gate, ``output_std`` of the projections that write to the residual stream (Appendix B.1:
+    weight_std/√(2L)).
 
     Raises:
-        ValueError: a size below 1, a negative depth, standard deviation or epsilon, an unknown name; it names the field.
+        ValueError: a size below 1, a negative depth, standard deviation or epsilon, an unknown name; it names
+            the field.
     """
 
     num_layers: int
@@ -69,8 +71,8 @@ class Stack:
                 raise ValueError(f"{name}: {getattr(self, name)} is negative or not finite")
         if self.vocabulary is not None and self.vocabulary < 1:
             raise ValueError(f"vocabulary: {self.vocabulary} is below 1")
-        if self.activation not in kernels.ACTIVATIONS:
-            raise ValueError(f"activation: {self.activation!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         choices = {
             "norm": ("layernorm", "rmsnorm", "none"),
             "norm_position": ("pre", "post"),

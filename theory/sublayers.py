@@ -7,10 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from theory import attention_weights, finite_width
-from theory.kernels import Array
+from theory.activations import Array
 from theory.positions import Grid
 from theory.stack import Stack
-
 
 MEAN, OWN, SHARED = range(3)
 PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED))
@@ -28,11 +27,13 @@ class Fields(NamedTuple):
     cross_n: Array
     """(1/D) E[x_t·x'_t]: differs from the diagonal of ``cross_nn`` when position vectors are learned."""
     pair_cnn: Array
-    """How much cosines vary from pair to pair of sequences: variances of (1/D) a_t·b'_s, order 1/D, one for each of PARTS.
+    """Variances, from pair to pair of sequences, of (1/D) a_t·b'_s for each of PARTS: order 1/D.
 
-    A token's x is the mean m over inputs, plus a part of its own, plus a part that the sequence's tokens share:
-    averaging over positions keeps the shared part and thins the own.
+    A token's x is the mean m over inputs, plus a part of its own, plus a part that the sequence's tokens
+    share: averaging over positions keeps the shared part and thins the own.
     """
+    skew_n: Array
+    """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean towards the mean are longer."""
 
     @property
     def kinds_n(self) -> tuple[Array, Array, Array]:
@@ -40,16 +41,13 @@ class Fields(NamedTuple):
         within, cross = np.diag(self.within_nn), np.diag(self.cross_nn)
         return self.cross_n, np.maximum(self.variance_n - within, 0.0), np.maximum(within - cross, 0.0)
 
-    @property
-    def overlap_nn(self) -> Array:
-        """Variance of x̃_t·x̃'_s/D relative to the variances, x̃ = x − m: how few dimensions the inputs span."""
-        _, _, own, mixed, shared = self.pair_cnn
-        return over(own + mixed + mixed.T + shared, np.outer(self.variance_n, self.variance_n))
-
-    @property
-    def lean_nn(self) -> Array:
-        """Variance of m_t·x̃'_s/D relative to the variances."""
-        return over(self.pair_cnn[0] + self.pair_cnn[1], np.outer(self.variance_n, self.variance_n))
+    def overlap(self) -> finite_width.Overlap:
+        """The spread of cosines over pairs, relative to the variances, [n, n]."""
+        to_own, to_shared, own, mixed, shared = self.pair_cnn
+        size = np.outer(self.variance_n, self.variance_n)
+        skew_n = over(self.skew_n, self.variance_n**2)
+        skew = np.broadcast_to(skew_n, size.shape)
+        return finite_width.Overlap(over(own + mixed + mixed.T + shared, size), over(to_own + to_shared, size), skew)
 
     def scaled(self, scale_n: Array) -> Fields:
         """The fields of scale_t·x_t."""
@@ -60,6 +58,7 @@ class Fields(NamedTuple):
             self.cross_nn * both,
             self.cross_n * scale_n**2,
             self.pair_cnn * both**2,
+            self.skew_n * scale_n**4,
         )
 
 
@@ -75,17 +74,19 @@ class Sublayer(NamedTuple):
     update: Fields
     """Its output, before a post-norm."""
     aligned_cnn: Array
-    """Covariances from pair to pair of the source's products and the update's, before a post-norm; parts as in Fields."""
+    """Covariances of the source's products and the update's, before a post-norm; parts as in Fields."""
+    aligned_skew_n: Array
+    """What products of the source's and the update's m·x̃ and ‖x̃‖² add to ``skew_n``, before a post-norm."""
     fan_in: int
     """Inner width whose finite sum fluctuates: F, or G·K."""
     gain_nn: Array
-    """MLP: derivative of the update's cross covariance with respect to the input's cosine. Attention: zeros."""
+    """MLP: derivative of the update's cross covariance by the input's cosine. Attention: zeros."""
     bend_nn: Array
     """MLP: its second derivative. Attention: zeros."""
     aggregated_n: Array
     """Attention: variance of the aggregated values, as they enter W_O (Figure 9). MLP: zeros."""
     weight_n: Array
-    """Attention: the update's cross covariance is weight_t weight_s ΣΣ over positions of the normed input's. MLP: zeros."""
+    """Attention: the update's cross covariance is weight_t weight_s ΣΣ of the normed input's. MLP: zeros."""
 
 
 def over(a: Array, b: Array) -> Array:
@@ -119,37 +120,50 @@ def output_scale(stack: Stack, update: Fields) -> Array:
 def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finite: bool) -> Sublayer:
     """W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
 
-    With ``finite``, kernels are averaged over the spread of the cosine from pair to pair of tokens, to second order.
+    With ``finite``, kernels are averaged over the spread of cosines from pair to pair, to second order.
     """
     n = source.scaled(input_scale(stack, source))
     std_n = stack.weight_std * np.sqrt(stack.width * n.variance_n)
     out = stack.mlp_width * stack.output_std**2
     kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n)
     cosine = correlation(n.cross_nn, n)
-    spread = finite_width.Overlap(n.overlap_nn, n.lean_nn)
+    spread = n.overlap()
+    normed = stack.norm != "none" and stack.norm_position == "pre"
+    # A gated kernel that starts from 0 is already of order 1/D; the bias would be of the next.
+    biased = finite and normed and not stack.gated_mlp
 
     def mapped(covariance: Array, spread: finite_width.Overlap) -> tuple[Array, Array, Array]:
         rho = correlation(covariance, n)
         value, slope, curvature = kernel.expand(rho)
         if finite:
-            bias = spread.cosine_bias(rho) if stack.norm != "none" else 0.0
+            bias = spread.cosine_bias(rho) if biased else 0.0
             value = value + slope * bias + 0.5 * curvature * spread.cosine_variance(rho)
         return out * value, out * slope, out * curvature
 
     closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine) ** 2
-    within, _, _ = mapped(n.within_nn, finite_width.Overlap(n.overlap_nn * closer, n.lean_nn * closer))
+    within, _, _ = mapped(n.within_nn, finite_width.Overlap(*(closer * a for a in spread)))
     cross, gain, bend = mapped(n.cross_nn, spread)
-    own, _, _ = mapped(n.cross_n, finite_width.Overlap(np.diag(n.overlap_nn), np.diag(n.lean_nn)))
+    own, slope_n, _ = mapped(n.cross_n, spread.diagonal())
+    # A norm takes out of m·x̃ what is due to the token's length.
+    to_mean = gain * (1.0 - cosine) if normed else gain
+    gains = np.stack([to_mean if MEAN in part else gain for part in PARTS])
     size = np.outer(source.variance_n, source.variance_n)
-    update = Fields(out * kernel.variance(), within, cross, own, over(gain**2 * source.pair_cnn, size))
-    aligned = over(gain * source.pair_cnn, np.sqrt(size))
+    pair = over(gains**2 * source.pair_cnn, size)
+    aligned = over(gains * source.pair_cnn, np.sqrt(size))
+    skew, aligned_skew = np.zeros_like(std_n), np.zeros_like(std_n)
+    if biased:
+        lengths = spread.diagonal().lengths(correlation(n.cross_n, n))
+        skew = kernel.skewness(correlation(n.cross_n, n)) * out**2 / stack.mlp_width
+        skew = skew - 2 * slope_n**2 * lengths.variance
+        aligned_skew = slope_n * source.variance_n * (lengths.with_norm - 2 * lengths.with_mean)
+    update = Fields(out * kernel.variance(), within, cross, own, pair, skew)
     none = np.zeros_like(std_n)
-    return Sublayer("mlp", layer, source, stream, update, aligned, stack.mlp_width, gain, bend, none, none)
+    return Sublayer(
+        "mlp", layer, source, stream, update, aligned, aligned_skew, stack.mlp_width, gain, bend, none, none
+    )
 
 
-def attend(
-    stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False
-) -> Sublayer:
+def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False) -> Sublayer:
     """W_O Σ_i a_ti W_V n_i: sums over the positions seen, with the weights that ``attention_weights`` gives."""
     scale = input_scale(stack, source)
     n = source.scaled(scale)
@@ -175,24 +189,23 @@ def attend(
         halved = 0.5
     factor = np.sqrt(value_variance * stack.query_width) * stack.output_std * after
     nothing = np.zeros((len(PARTS), *within.shape))
-    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing).scaled(factor)
+    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing, np.zeros_like(variance)).scaled(factor)
 
-    # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance within a
-    # sequence, for each kind of part: so those of averages follow from R alone.
+    # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
+    # within a sequence, for each kind of part: so those of averages follow from R alone.
     weight = weights.mean_n * factor * halved
     seen_by_own = np.diag(own) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
-    update = raw._replace(
-        pair_cnn=_averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared))
-    )
+    update = raw._replace(pair_cnn=_averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared)))
     to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
     to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
     kept = weight / scale
     aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared))
     aggregated = value_variance * variance * after**2
+    flat, none = nothing[0], np.zeros_like(weight)
     return Sublayer(
-        "attention", layer, source, stream, update, aligned, stack.value_width, nothing[0], nothing[0], aggregated, weight
+        "attention", layer, source, stream, update, aligned, none, stack.value_width, flat, flat, aggregated, weight
     )
 
 
@@ -214,8 +227,8 @@ def _averaged(n: Fields, amounts: tuple[Array, Array, Array]) -> Array:
 def add(stack: Stack, sublayer: Sublayer) -> Fields:
     """The stream after a sublayer: its update, added to the stream where there is a residual.
 
-    Fresh weights add variance from pair to pair: (1/D + 1/fan-in) of the product of the update's second moments, and
-    1/D of their products with the stream's.
+    Fresh weights add variance from pair to pair: (1/D + 1/fan-in) of the product of the update's second
+    moments, and 1/D of their products with the stream's.
     """
     post = output_scale(stack, sublayer.update)
     update = sublayer.update.scaled(post)
@@ -230,5 +243,11 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
     if not stack.residual:
         return update._replace(pair_cnn=pair)
     pair = pair + old.pair_cnn + 2 * sublayer.aligned_cnn * np.outer(post, post)
-    moments = [a + b for a, b in zip(old[:4], update[:4], strict=True)]
-    return Fields(*moments, pair)
+    return Fields(
+        old.variance_n + update.variance_n,
+        old.within_nn + update.within_nn,
+        old.cross_nn + update.cross_nn,
+        old.cross_n + update.cross_n,
+        pair,
+        old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints.digests import combine, tensor_digests
@@ -148,10 +149,10 @@ def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[
     cfg, params, info = restore_params(reference.path, seed=reference.seed, step=reference.step)
     flat = {}
     for path, leaf in flatten(params).items():
-        leaf = jnp.asarray(leaf, jnp.dtype(dtype or jnp.float32))
-        if not bool(jnp.all(jnp.isfinite(leaf))):
+        if not np.all(np.isfinite(leaf)):
             raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
-        flat[path] = leaf if sharding is None else jax.device_put(leaf, sharding(path))
+        target = None if sharding is None else sharding(path)
+        flat[path] = jax.device_put(np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32)), target)
     where = ", ".join(f"{name} {info[name]}" for name in ("seed", "step") if name in info)
     tokenizer_files = tuple(Path(info[name]) for name in ("tokenizer_file",) if info.get(name))
     opened = Opened(cfg, unflatten(flat), f"run {reference.path}, {where}", (), tokenizer_files)

@@ -276,9 +276,7 @@ def _rope_scaling(cfg: ModelConfig) -> dict[str, Any] | None:
     return found
 
 
-def _write_weights(
-    path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes
-) -> None:
+def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes) -> None:
     """A safetensors file written tensor by tensor: the library's own writer wants them all at once.
 
     Source: the format's specification (github.com/huggingface/safetensors).

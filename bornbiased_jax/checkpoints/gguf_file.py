@@ -86,9 +86,7 @@ def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = Non
     return Opened(cfg, params, f"{architecture} model of GGUF file {path}", (path,), (path,))
 
 
-def _config(
-    metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int, ...]], biases: Biases
-) -> ModelConfig:
+def _config(metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
     def get(name: str, default: Any = ...) -> Any:
         return metadata.get(f"{architecture}.{name}", default)
 
@@ -97,7 +95,7 @@ def _config(
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
     if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
-        raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: both must be positive")
+        raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: fetch it again")
     head_dim = get("attention.key_length", width // heads)
     for name, wanted in {
         "attention.value_length": head_dim,
@@ -142,7 +140,7 @@ def _config(
         if name == "split.count":
             known = metadata.get(name) in (0, 1)
         if not known and not name.startswith(("split.no", "split.tensors.count")):
-            raise InputError(f"{path} has a field {name!r} that is not understood: it may change what the model computes")
+            raise InputError(f"{path} has a field {name!r} that is not understood: it may change the model")
     try:
         return ModelConfig(**fields)
     except InputError as error:

@@ -74,9 +74,7 @@ _FIXED: dict[Family, dict[str, Any]] = {
     "qwen2": dict(norm="rmsnorm", gated_mlp=True),
     "qwen3": dict(norm="rmsnorm", gated_mlp=True, qk_norm=True),
     "gpt_neox": dict(norm="layernorm"),
-    "olmo2": dict(
-        norm="rmsnorm", gated_mlp=True, norm_position="post", qk_norm=True, qk_norm_scope="projection"
-    ),
+    "olmo2": dict(norm="rmsnorm", gated_mlp=True, norm_position="post", qk_norm=True, qk_norm_scope="projection"),
 }
 
 # Fields with one value that we understand: anything else changes what the model computes.
@@ -256,7 +254,7 @@ def _rope(fields: _Fields, family: Family) -> dict[str, Any]:
     given = old or new or {}
     if not isinstance(given, dict):
         raise fields.refuse(name, given, "which is not an object")
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind: Any = given.get("rope_type", given.get("type", "default"))
     if str(kind) not in _ROPE_KEYS:
         raise fields.refuse(f"{name}.rope_type", kind, f"which is not one of {', '.join(_ROPE_KEYS)}")
     keys = _ROPE_KEYS[kind]
@@ -284,7 +282,8 @@ def _refuse_the_rest(fields: _Fields) -> None:
         if name in _MUST_BE:
             wanted = _MUST_BE[name]
             if value != wanted and not (value is None and wanted in ({}, False)):
-                remedy = "save it dequantised first" if name == "quantization_config" else f"only {wanted!r} is supported"
+                quantised = name == "quantization_config"
+                remedy = "so save it dequantised first" if quantised else f"but only {wanted!r} is supported"
                 raise fields.refuse(name, value, remedy)
         elif name not in fields.asked and name not in HARMLESS:
-            raise fields.refuse(name, value, "a field that is not understood: it may change what the model computes")
+            raise fields.refuse(name, value, "a field that is not understood: it may change the model")

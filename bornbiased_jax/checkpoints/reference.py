@@ -13,6 +13,8 @@ from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 
 Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
+# What a pretraining run writes first; pretrain/ stands above this folder, so its name is repeated here.
+RUN_FILE = "run.json"
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a llama2.c .bin, a pretraining run (RUN@seed=42,step=1000), "
     "or a birth (seed:42@llama-nano)"
@@ -51,8 +53,8 @@ def parse_ref(text: str | Path) -> Reference:
         raise InputError(f"{text} does not exist: {FORMS}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
     if options and kind != "run":
-        raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out the part after @")
-    return Reference(kind, path, **options)
+        raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
+    return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
 
 
 def _birth(text: str) -> Reference:
@@ -79,8 +81,12 @@ def _kind_of_directory(path: Path) -> Kind:
         content = files.read_json(config)
         if isinstance(content, dict) and "model_type" in content:
             return "huggingface"
-    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*")
-    return "huggingface" if any(True for pattern in weights for _ in path.glob(pattern)) else "run"
+    if (path / RUN_FILE).is_file():
+        return "run"
+    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "model.pt")
+    if any(True for pattern in weights for _ in path.glob(pattern)):
+        return "huggingface"
+    raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 
 
 def _kind_of_file(path: Path) -> Kind:

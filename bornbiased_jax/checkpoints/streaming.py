@@ -44,7 +44,9 @@ def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored:
     """
     for entry in entries:
         if entry.name not in source.shapes:
-            raise InputError(f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again")
+            raise InputError(
+                f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again"
+            )
         found, wanted = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
         if found != wanted:
             raise InputError(

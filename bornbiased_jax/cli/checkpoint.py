@@ -73,13 +73,23 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.argument("checkpoint", metavar="C")
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
-@click.option("--num-sequences", type=int, help="At most so many (Table 7: 256); all there are unless given.")
-@click.option("--context", type=int, default=2048, show_default=True, help="Tokens a sequence (Table 7: 2,048).")
+@click.option("--num-sequences", type=int, default=256, show_default=True, help="At most so many (Table 7: 256).")
+@click.option("--context", type=int, help="Tokens a sequence (Table 7: 2,048); the model's own length unless given.")
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--batch-size", type=int, help="Sequences in a batch.")
+@click.option("--batch-size", type=int, default=8, show_default=True, help="Sequences in a batch.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
-def evaluate(checkpoint: str, text: str | None, data: str | None, json_file: str | None, **arguments: Any) -> None:
+def evaluate(
+    checkpoint: str,
+    text: str | None,
+    data: str | None,
+    num_sequences: int,
+    context: int | None,
+    tokenizer: str | None,
+    batch_size: int,
+    quiet: bool,
+    json_file: str | None,
+) -> None:
     """Perplexity per token and bits per byte of a text at a fixed context.
 
     \b
@@ -88,12 +98,29 @@ def evaluate(checkpoint: str, text: str | None, data: str | None, json_file: str
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.pretrain.evaluate import evaluate as measure
+    from bornbiased_jax.text import read_documents, tokenizer_for
 
     options.prepare_json(json_file)
-    options.start(quiet=arguments.pop("quiet"))
+    options.start(quiet=quiet)
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    found = measure(open_checkpoint(checkpoint), text or data, **arguments)
+    for name, value in (("--num-sequences", num_sequences), ("--context", context), ("--batch-size", batch_size)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} {value} is not at least 1")
+    opened = open_checkpoint(checkpoint)
+    own = opened.tokenizer if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    if own is None:
+        raise InputError(f"{checkpoint} has no tokenizer: name one with --tokenizer")
+    found = measure(
+        opened.cfg,
+        opened.params,
+        read_documents(str(text or data)),
+        own,
+        num_sequences=num_sequences,
+        context=context or min(2048, opened.cfg.max_seq_len),
+        batch_size=batch_size,
+        quiet=quiet,
+    )
     options.write_result(json_file, found)
     if json_file != "-":
         options.print_table("Evaluation", ["quantity", "value"], [list(item) for item in found.items()])
@@ -109,10 +136,26 @@ def evaluate(checkpoint: str, text: str | None, data: str | None, json_file: str
 @click.option(
     "--convention", type=click.Choice(["all_rows", "rows_from_k"]), default="all_rows", show_default=True
 )
-@click.option("--figures", metavar="DIR", help="Draw the sink map, variance by position and top channels here.")
+@click.option(
+    "--threshold",
+    type=click.Choice(["per_sequence", "average"]),
+    default="per_sequence",
+    show_default=True,
+    help="Call a head a sink in each sequence and average, or by its average score.",
+)
+@click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
+@click.option("--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
-def sinks(checkpoint: str, text: str, lengths: str, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def sinks(
+    checkpoint: str,
+    text: str,
+    lengths: str,
+    tokenizer: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **arguments: Any,
+) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
 
     \b
@@ -120,12 +163,19 @@ def sinks(checkpoint: str, text: str, lengths: str, json_file: str | None, quiet
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.probes.sinks import sinks_report
+    from bornbiased_jax.probes.sink_report import sinks_report
+    from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
     options.start(quiet=quiet)
+    opened = open_checkpoint(checkpoint)
     found = sinks_report(
-        open_checkpoint(checkpoint), text, lengths=options.parse_integers(lengths, "--lengths"), **arguments
+        opened,
+        text,
+        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
+        lengths=options.parse_integers(lengths, "--lengths"),
+        quiet=quiet,
+        **arguments,
     )
     options.write_result(json_file, found)
     if json_file != "-":

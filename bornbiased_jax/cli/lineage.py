@@ -57,18 +57,21 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, **arguments: Any) 
 @click.argument("base", metavar="BASE")
 @click.argument("suspect", metavar="SUSPECT")
 @click.option(
-    "--test", type=click.Choice(["permutation", "paper", "iclr", "population"]), default="permutation", show_default=True
+    "--test",
+    type=click.Choice(["permutation", "paper", "iclr", "population"]),
+    default="permutation",
+    show_default=True,
 )
 @click.option("--alpha", type=float, default=0.01, show_default=True, help="Level of the decision.")
 @click.option("--num-permutations", type=int, help="For the permutation test; enough for alpha unless given.")
 @click.option("--num-references", type=int, default=200, show_default=True, help="Fresh seeds, for population.")
-@click.option("--baselines", is_flag=True, help="Also the four published similarity scores of the weights.")
+@click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
 @_input_options
 @options.json_option
 def seedprint(
     base: str,
     suspect: str,
-    test: str,
+    test: Any,
     alpha: float,
     num_permutations: int | None,
     num_references: int,
@@ -178,9 +181,15 @@ def _references(base: Any, arguments: dict[str, Any], vocab_size: int, num_refer
     return (outputs_ND for chunk in final_outputs(cfg, seeds, x) for outputs_ND in chunk)
 
 
-def _baselines(base: str, suspect: str, opened: dict[str, Any]) -> dict[str, Any]:
-    from bornbiased_jax.seedprint.baselines import score_all
+def _baselines(base: str, suspect: str, opened: dict[str, Any]) -> list[dict[str, Any]]:
+    from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs
 
     if base not in opened or suspect not in opened:
         raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
-    return score_all(opened[base], opened[suspect])
+    ours, theirs = opened[base], opened[suspect]
+    scores = [
+        intrinsic(ours.params, theirs.params),
+        pcs(ours.params, theirs.params),
+        ics(ours.cfg, ours.params, theirs.cfg, theirs.params),
+    ]
+    return [score.to_json() for score in scores]

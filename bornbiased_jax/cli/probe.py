@@ -121,7 +121,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         subject = newborn(cfg, fixed_embedding_seed=fixed)
-    records = []
+    records: list[dict[str, Any]] = []
     for seq_len in lengths:
         inputs = parse_inputs(
             arguments["input_spec"],

@@ -22,7 +22,7 @@ from bornbiased_jax.probes.significance import log10_rayleigh_p
 class ContractionState(NamedTuple):
     """Running sums over sequences; the layer axis holds L blocks, then the final norm's output."""
 
-    count: jax.Array
+    num: jax.Array
     sum_LD: jax.Array
     moment_LDD: jax.Array
     own_L: jax.Array
@@ -45,7 +45,7 @@ def zero(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
     layers, wide = jnp.zeros(L), jnp.zeros((L, D))
     nothing = jnp.zeros(())
     return ContractionState(
-        count=nothing,
+        num=nothing,
         sum_LD=wide,
         moment_LDD=jnp.zeros((L, D, D) if second_moment else (L, 0, 0)),
         own_L=layers,
@@ -75,7 +75,7 @@ def update(
         runs["intra_sum_L"] = state.intra_sum_L + jnp.sum(intra_LB, axis=-1)
         runs["intra_squared_L"] = state.intra_squared_L + jnp.sum(jnp.square(intra_LB), axis=-1)
     return state._replace(
-        count=state.count + jnp.sum(weight_B),
+        num=state.num + jnp.sum(weight_B),
         sum_LD=state.sum_LD + jnp.sum(unit_LBD, axis=1),
         moment_LDD=_add_moment(state.moment_LDD, unit_LBD),
         own_L=state.own_L + jnp.sum(own_LB, axis=-1),
@@ -125,13 +125,13 @@ def _close_runs(
 
 def direction(state: ContractionState) -> jax.Array:
     """The contraction direction [D]: the mean unit output of the final norm (Finding 2.2)."""
-    return state.sum_LD[-1] / jnp.maximum(state.count, 1.0)
+    return state.sum_LD[-1] / jnp.maximum(state.num, 1.0)
 
 
 class ContractionSums(NamedTuple):
     """The state reduced to numbers per layer, small enough to keep for hundreds of seeds."""
 
-    count: Any
+    num: Any
     own_L: Any
     own_squared_L: Any
     resultant_L: Any
@@ -146,7 +146,7 @@ def reduce(state: ContractionState) -> ContractionSums:
     """Close the last run and take the norms of the sums."""
     pairs_L = jnp.sum(jnp.square(state.run_sum_LD), axis=-1) - state.run_own_L
     return ContractionSums(
-        state.count,
+        state.num,
         state.own_L,
         state.own_squared_L,
         jnp.sum(jnp.square(state.sum_LD), axis=-1),
@@ -163,12 +163,13 @@ def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = 
 
     Returns:
         ``inter_cosine_by_layer`` (after each block) and ``inter_cosine_final`` (after the final norm):
-        the mean over pairs of different sequences; ``inter_cosine_std_by_layer`` over all pairs (where the second moment was kept);
+        the mean over pairs of different sequences; ``inter_cosine_std_by_layer`` over all pairs
+        (where the second moment was kept);
         ``log10_p`` of Rayleigh's test on the final norm's output, and by layer; with ``intra``,
         ``intra_cosine_by_layer`` and its standard deviation over sequences. Where the sequences are
         random tokens, pairs that share the last token are left out of the means and the test.
     """
-    n = float(sums.count)
+    n = float(sums.num)
     total_L = np.asarray(sums.resultant_L, np.float64) - np.asarray(sums.own_L, np.float64)
     pairs = n * (n - 1.0)
     all_L = total_L / pairs

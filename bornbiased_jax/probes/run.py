@@ -101,7 +101,7 @@ class Batches(NamedTuple):
     size: int
 
     @property
-    def count(self) -> int:
+    def num_batches(self) -> int:
         """Number of batches."""
         return -(-len(self.order_N) // self.size)
 
@@ -204,7 +204,7 @@ class _Ticker:
     index: int = 0
 
     def __call__(self, num_seeds: int) -> None:
-        start = (self.index % self.batches.count) * self.batches.size
+        start = (self.index % self.batches.num_batches) * self.batches.size
         self.index += 1
         if self.advance is not None:
             self.advance(num_seeds * min(self.batches.size, len(self.batches.order_N) - start))

@@ -159,3 +159,29 @@ def test_sharding_on_one_device_places_every_parameter():
     assert sorted(asked) == list(flatten(checkpoint.params))
     assert all(leaf.sharding == target for leaf in flatten(checkpoint.params).values())
     assert checkpoint.digest() == open_checkpoint(HF / "gpt_neox", dtype=jnp.bfloat16).digest()
+
+
+def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
+    """Only the meeting point of the two folders: what a run is, is tested with pretraining."""
+    from bornbiased_jax.pretrain import checkpoints as runs
+
+    cfg = preset("llama-tiny", **SMALL)
+    params = jax.tree.map(np.asarray, init(cfg, key=keys.init_key(9)))
+    tokenizer_file = ByteTokenizer().save(tmp_path)
+    asked = []
+
+    def restore_params(run_dir, seed=None, step=None):
+        asked.append((run_dir, seed, step))
+        return cfg, params, {"run": str(run_dir), "seed": 9, "step": 30, "tokenizer_file": tokenizer_file}
+
+    monkeypatch.setattr(runs, "restore_params", restore_params)
+    (tmp_path / "run.json").write_text("{}")
+    checkpoint = open_checkpoint(f"{tmp_path}@seed=9,step=30")
+    assert asked == [(tmp_path, 9, 30)]
+    assert checkpoint.digest() == digest(params)
+    assert checkpoint.tokenizer == ByteTokenizer()
+    assert (checkpoint.source_format, checkpoint.info["step"]) == ("run", 30)
+    params["final_norm"]["scale"] = np.full(32, np.nan, np.float32)
+    with pytest.raises(InputError, match="final_norm/scale .* NaN"):
+        open_checkpoint(tmp_path)
+    assert asked[-1] == (tmp_path, None, None)

@@ -1,10 +1,12 @@
 """Hugging Face directories: the logits of transformers, and refusals that name what is wrong."""
 
+import functools
 import json
 import pickle
 import shutil
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -20,7 +22,7 @@ NAMES = sorted(path.name for path in HF.iterdir())
 
 
 def logits_of(checkpoint, tokens):
-    return np.asarray(apply(checkpoint.cfg, checkpoint.params, tokens).logits_BTV)
+    return np.asarray(jax.jit(functools.partial(apply, checkpoint.cfg))(checkpoint.params, tokens).logits_BTV)
 
 
 def edit_config(folder, **changes):
@@ -165,7 +167,8 @@ def test_mixed_windows_are_refused(copy, change, words):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(scale_attn_by_inverse_layer_idx=True), dict(scale_attn_weights=False), dict(add_cross_attention=True)]
+    "change",
+    [dict(scale_attn_by_inverse_layer_idx=True), dict(scale_attn_weights=False), dict(add_cross_attention=True)],
 )
 def test_variations_of_gpt2_that_are_not_supported_are_refused(copy, change):
     folder = copy("gpt2")

@@ -20,10 +20,9 @@ def write(path, *, tied, rng=0, **changes):
     draw = np.random.default_rng(rng)
     head = s["dim"] // s["heads"]
     L, D, F, KV = s["layers"], s["dim"], s["hidden"], s["kv_heads"] * head
-    names = {
-        "embed": (s["vocab"], D), "norm1": (L, D), "wq": (L, D, D), "wk": (L, KV, D), "wv": (L, KV, D), "wo": (L, D, D),
-        "norm2": (L, D), "w1": (L, F, D), "w2": (L, D, F), "w3": (L, F, D), "norm": (D,), "rope": (2, s["length"], head // 2),
-    }  # fmt: skip
+    names = {"embed": (s["vocab"], D), "norm1": (L, D)}
+    names |= {"wq": (L, D, D), "wk": (L, KV, D), "wv": (L, KV, D), "wo": (L, D, D), "norm2": (L, D)}
+    names |= {"w1": (L, F, D), "w2": (L, D, F), "w3": (L, F, D), "norm": (D,), "rope": (2, s["length"], head // 2)}
     if not tied:
         names["head"] = (s["vocab"], D)
     arrays = {name: draw.normal(size=shape).astype("<f4") for name, shape in names.items()}

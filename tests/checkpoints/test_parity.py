@@ -49,5 +49,5 @@ def test_without_transformers_the_remedy_is_named(monkeypatch):
 
 def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
     for ref in ("seed:1@llama-tiny", tmp_path):
-        with pytest.raises(InputError, match="no Hugging Face directory|does not exist"):
+        with pytest.raises(InputError, match="no Hugging Face directory|neither a Hugging Face"):
             parity(ref)

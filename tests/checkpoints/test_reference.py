@@ -15,8 +15,10 @@ from bornbiased_jax.errors import InputError
 def places(tmp_path):
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text('{"model_type": "llama"}')
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run@home").mkdir()
+    for name in ("run", "run@home"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
     (tmp_path / "renamed.dat").write_bytes(b"GGUF" + bytes(20))
     (tmp_path / "model.bin").write_bytes(struct.pack("<7i", 64, 172, 5, 8, 4, 512, 512))
@@ -60,6 +62,8 @@ def test_a_birth_has_settings():
         ("nowhere", "nowhere does not exist: name a Hugging Face directory"),
         ("nowhere@seed=1", "does not exist"),
         ("llama-nano", "seed:42@llama-nano"),
+        ("empty", "neither a Hugging Face model nor a pretraining run"),
+        ("empty@seed=1", "neither a Hugging Face model nor a pretraining run"),
         ("hf@seed=1", "no pretraining run"),
         ("model.gguf@step=1", "no pretraining run"),
         ("run@seed=1,stop=2", "not of the form RUN@seed=42,step=1000"),
