@@ -53,7 +53,10 @@ def panels(record: Record) -> Sequence[Panel]:
         )
         figures.label(top, "", "times predicted", "tokens")
         figures.ranked_bars(
-            bottom, found["final_dimension_counts"][:30], baseline=found["num_inputs"] / cfg.d_model, baseline_name="N / D"
+            bottom,
+            found["final_dimension_counts"][:30],
+            baseline=found["num_inputs"] / cfg.d_model,
+            baseline_name="N / D",
         )
         figures.label(bottom, "rank", "times the largest", "dimensions of the final norm's output")
         drawn.append(

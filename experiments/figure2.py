@@ -60,13 +60,23 @@ def tables(record: Record) -> Sequence[Table]:
             if theory:
                 spread = theory["inter_cosine_by_layer_std"][-1]
                 predicted = {"last block": (theory["inter_cosine_by_layer"][-1], spread)}
-            settings = [births.name_of(group), births.inputs_of(group), group["num_inputs"], group["seq_len"], one["seed"]]
+            settings = [
+                births.name_of(group),
+                births.inputs_of(group),
+                group["num_inputs"],
+                group["seq_len"],
+                one["seed"],
+            ]
             rows.append(Row(settings, measured, {}, predicted))
     return [
         Table(
             "Inter-sequence cosine of last-token states",
             ["model", "inputs", "N", "T", "seed"],
-            [Quantity("last block", significant(3)), Quantity("final norm", significant(3)), Quantity("p", from_log10(3))],
+            [
+                Quantity("last block", significant(3)),
+                Quantity("final norm", significant(3)),
+                Quantity("p", from_log10(3)),
+            ],
             rows,
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "

@@ -57,9 +57,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_by_layer": seen.mean_L,
                     "histogram": seen.histogram_LE[0],
                     "edges": seen.edges,
-                    "cosine_by_seed": [
-                        one["contraction"]["inter_cosine_by_layer"] for one in pulled["records"]
-                    ],
+                    "cosine_by_seed": [one["contraction"]["inter_cosine_by_layer"] for one in pulled["records"]],
                     "cosine_theory": pulled["theory"]["inter_cosine_by_layer"],
                     "cosine_theory_low": pulled["theory"]["inter_cosine_by_layer_low"],
                     "cosine_theory_high": pulled["theory"]["inter_cosine_by_layer_high"],
@@ -120,9 +118,7 @@ def panels(record: Record) -> Sequence[Panel]:
         edges = np.asarray(one["edges"])
         middle = (edges[1:] + edges[:-1]) / 2
         ax.fill_between(middle, one["histogram"], color=figures.MEASURED, alpha=0.3, linewidth=0)
-        figures.label(
-            ax, "pre-activation u", "density", f"{NORMS[one['norm']]}: σ = {one['std_by_layer'][0]:.3g}"
-        )
+        figures.label(ax, "pre-activation u", "density", f"{NORMS[one['norm']]}: σ = {one['std_by_layer'][0]:.3g}")
         other = ax.twinx()
         other.plot(middle, middle * ndtr(middle), color=figures.THEORY, linewidth=1.6, label="GELU(u)")
         other.plot(middle, middle / 2, color=figures.MUTED, linewidth=1.0, linestyle="--", label="u/2")
@@ -149,9 +145,7 @@ def panels(record: Record) -> Sequence[Panel]:
             dashed=True,
         )
         cosines = np.asarray(one["cosine_by_seed"])
-        figures.line(
-            ax, depth, cosines.mean(0), name=f"{NORMS[one['norm']]}, measured", colour=colour, markers=True
-        )
+        figures.line(ax, depth, cosines.mean(0), name=f"{NORMS[one['norm']]}, measured", colour=colour, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.legend(frameon=False)
     return [

@@ -11,13 +11,14 @@ from bornbiased_jax import keys, progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models import init
-from bornbiased_jax.predict import predict
+from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
 from experiments.cures import CURES
+from theory.mean_field import profile
 from theory.variance import output_variance
 
 
@@ -45,6 +46,12 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
     return np.sqrt(std)
 
 
+def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
+    """The same with the spread of the logits and the norm's epsilon, from the theory of the whole block."""
+    found = profile(stack_of(cfg, tokens=False), seq_len)
+    return np.sqrt(found.grid.interpolation_Tn @ found.sublayers[0].aggregated_n)
+
+
 def run(context: Context) -> dict[str, Any]:
     """Standard deviation [T] of every cure and seed, with both theories."""
     settings = context.settings
@@ -60,9 +67,9 @@ def run(context: Context) -> dict[str, Any]:
             measured = []
             for seed in settings["seeds"]:
                 params = init(cfg, key=keys.init_key(seed))
-                moments = position_moments(
-                    cfg, params, x_NTD, quantities=("attention_output",), advance=advance
-                )["attention_output"]
+                moments = position_moments(cfg, params, x_NTD, quantities=("attention_output",), advance=advance)[
+                    "attention_output"
+                ]
                 measured.append(np.sqrt(moments.pooled_LT[0]))
             found.append(
                 {
@@ -70,7 +77,7 @@ def run(context: Context) -> dict[str, Any]:
                     "changes": changes,
                     "std_by_seed": measured,
                     "uniform": uniform_theory(cfg, T),
-                    "mean_field": predict(cfg, T, tokens=False)["position_std"],
+                    "mean_field": mean_field_theory(cfg, T),
                 }
             )
     return {"cures": found, "inputs": inputs.describe()}

@@ -57,14 +57,24 @@ def claims(record: Record) -> Sequence[Claim]:
     hits, n, _, _ = overlap(done)
     name = births.name_of(done["group"])
     theory = done["theory"]["overlap"]
-    return [Claim(f"The contraction direction picks the favourite token, {n} seeds of {name}", hits / n, None, theory, percent(0))]
+    return [
+        Claim(
+            f"The contraction direction picks the favourite token, {n} seeds of {name}",
+            hits / n,
+            None,
+            theory,
+            percent(0),
+        )
+    ]
 
 
 def headline(record: Record) -> str:
     """Chance level, for contrast."""
     done = record["result"]["groups"][0]
     hits, n, _, _ = overlap(done)
-    return f"In {hits} of {n} seeds the contraction direction names the favourite token; chance would be 1 in thousands."
+    return (
+        f"In {hits} of {n} seeds the contraction direction names the favourite token; chance would be 1 in thousands."
+    )
 
 
 WIDE: dict[str, Any] = dict(num_layers=8, d_model=256, d_ff=1024)

@@ -69,7 +69,9 @@ def panels(record: Record) -> Sequence[Panel]:
     figure, ax = figures.new(height=4.4)
     figures.predicted_against_measured(ax, series)
     figures.label(ax, "predicted cosine", "measured cosine")
-    caption = "Each point is a seed: inter-sequence cosine after the last block, predicted without sampling and measured."
+    caption = (
+        "Each point is a seed: inter-sequence cosine after the last block, predicted without sampling and measured."
+    )
     return [Panel(figure, caption)]
 
 

@@ -63,7 +63,13 @@ def tables(record: Record) -> Sequence[Table]:
                 share, log10_p = PRINTED[group["model"], group["seq_len"], one["seed"]]
                 paper = {"share": share, "p": "0.00 (underflow)" if log10_p is None else log10_p}
             predicted = {"share": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
-            settings = [births.name_of(group), births.inputs_of(group), group["num_inputs"], group["seq_len"], one["seed"]]
+            settings = [
+                births.name_of(group),
+                births.inputs_of(group),
+                group["num_inputs"],
+                group["seq_len"],
+                one["seed"],
+            ]
             rows.append(Row(settings, measured, paper, predicted, "paper" if paper else "other"))
     return [
         Table(
@@ -118,13 +124,12 @@ def claims(record: Record) -> Sequence[Claim]:
 def headline(record: Record) -> str:
     """What a newcomer should take home."""
     done = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
-    first, *_ = done["records"]
-    found = first["preference"]
-    ids = ", ".join(str(one["preference"]["top1_id"]) for one in done["records"])
-    return (
-        f"{births.name_of(done['group'])} that nobody trained answers {100 * found['top1_share']:.1f}% of random "
-        f"inputs with one and the same token of {len(done['records'])} seeds' favourites {ids}."
-    )
+    parts = [
+        f"seed {one['seed']} answers {100 * one['preference']['top1_share']:.1f}% of random inputs with token "
+        f"{one['preference']['top1_id']}"
+        for one in done["records"]
+    ]
+    return f"Born and never trained, {births.name_of(done['group'])} of {', of '.join(parts)}."
 
 
 EXPERIMENT = Experiment(

@@ -65,14 +65,18 @@ class Kernel(NamedTuple):
         both = (up.expand(rho)[0] - down.expand(rho)[0]) / (2 * STEP)
         return both / 2
 
-    def skewness(self, rho_n: Array) -> Array:
-        """Covariance over inputs of ψφ and φ² − 2ψφ, averaged over neurons, ψ a neuron's mean output.
+    def neurons(self, rho_n: Array) -> tuple[Array, Array]:
+        """Covariance over inputs of ψφ and (φ − ψ)², and variance of (φ − ψ)², averaged over neurons, [n] each.
 
-        Summed over F neurons it is what one plain hidden layer adds to the covariance of h̄·h̃ and ‖h̃‖².
+        ψ is a neuron's mean output. Summed over F neurons they are what one plain hidden layer adds, token by
+        token, to the covariance of h̄·h̃ and ‖h̃‖², and to the variance of ‖h̃‖².
         """
-        mean, second, third = (neuron_moment(self.activation, self.std_n, rho_n, k) for k in (1, 2, 3))
-        both = mean * (third - mean * second) - 2 * mean**2 * (second - mean**2)
-        return both @ normal_nodes(QUADRATURE)[1]
+        mean, second, third, fourth = (neuron_moment(self.activation, self.std_n, rho_n, k) for k in (1, 2, 3, 4))
+        variance = second - mean**2
+        skew = third - 3 * mean * second + 2 * mean**3
+        kurtosis = fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4
+        _, w = normal_nodes(QUADRATURE)
+        return (mean * skew) @ w, (kurtosis - variance**2) @ w
 
 
 def neuron_moment(activation: str, std_n: Array, rho_n: Array, power: int) -> Array:
@@ -127,7 +131,7 @@ class Lengths(NamedTuple):
     variance: Array
     with_mean: Array
     """Covariance with m·g."""
-    with_norm: Array
+    with_length: Array
     """Covariance with ‖g‖²."""
 
 
@@ -135,13 +139,14 @@ class Overlap(NamedTuple):
     """How cosines vary from pair to pair of tokens.
 
     With x = m + g, m the mean over inputs, and all in units of ‖x‖²: variances of g·g' (``own``) and of m·g'
-    (``lean``), and covariance of m·g' and ‖g'‖² (``skew``); that of ‖g‖² is taken as 2·own. The cosine of x
-    and x' is, to first order, ρ + δ + δ' + g·g', with δ and δ' as in :class:`Lengths`.
+    (``lean``) and of ‖g‖² (``length``), and covariance of m·g and ‖g‖² (``skew``). The cosine of x and x' is,
+    to first order, ρ + δ + δ' + g·g', with δ and δ' as in :class:`Lengths`.
     """
 
     own: Array
     lean: Array
     skew: Array
+    length: Array
 
     def diagonal(self) -> Overlap:
         """For pairs of tokens at one and the same node."""
@@ -151,8 +156,8 @@ class Overlap(NamedTuple):
         """The moments of δ."""
         rest = 1.0 - rho
         with_mean = rest * self.lean - 0.5 * rho * self.skew
-        with_norm = rest * self.skew - rho * self.own
-        return Lengths(np.maximum(rest * with_mean - 0.5 * rho * with_norm, 0.0), with_mean, with_norm)
+        with_length = rest * self.skew - 0.5 * rho * self.length
+        return Lengths(np.maximum(rest * with_mean - 0.5 * rho * with_length, 0.0), with_mean, with_length)
 
     def cosine_variance(self, rho: Array) -> Array:
         """Over pairs of tokens, given the seed."""
@@ -161,11 +166,12 @@ class Overlap(NamedTuple):
     def cosine_bias(self, rho: Array) -> Array:
         """What dividing by the norms of single tokens adds to the mean cosine, given the seed.
 
-        The second-order terms: −(2 − 3ρ) lean − (1 − 3ρ) skew + (3/2)ρ own. For isotropic g that is ρ(1 − ρ)(3ρ − 1)/(2D); the spread
-        of ‖m‖² over seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the −ρ(1 − ρ²)/(2D) of a sample correlation.
+        The second-order terms: −(2 − 3ρ) lean − (1 − 3ρ) skew + (3/4)ρ length. For isotropic Gaussian g that is
+        ρ(1 − ρ)(3ρ − 1)/(2D); the spread of ‖m‖² over seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the
+        −ρ(1 − ρ²)/(2D) of a sample correlation.
         """
         tilt = (2.0 - 3.0 * rho) * self.lean + (1.0 - 3.0 * rho) * self.skew
-        return 1.5 * rho * self.own - _symmetric(tilt)
+        return _symmetric(0.75 * rho * self.length - tilt)
 
 
 def _symmetric(field: Array) -> Array:

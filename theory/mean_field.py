@@ -63,7 +63,15 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     spread = np.zeros((len(PARTS), n, n))
     spread[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
     spread[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
-    return Fields(np.full(n, token + place), alike, alike, np.full(n, place), spread, np.zeros(n))
+    return Fields(
+        np.full(n, token + place),
+        alike,
+        alike,
+        np.full(n, place),
+        spread,
+        np.zeros(n),
+        np.full(n, 2 * token**2 / stack.width),
+    )
 
 
 def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False) -> Profile:

@@ -34,6 +34,8 @@ class Fields(NamedTuple):
     """
     skew_n: Array
     """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean towards the mean are longer."""
+    length_n: Array
+    """Variance over tokens of (1/D)‖x̃‖²."""
 
     @property
     def kinds_n(self) -> tuple[Array, Array, Array]:
@@ -45,9 +47,11 @@ class Fields(NamedTuple):
         """The spread of cosines over pairs, relative to the variances, [n, n]."""
         to_own, to_shared, own, mixed, shared = self.pair_cnn
         size = np.outer(self.variance_n, self.variance_n)
-        skew_n = over(self.skew_n, self.variance_n**2)
-        skew = np.broadcast_to(skew_n, size.shape)
-        return finite_width.Overlap(over(own + mixed + mixed.T + shared, size), over(to_own + to_shared, size), skew)
+        own, lean = over(own + mixed + mixed.T + shared, size), over(to_own + to_shared, size)
+        skew, length = (
+            np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n)
+        )
+        return finite_width.Overlap(own, lean, skew, length)
 
     def scaled(self, scale_n: Array) -> Fields:
         """The fields of scale_t·x_t."""
@@ -59,6 +63,7 @@ class Fields(NamedTuple):
             self.cross_n * scale_n**2,
             self.pair_cnn * both**2,
             self.skew_n * scale_n**4,
+            self.length_n * scale_n**4,
         )
 
 
@@ -77,6 +82,8 @@ class Sublayer(NamedTuple):
     """Covariances of the source's products and the update's, before a post-norm; parts as in Fields."""
     aligned_skew_n: Array
     """What products of the source's and the update's m·x̃ and ‖x̃‖² add to ``skew_n``, before a post-norm."""
+    aligned_length_n: Array
+    """Covariance of the source's ‖x̃‖² and the update's, before a post-norm."""
     fan_in: int
     """Inner width whose finite sum fluctuates: F, or G·K."""
     gain_nn: Array
@@ -150,17 +157,50 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     size = np.outer(source.variance_n, source.variance_n)
     pair = over(gains**2 * source.pair_cnn, size)
     aligned = over(gains * source.pair_cnn, np.sqrt(size))
-    skew, aligned_skew = np.zeros_like(std_n), np.zeros_like(std_n)
-    if biased:
-        lengths = spread.diagonal().lengths(correlation(n.cross_n, n))
-        skew = kernel.skewness(correlation(n.cross_n, n)) * out**2 / stack.mlp_width
-        skew = skew - 2 * slope_n**2 * lengths.variance
-        aligned_skew = slope_n * source.variance_n * (lengths.with_norm - 2 * lengths.with_mean)
-    update = Fields(out * kernel.variance(), within, cross, own, pair, skew)
     none = np.zeros_like(std_n)
+    skew, longer = (none, none), (2 * _diagonal(pair), 2 * _diagonal(aligned))
+    if normed and not stack.gated_mlp:
+        skew, longer = _lengths(kernel, n, source, slope_n, out**2 / stack.mlp_width)
+    update = Fields(out * kernel.variance(), within, cross, own, pair, skew[0], longer[0])
     return Sublayer(
-        "mlp", layer, source, stream, update, aligned, aligned_skew, stack.mlp_width, gain, bend, none, none
+        kind="mlp",
+        layer=layer,
+        source=source,
+        stream=stream,
+        update=update,
+        aligned_cnn=aligned,
+        aligned_skew_n=skew[1],
+        aligned_length_n=longer[1],
+        fan_in=stack.mlp_width,
+        gain_nn=gain,
+        bend_nn=bend,
+        aggregated_n=none,
+        weight_n=none,
     )
+
+
+def _lengths(
+    kernel: finite_width.Kernel, n: Fields, source: Fields, slope_n: Array, per_neuron: float
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Skew and length of a plain MLP's update that reads normed tokens, each with its alignment to the source.
+
+    A norm hides the token's length, so it reaches the hidden layer only by way of its cosine with the mean:
+    h̄·h̃ moves by slope·δ and, ‖h‖² being fixed, ‖h̃‖² by −2 slope·δ. Neurons add their own.
+    """
+    rho = correlation(n.cross_n, n)
+    moments = n.overlap().diagonal().lengths(rho)
+    fresh_skew, fresh_length = kernel.neurons(rho)
+    skew = per_neuron * fresh_skew - 2 * slope_n**2 * moments.variance
+    length = per_neuron * fresh_length + 4 * slope_n**2 * moments.variance
+    aligned_skew = slope_n * source.variance_n * (moments.with_length - 2 * moments.with_mean)
+    aligned_length = -2 * slope_n * source.variance_n * moments.with_length
+    return (skew, aligned_skew), (length, aligned_length)
+
+
+def _diagonal(pair_cnn: Array) -> Array:
+    """Variance of x̃_t·x̃'_t of two tokens at one node; for Gaussian tokens half that of ‖x̃_t‖²."""
+    _, _, own, mixed, shared = np.einsum("cnn->cn", pair_cnn)
+    return np.asarray(own + 2 * mixed + shared)
 
 
 def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False) -> Sublayer:
@@ -188,8 +228,8 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
         halved = 0.5
     factor = np.sqrt(value_variance * stack.query_width) * stack.output_std * after
-    nothing = np.zeros((len(PARTS), *within.shape))
-    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing, np.zeros_like(variance)).scaled(factor)
+    nothing, none = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
+    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing, none, none).scaled(factor)
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
@@ -197,15 +237,25 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     seen_by_own = np.diag(own) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
-    update = raw._replace(pair_cnn=_averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared)))
+    pair = _averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared))
     to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
     to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
     kept = weight / scale
     aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared))
-    aggregated = value_variance * variance * after**2
-    flat, none = nothing[0], np.zeros_like(weight)
     return Sublayer(
-        "attention", layer, source, stream, update, aligned, none, stack.value_width, flat, flat, aggregated, weight
+        kind="attention",
+        layer=layer,
+        source=source,
+        stream=stream,
+        update=raw._replace(pair_cnn=pair, length_n=2 * _diagonal(pair)),
+        aligned_cnn=aligned,
+        aligned_skew_n=none,
+        aligned_length_n=2 * _diagonal(aligned),
+        fan_in=stack.value_width,
+        gain_nn=nothing[0],
+        bend_nn=nothing[0],
+        aggregated_n=value_variance * variance * after**2,
+        weight_n=weight,
     )
 
 
@@ -235,19 +285,24 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
     old = sublayer.stream if stack.residual else update.scaled(np.zeros_like(post))
     fan = 1 / stack.width + 1 / sublayer.fan_in
     was, new = old.kinds_n, update.kinds_n
-    fresh = [
-        fan * np.outer(new[a], new[b]) + (np.outer(new[a], was[b]) + np.outer(was[a], new[b])) / stack.width
-        for a, b in PARTS
-    ]
-    pair = update.pair_cnn + np.stack(fresh)
+    crossed = [(np.outer(new[a], was[b]) + np.outer(was[a], new[b])) / stack.width for a, b in PARTS]
+    projected = [np.outer(new[a], new[b]) for a, b in PARTS]
+    pair = update.pair_cnn + fan * np.stack(projected)
+    # An MLP's neurons have given their part of ‖x̃‖² already.
+    gaussian = 1 / stack.width if sublayer.kind == "mlp" else fan
+    length = update.length_n + 2 * gaussian * (new[OWN] + new[SHARED]) ** 2
     if not stack.residual:
-        return update._replace(pair_cnn=pair)
-    pair = pair + old.pair_cnn + 2 * sublayer.aligned_cnn * np.outer(post, post)
+        return update._replace(pair_cnn=pair, length_n=length)
+    both = np.outer(post, post)
     return Fields(
-        old.variance_n + update.variance_n,
-        old.within_nn + update.within_nn,
-        old.cross_nn + update.cross_nn,
-        old.cross_n + update.cross_n,
-        pair,
-        old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
+        variance_n=old.variance_n + update.variance_n,
+        within_nn=old.within_nn + update.within_nn,
+        cross_nn=old.cross_nn + update.cross_nn,
+        cross_n=old.cross_n + update.cross_n,
+        pair_cnn=pair + old.pair_cnn + np.stack(crossed) + 2 * sublayer.aligned_cnn * both,
+        skew_n=old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
+        length_n=old.length_n
+        + length
+        + 2 * _diagonal(np.stack(crossed))
+        + 2 * sublayer.aligned_length_n * post**2,
     )

@@ -58,7 +58,7 @@ def averaged_by_the_model(layers, T, width, seed, seeds):
 
 
 @settings(max_examples=3)
-@given(layers=st.integers(1, 3), T=st.integers(2, 24), seed=st.integers(0, 10**6))
+@given(layers=st.sampled_from([1, 3]), T=st.sampled_from([3, 16]), seed=st.integers(0, 10**6))
 def test_prop4_on_real_blocks(layers, T, seed):
     width = 48
     cosines = averaged_by_the_model(layers, T, width, seed, 150)
@@ -194,9 +194,11 @@ def test_depth_asymptote():
 def test_finite_asymptote_in_its_stated_range(T, extra):
     layers = int(np.ceil(np.log(2 * T) / np.log(1.5))) + extra
     exact = attention.prop5_exact_gap(T, layers)[-1]
-    relative = attention.prop5_finite_asymptote_gap(T, layers) / exact - 1
-    assert 0 <= relative + 1e-12
-    assert exact / attention.prop5_finite_asymptote_gap(T, layers) - 1 >= -2 * T * (2 / 3) ** layers - 1e-12
+    relative = exact / attention.prop5_finite_asymptote_gap(T, layers) - 1
+    assert abs(relative) <= 2 * T * (2 / 3) ** layers + 1e-12
+    # The range is not idle: its bound is attained to leading order, with this sign.
+    if T > 20 and extra > 12:
+        assert relative == pytest.approx(-2 * T * (2 / 3) ** layers, rel=0.1)
 
 
 def test_finite_asymptote_of_the_note():
@@ -219,8 +221,8 @@ def running_means(T, layers, width, seed, sequences):
 ROUNDING = 1e-6
 
 
-@settings(max_examples=12)
-@given(T=st.sampled_from([2, 5, 16, 40]), layers=st.integers(1, 8), seed=st.integers(0, 10**6))
+@settings(max_examples=10)
+@given(T=st.sampled_from([2, 16, 40]), layers=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_prop5_on_the_real_block(T, layers, seed):
     width = 48
     found = running_means(T, layers, width, seed, 300)

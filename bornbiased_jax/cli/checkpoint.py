@@ -133,9 +133,7 @@ def evaluate(
 @click.option("--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…")
 @click.option("--num-sequences", type=int, default=100, show_default=True)
 @click.option("--position", type=int, default=1, show_default=True, help="The position looked at, from 1.")
-@click.option(
-    "--convention", type=click.Choice(["all_rows", "rows_from_k"]), default="all_rows", show_default=True
-)
+@click.option("--convention", type=click.Choice(["all_rows", "rows_from_k"]), default="all_rows", show_default=True)
 @click.option(
     "--threshold",
     type=click.Choice(["per_sequence", "average"]),
@@ -144,7 +142,9 @@ def evaluate(
     help="Call a head a sink in each sequence and average, or by its average score.",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside.")
+@click.option(
+    "--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside."
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
 def sinks(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from bornbiased_jax import __version__
 from bornbiased_jax.errors import InputError
 
 # name -> (module, object, line of help): modules are imported when their command is called, so that
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="bornbiased-jax", prog_name="bornbiased")
+@click.version_option(__version__, prog_name="bornbiased")
 def cli() -> None:
     """Transformers are born biased: measure it, predict it, trace it, control it.
 

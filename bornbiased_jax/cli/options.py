@@ -22,7 +22,7 @@ def parse_seeds(text: str) -> list[int]:
     """Seeds from "0:64" (64 is left out), "42,43" or a mixture "0:4,42".
 
     Raises:
-        InputError: not of that form, an empty range, or no seed at all.
+        InputError: not of that form, an empty range, no seed at all, or one that is none.
     """
     seeds: list[int] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -38,7 +38,9 @@ def parse_seeds(text: str) -> list[int]:
         seeds.extend(found)
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    return seeds
+    from bornbiased_jax.keys import check_seed
+
+    return [check_seed(seed) for seed in seeds]
 
 
 def parse_integers(text: str, option: str) -> list[int]:

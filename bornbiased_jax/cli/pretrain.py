@@ -42,7 +42,9 @@ def _overrides(function: Any) -> Any:
 
 @click.command("pretrain")
 @options.model_options
-@click.option("--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
+@click.option(
+    "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
+)
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
 @click.option("--seeds", default="42", show_default=True, help="Trained at once on the same data: 42,123 or 0:4.")
 @click.option("--data-seed", type=int, default=0, show_default=True, help="Seed of the order of the data.")
@@ -143,7 +145,9 @@ def runs(directory: str, json_file: str | None) -> None:
 
 @click.command("plot")
 @click.argument("directory", metavar="DIR")
-@click.option("--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given.")
+@click.option(
+    "--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given."
+)
 def plot(directory: str, out: str | None) -> None:
     """Draw a run's loss, learning rate, gradient norm and speed.
 

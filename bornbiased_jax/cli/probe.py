@@ -25,9 +25,7 @@ def _probe_options(function: F) -> F:
         click.option("--chunk", type=int, help="Seeds held in memory together; chosen by memory unless given."),
         click.option("--resume", metavar="DIR", help="Keep finished seeds here, so that a killed call goes on."),
         click.option("--input-seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
-        click.option(
-            "--embedding-seed", type=int, default=0, show_default=True, help="Seed of the fixed embeddings."
-        ),
+        click.option("--embedding-seed", type=int, default=0, show_default=True, help="Seed of the fixed embeddings."),
         click.option(
             "--fix-embeddings/--no-fix-embeddings",
             default=True,
@@ -115,7 +113,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
 
         checkpoint = open_checkpoint(arguments["checkpoint"])
         subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest())
-        tokenizer = tokenizer or checkpoint.tokenizer
+        if tokenizer is None and arguments["input_spec"] not in ("tokens", "gaussian"):
+            tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
     else:
         cfg = options.model_config(arguments["model"], arguments["settings"])

@@ -16,9 +16,7 @@ from bornbiased_jax.cli import options
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments and their cost, and run nothing.")
 @options.common_options
-def reproduce(
-    names: tuple[str, ...], scale: str, out: str, data: str | None, only_list: bool, **common: Any
-) -> int:
+def reproduce(names: tuple[str, ...], scale: str, out: str, data: str | None, only_list: bool, **common: Any) -> int:
     """Run the papers' tables and figures and write one record each and OUT/index.html; again: resumes.
 
     \b

@@ -12,16 +12,20 @@ import contextlib
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
+import pickle
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import bornbiased_jax
 from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import cache
@@ -40,7 +44,7 @@ RECIPE = 1
 PART_TOKENS = 2**25
 BATCH_CHARACTERS = 2**20
 # The library's own threads are enough for the first few batches; more are worth starting processes for.
-BATCHES_AT_HOME = 8
+BATCHES_AT_HOME = 32
 
 
 class Shard(NamedTuple):
@@ -216,7 +220,7 @@ def _tokenise(
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
     held = 0
-    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance, _workers() as pool:
+    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance, contextlib.closing(_Workers()) as pool:
         batches = _batches(documents)
         for batch in _encoded(batches, tokenizer, identity["validation_fraction"], processes, pool):
             for split in SPLITS:
@@ -290,48 +294,71 @@ def _batches(documents: Iterator[str]) -> Iterator[list[str]]:
         yield texts
 
 
-class _Pool:
-    """Worker processes, started when first needed."""
+class _Workers:
+    """Processes that encode, each fed by a thread of its own through its standard input and output.
+
+    Not ``multiprocessing``: it would run the user's script again in every worker, and forking does not go
+    together with the threads of jax.
+    """
 
     def __init__(self) -> None:
-        self._executor: Executor | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._own = threading.local()
 
-    def submit(self, processes: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
-        if self._executor is None:
-            # Spawned, not forked: the threads of jax do not survive a fork.
-            context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(
-                processes, mp_context=context, initializer=_start_worker, initargs=(tokenizer,)
-            )
-        return self._executor.submit(_work, texts, fraction)
+    def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(count)
+        return self._threads.submit(self._encode, tokenizer, texts, fraction)
+
+    def _encode(self, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Encoded:
+        process = getattr(self._own, "process", None)
+        if process is None:
+            package = str(Path(bornbiased_jax.__file__).resolve().parents[1])
+            path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+            # Each worker is one of many: the tokenizer's own threads would only fight each other.
+            environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+            command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._own.process = process
+            self._processes.append(process)
+            pickle.dump(tokenizer, process.stdin)
+        try:
+            pickle.dump((texts, fraction), process.stdin)
+            process.stdin.flush()
+            answer = pickle.load(process.stdout)
+        except (OSError, EOFError) as error:
+            raise InputError("a process that tokenises was ended from outside: run the same command again") from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def close(self) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            process.wait()
 
 
-@contextlib.contextmanager
-def _workers() -> Iterator[_Pool]:
-    pool = _Pool()
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
-_tokenizer: Tokenizer | None = None
-
-
-def _start_worker(tokenizer: Tokenizer) -> None:
-    global _tokenizer
-    _tokenizer = tokenizer
-    # Each worker is one of many: the library's threads would only fight each other.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _work(texts: list[str], fraction: float) -> Encoded:
-    assert _tokenizer is not None
-    return encode(_tokenizer, texts, fraction)
+def serve() -> None:
+    """What a worker does: read a tokenizer, then answer batches until its input ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    tokenizer = pickle.load(source)
+    while True:
+        try:
+            texts, fraction = pickle.load(source)
+        except EOFError:
+            return
+        answer: Encoded | Exception
+        try:
+            answer = encode(tokenizer, texts, fraction)
+        except InputError as error:
+            answer = error
+        pickle.dump(answer, sink)
+        sink.flush()
 
 
 def _encoded(
@@ -339,7 +366,7 @@ def _encoded(
     tokenizer: Tokenizer,
     fraction: float,
     processes: int | None,
-    pool: _Pool,
+    pool: _Workers,
 ) -> Iterator[Encoded]:
     """Batches as ids, in order; at most two batches a worker are under way, so memory does not grow."""
     count = processes if processes is not None else os.cpu_count() or 1

@@ -102,14 +102,13 @@ def over_seeds(fn: Callable[[Any, Any], tuple[Any, Any]], mode: Mode) -> Callabl
         if count == 1:
             after = fn(jax.tree.map(lambda leaf: leaf[0], state), batch)
             return jax.tree.map(lambda leaf: leaf[None], after)
-        one = jax.eval_shape(fn, jax.tree.map(lambda leaf: leaf[0], state), batch)[1]
-        empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), one)
 
-        def body(index: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
             pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
             put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731
-            return jax.tree.map(put, carry, fn(jax.tree.map(pick, carry[0]), batch))
+            after, measured = fn(jax.tree.map(pick, state), batch)
+            return jax.tree.map(put, state, after), measured
 
-        return jax.lax.fori_loop(0, count, body, (state, empty))
+        return jax.lax.scan(body, state, jnp.arange(count))
 
     return vmapped if mode == "vmap" else mapped

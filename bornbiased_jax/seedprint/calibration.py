@@ -34,9 +34,7 @@ _PERMUTATIONS = 1999
 _QQ_POINTS = 200
 
 
-def pair_test(
-    name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0.01, **options: Any
-) -> PairTest:
+def pair_test(name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0.01, **options: Any) -> PairTest:
     """A test as a function of the base's outputs, the suspect's outputs and the number of the pair.
 
     Every pair gets permutations of its own. The Gaussian nulls of ``paper`` are the same for all pairs,
@@ -211,9 +209,7 @@ def power(
     return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
 
 
-def unrelated_taus(
-    cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0
-) -> Iterator[np.ndarray]:
+def unrelated_taus(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[np.ndarray]:
     """Kendall's tau of every coordinate, [D], pair by pair of unrelated births (Figure 13)."""
     for base_ND, suspect_ND in unrelated_pairs(cfg, inputs, num_pairs, first_seed=first_seed):
         yield tau_b(base_ND, suspect_ND)

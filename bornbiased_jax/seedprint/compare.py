@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from bornbiased_jax.seedprint.population import References, population_test
 from bornbiased_jax.seedprint.verdict import Verdict
 
 Test = Literal["permutation", "paper", "iclr", "population"]
-TESTS = {
+TESTS: dict[str, Callable[..., Verdict]] = {
     "permutation": permutation_test,
     "paper": paper_test,
     "iclr": iclr_test,
@@ -99,7 +100,5 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
     elif shared:
         notes.append(f"{shared} of {total} tensors are identical, bit for bit.")
     if same_weights or same_outputs:
-        return dataclasses.replace(
-            verdict, verdict="same-lineage", reason=reason, detail={**detail, "notes": notes}
-        )
+        return dataclasses.replace(verdict, verdict="same-lineage", reason=reason, detail={**detail, "notes": notes})
     return dataclasses.replace(verdict, detail={**detail, "notes": notes})

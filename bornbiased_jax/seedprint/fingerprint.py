@@ -99,9 +99,7 @@ def fingerprint(
         inputs=record.jsonable(facts),
         layer=layer,
         weights_digest=checkpoint.digest(),
-        tensor_digests={
-            name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial
-        },
+        tensor_digests={name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial},
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
         provenance=record.provenance(precision="float32 highest", measurement=measurement),
@@ -127,9 +125,7 @@ def save_fingerprint(path: Path | str, found: Fingerprint) -> Path:
         InputError: the file cannot be written.
     """
     facts = {
-        field.name: getattr(found, field.name)
-        for field in dataclasses.fields(found)
-        if field.name != "outputs_ND"
+        field.name: getattr(found, field.name) for field in dataclasses.fields(found) if field.name != "outputs_ND"
     }
     described = json.dumps(facts, sort_keys=True, allow_nan=False)
     outputs_ND = np.ascontiguousarray(found.outputs_ND, dtype="<f4")
@@ -191,6 +187,5 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
             )
     if base.layer != suspect.layer:
         raise InputError(
-            f"the fingerprints were read at different layers ({base.layer} and {suspect.layer}): "
-            "read both at the same"
+            f"the fingerprints were read at different layers ({base.layer} and {suspect.layer}): read both at the same"
         )

@@ -70,9 +70,7 @@ def last_outputs(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _last(cfg: ModelConfig, layer: int | None, params: Params, x: jax.Array) -> jax.Array:
     if layer is None:
-        return (
-            models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, -1].astype(jnp.float32)
-        )
+        return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, -1].astype(jnp.float32)
     found = models.apply(
         cfg,
         params,

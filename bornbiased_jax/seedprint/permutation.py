@@ -23,7 +23,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -181,9 +181,7 @@ def permutation_p(cross_DD: np.ndarray, *, num_permutations: int, seed: int = 0)
     else:
         p_value = (1 + int(exceedances(cross_DD, num_permutations=drawn, seed=seed))) / (1 + drawn)
     z = (statistic - mean) / std
-    return Permuted(
-        statistic, mean, std, z, min(0.0, tails.log_normal_sf(z) / tails.LN10), p_value, drawn, enumerated
-    )
+    return Permuted(statistic, mean, std, z, min(0.0, tails.log_normal_sf(z) / tails.LN10), p_value, drawn, enumerated)
 
 
 def enough_permutations(alpha: float) -> int:
@@ -239,7 +237,7 @@ def permutation_test(
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape
-    facts = {"width": width, "correlation": correlation}
+    facts: dict[str, Any] = {"width": width, "correlation": correlation}
     if reason is None and math.factorial(min(width, 20)) * alpha <= 1:
         labellings = math.factorial(width)
         reason = f"{width} coordinates have {labellings} labellings, too few for a p below {alpha:g}"
@@ -251,10 +249,11 @@ def permutation_test(
         cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=num_pairs or 50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
+    num_summed = width
     if rule is not None:
         base_only_D, suspect_only_D = _mask(rule(base_ND), width), _mask(rule(suspect_ND), width)
         shared = int((base_only_D & suspect_only_D).sum())
-        facts["num_dims"] = shared
+        facts["num_dims"] = num_summed = shared
         if shared < 3:
             reason = f"only {shared} coordinates are chosen in both models: choose more"
             return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
@@ -276,7 +275,7 @@ def permutation_test(
         statistic=result.statistic,
         null_mean=result.mean,
         null_std=result.std,
-        mean_correlation=result.statistic / facts.get("num_dims", width),
+        mean_correlation=result.statistic / num_summed,
         num_permutations=result.num_permutations,
         enumerated=result.enumerated,
         notes=[COVERED, MOMENTS],

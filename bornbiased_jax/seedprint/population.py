@@ -79,9 +79,7 @@ def population_test(
         scores.append(float(np.einsum("dn,dn->", kept_DN, unit_ranks(reference_ND))))
     count = len(scores)
     if (count + 1) * alpha <= 1:
-        raise InputError(
-            f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more"
-        )
+        raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")
     null = np.array(scores)
     mean, std = float(null.mean()), float(null.std(ddof=1))
     if not std > 0:

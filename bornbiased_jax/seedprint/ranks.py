@@ -24,9 +24,7 @@ def matched(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np
         if not np.isfinite(outputs).all():
             raise InputError(f"the {name} outputs hold NaN or infinite numbers: check the model's weights")
     if len(base_ND) != len(suspect_ND):
-        raise InputError(
-            f"{len(base_ND)} base outputs against {len(suspect_ND)} of the suspect: use the same inputs"
-        )
+        raise InputError(f"{len(base_ND)} base outputs against {len(suspect_ND)} of the suspect: use the same inputs")
     return base_ND, suspect_ND
 
 
@@ -118,8 +116,8 @@ def _centred_ranks(x_MN: np.ndarray, out_MN: np.ndarray) -> None:
     rows, firsts, lengths = tied_runs(high_half(order_MN))
     if len(rows):
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        row = np.repeat(rows, lengths)
-        out_MN[row, index_MN[row, np.repeat(firsts, lengths) + within]] = np.repeat(
+        tied_rows = np.repeat(rows, lengths)
+        out_MN[tied_rows, index_MN[tied_rows, np.repeat(firsts, lengths) + within]] = np.repeat(
             firsts + (lengths - 1) / 2 - middle, lengths
         )
 

@@ -32,15 +32,16 @@ def log_t_sf(t: float, df: float) -> float:
     p = float(stats.t.sf(t, df))
     if p > 1e-290:
         return math.log(p)
-    # For huge t² the ratio is written so that neither x nor 1 − x is rounded to nothing.
-    a, b, square = df / 2.0, 0.5, t * t
-    log_x, x, rest = -math.log1p(square / df), df / (df + square), square / (df + square)
-    terms = math.ceil(40.0 / -math.log1p(-rest)) + 10
-    steps = np.arange(terms, dtype=np.float64)
-    log_terms = np.concatenate([[0.0], np.cumsum(np.log((a + b + steps) / (a + 1.0 + steps)) + math.log(x))])
-    log_series = float(special.logsumexp(log_terms))
+    if math.isinf(t):
+        return -math.inf
+    a, b = df / 2.0, 0.5
+    log_x = -float(np.logaddexp(0.0, 2.0 * math.log(t) - math.log(df)))
+    log_rest = -math.log1p(df / t / t)
+    steps = np.arange(math.ceil(40.0 / -log_x) + 10, dtype=np.float64)
+    log_ratios = np.log((a + b + steps) / (a + 1.0 + steps)) + log_x
+    log_series = float(special.logsumexp(np.concatenate([[0.0], np.cumsum(log_ratios)])))
     log_front = math.log(0.5) - math.log(a) - float(special.betaln(a, b))
-    return log_front + a * log_x + b * math.log(rest) + log_series
+    return log_front + a * log_x + b * log_rest + log_series
 
 
 def log_mean(log_ps: np.ndarray) -> float:
@@ -89,9 +90,5 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     """Clopper and Pearson's interval for a rate; it covers the rate in at least ``confidence`` of cases."""
     tail = (1.0 - confidence) / 2.0
     low = 0.0 if successes == 0 else float(special.betaincinv(successes, trials - successes + 1, tail))
-    high = (
-        1.0
-        if successes == trials
-        else float(special.betaincinv(successes + 1, trials - successes, 1.0 - tail))
-    )
+    high = 1.0 if successes == trials else float(special.betaincinv(successes + 1, trials - successes, 1.0 - tail))
     return low, high

@@ -91,9 +91,7 @@ def decide(
         else f"the outputs agree coordinate by coordinate no more than chance allows (p >= {alpha:g})"
     )
     decision: Decision = "same-lineage" if same else "unrelated"
-    return Verdict(
-        decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail
-    )
+    return Verdict(decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail)
 
 
 def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> str | None:

@@ -19,7 +19,7 @@ PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutati
     ("name", "init"),
     [("gpt2-tiny", "gpt2-scaled"), ("llama-tiny", "normal-0.02"), ("qwen-tiny", "gpt2-scaled")],
 )
-def test_permutation_test_is_calibrated_on_births_and_finds_descendants(name, init):
+def test_permutation_test_is_calibrated_on_births(name, init):
     cfg = preset(name, **SIZES, init=init)
     x = inputs.random_tokens(48, 4, 128)
     found = calibration.calibrate(cfg, x, PERMUTATION, num_pairs=150)
@@ -29,9 +29,17 @@ def test_permutation_test_is_calibrated_on_births_and_finds_descendants(name, in
     assert summary["num_undefined"] == 0
     # z has variance 1 over exact relabellings: mean within 4 standard errors of 0.
     assert abs(summary["z_mean"]) < 4 / np.sqrt(150)
-    grown = calibration.power(cfg, x, PERMUTATION, drift=0.9, num_pairs=12)
-    assert grown["permutation"]["rates"][0]["rate"] == 1.0
-    json.dumps([found, grown], allow_nan=False)
+    json.dumps(found, allow_nan=False)
+
+
+def test_power_stands_beside_the_rate():
+    cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)
+    near, far = (
+        calibration.power(cfg, x, PERMUTATION, drift=drift, num_pairs=40)["permutation"] for drift in (0.9, 1.0)
+    )
+    assert near["rates"][0]["rate"] == 1.0
+    # Fully drifted, a descendant is an unrelated model.
+    assert calibration.check_family({"far": far}, family_error=1e-3)["calibrated"]
 
 
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
@@ -46,7 +54,7 @@ def test_shared_vectors_break_the_permutation_test_and_not_the_population_test()
 
 def test_pairs_are_disjoint_births_whatever_the_chunk():
     cfg = preset("gpt2-tiny", **SIZES)
-    x = inputs.random_tokens(10, 4, 128)
+    x = inputs.random_tokens(48, 4, 128)
     (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))
     pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5, chunk=4))
     assert len(pairs) == 3
@@ -58,7 +66,7 @@ def test_pairs_are_disjoint_births_whatever_the_chunk():
 
 def test_drift_leads_from_one_birth_to_the_other():
     cfg = preset("gpt2-tiny", **SIZES)
-    x = shared_inputs(cfg, inputs.random_tokens(10, 4, 128))
+    x = shared_inputs(cfg, inputs.random_tokens(48, 4, 128))
     (births,) = final_outputs(cfg, [1, 2], x)
     for drift, expected in ((0.0, births[0]), (1.0, births[1])):
         (found,) = final_outputs(cfg, [1], x, drift=drift, drift_seeds=[2])
@@ -85,9 +93,7 @@ def verdict_of(p):
 
 def test_summary_counts_and_intervals():
     rng = np.random.default_rng(0)
-    verdicts = [verdict_of(p) for p in rng.uniform(size=500)] + [
-        undefined("x", "because", num_inputs=9, alpha=0.01)
-    ]
+    verdicts = [verdict_of(p) for p in rng.uniform(size=500)] + [undefined("x", "because", num_inputs=9, alpha=0.01)]
     summary = calibration.summarise(verdicts)
     p = np.array([v.p_value for v in verdicts[:-1]])
     assert (summary["num_pairs"], summary["num_undefined"]) == (501, 1)
@@ -119,7 +125,7 @@ def test_holm_is_its_definition():
     ordered = np.sort(p)
     stepped = np.maximum.accumulate([min(1.0, (5 - i) * value) for i, value in enumerate(ordered)])
     np.testing.assert_allclose(np.sort(adjusted), np.sort(stepped))
-    assert (np.argsort(adjusted, kind="stable") == np.argsort(p, kind="stable")).all()
+    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
     assert len(calibration.holm([])) == 0
     with pytest.raises(InputError, match="Holm"):
         calibration.holm([0.5, np.nan])

@@ -121,9 +121,7 @@ def test_identity_comes_first(base):
     cfg = CFG.replace(tie_embeddings=False)
     few = inputs.random_tokens(50, 6, 32)
     original = born(1, cfg)
-    relabelled = changed(
-        original, lambda path, leaf: leaf.at[63].set(1.0) if path == "embed/embedding" else leaf
-    )
+    relabelled = changed(original, lambda path, leaf: leaf.at[63].set(1.0) if path == "embed/embedding" else leaf)
     verdict = compare(fp.fingerprint(original, few), fp.fingerprint(relabelled, few))
     assert verdict.verdict == "same-lineage" and "outputs are identical" in verdict.reason
     assert verdict.detail["identical_weights"] is False

@@ -25,15 +25,11 @@ def test_equals_scipy(num_inputs, ties):
         suspect = np.round(suspect * 3)
     if ties == "both":
         base = np.round(base * 3)
-    np.testing.assert_allclose(
-        tau_b(base, suspect), _scipy(base, suspect), rtol=0, atol=1e-13, equal_nan=True
-    )
+    np.testing.assert_allclose(tau_b(base, suspect), _scipy(base, suspect), rtol=0, atol=1e-13, equal_nan=True)
 
 
 @settings(max_examples=60)
-@given(
-    hnp.arrays(np.float64, st.tuples(st.integers(2, 40), st.just(2)), elements=st.integers(-4, 4).map(float))
-)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(2, 40), st.just(2)), elements=st.integers(-4, 4).map(float)))
 def test_equals_counting_every_pair(columns):
     x, y = columns.T
     first, second = np.triu_indices(len(x), 1)

@@ -39,9 +39,7 @@ def test_iclr_equals_its_formula_by_scipy(share):
     assert verdict.detail["mean_tau"] == pytest.approx(mean_tau, abs=1e-12)
     assert verdict.z == pytest.approx(z, abs=1e-9)
     assert verdict.p_value == pytest.approx(min(1.0, 2 * stats.norm.sf(z)), abs=1e-12)
-    assert verdict.log10_p == pytest.approx(
-        min(0.0, (math.log(2) + stats.norm.logsf(z)) / math.log(10)), rel=1e-9
-    )
+    assert verdict.log10_p == pytest.approx(min(0.0, (math.log(2) + stats.norm.logsf(z)) / math.log(10)), rel=1e-9)
 
 
 def test_paper_equals_algorithm_one_by_scipy():
@@ -55,9 +53,7 @@ def test_paper_equals_algorithm_one_by_scipy():
     taus = [stats.kendalltau(base[:, j], suspect[:, j]).statistic for j in dims]
     nulls = [null_taus(200, 60, num_dims, 4, draw) for draw in range(draws)]
     t = np.mean([stats.ttest_ind(taus, null, alternative="greater").pvalue for null in nulls])
-    u = np.mean(
-        [stats.mannwhitneyu(taus, null, alternative="greater", method="asymptotic").pvalue for null in nulls]
-    )
+    u = np.mean([stats.mannwhitneyu(taus, null, alternative="greater", method="asymptotic").pvalue for null in nulls])
     assert verdict.detail["p_t"] == pytest.approx(t, rel=1e-9) and verdict.p_value == verdict.detail["p_t"]
     assert verdict.detail["p_u"] == pytest.approx(u, rel=1e-9)
     assert verdict.z == pytest.approx(stats.norm.isf(t), rel=1e-9)

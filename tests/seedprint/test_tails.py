@@ -13,9 +13,7 @@ def test_t_tail_equals_scipy_where_scipy_does_not_underflow(t, df):
     assert tails.log_t_sf(t, df) == pytest.approx(math.log(stats.t.sf(t, df)), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("t", "df"), [(60.0, 800.0), (400.0, 206.0), (39.0, 1e5), (1e9, 50.0), (80.0, 600.0)]
-)
+@pytest.mark.parametrize(("t", "df"), [(60.0, 800.0), (400.0, 206.0), (39.0, 1e5), (1e9, 50.0), (80.0, 600.0)])
 def test_t_tail_far_out_equals_its_integral(t, df):
     # ∫ density by quadrature in log space: substitute u = log(x/t), integrate on a fine grid.
     u = np.concatenate([[0.0], np.geomspace(1e-9, 40.0, 400_001)])
@@ -61,6 +59,4 @@ def test_mean_of_p_values_in_log_space():
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 40), (95, 5000)])
 def test_binomial_interval_is_clopper_pearson(successes, trials):
     expected = stats.binomtest(successes, trials).proportion_ci(0.95, method="exact")
-    assert tails.binomial_interval(successes, trials) == pytest.approx(
-        (expected.low, expected.high), abs=1e-9
-    )
+    assert tails.binomial_interval(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-9)

@@ -93,6 +93,4 @@ def ics(
             strict=True,
         )
     ]
-    return score(
-        "ics", float(np.mean(correlations)), num_tokens=len(token_ids), num_matrices=len(correlations)
-    )
+    return score("ics", float(np.mean(correlations)), num_tokens=len(token_ids), num_matrices=len(correlations))

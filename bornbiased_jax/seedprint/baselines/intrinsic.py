@@ -46,8 +46,6 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     if ours is None or theirs is None:
         return Score("intrinsic", None, "a model without attention has no profile")
     depth = max(len(ours["query"]), len(theirs["query"]))
-    correlations = {
-        kind: pearson(stretched(ours[kind], depth), stretched(theirs[kind], depth)) for kind in KINDS
-    }
+    correlations = {kind: pearson(stretched(ours[kind], depth), stretched(theirs[kind], depth)) for kind in KINDS}
     defined = {kind: value if np.isfinite(value) else None for kind, value in correlations.items()}
     return score("intrinsic", float(np.mean(list(correlations.values()))), correlations=defined)

@@ -16,9 +16,7 @@ from bornbiased_jax.seedprint import tails
 from bornbiased_jax.seedprint.baselines.score import Score
 
 
-def unrelated_scores(
-    cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[Params, Params], Score]
-) -> np.ndarray:
+def unrelated_scores(cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[Params, Params], Score]) -> np.ndarray:
     """Scores of disjoint pairs of independent births: seeds 0 and 1, 2 and 3, …
 
     Args:

@@ -42,8 +42,7 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
     """Inner product with float64 sums, a million entries at a time."""
     step = 1 << 20
     parts = (
-        a[at : at + step].astype(np.float64) @ b[at : at + step].astype(np.float64)
-        for at in range(0, len(a), step)
+        a[at : at + step].astype(np.float64) @ b[at : at + step].astype(np.float64) for at in range(0, len(a), step)
     )
     return float(sum(parts))
 

@@ -25,9 +25,7 @@ def block_at(num_layers: int, depth: float) -> int:
     return min(num_layers, max(1, math.floor(num_layers * depth + 0.5)))
 
 
-def reef_features(
-    cfg: ModelConfig, params: Params, inputs: Inputs, *, depth: float = PUBLISHED_DEPTH
-) -> np.ndarray:
+def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs, *, depth: float = PUBLISHED_DEPTH) -> np.ndarray:
     """Residual stream after the chosen block at the last token: [N, D] float32.
 
     Args:

@@ -1,0 +1,198 @@
+"""The command line: exact forms, exit codes, one sentence for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bornbiased_jax.cli.main import COMMANDS, run
+from bornbiased_jax.cli.options import parse_integers, parse_seeds
+from bornbiased_jax.errors import InputError
+
+SMALL = ["--model", "gpt2-tiny", "--set", "num_layers=2", "--set", "d_model=32", "--set", "d_ff=64"]
+SMALL += ["--set", "vocab_size=64", "--set", "num_heads=2"]
+PROBE = [*SMALL, "--num-inputs", "40", "--seq-len", "8", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0:4", [0, 1, 2, 3]), ("42,43", [42, 43]), ("7", [7]), ("0:2,42", [0, 1, 42]), (" 1 , 2 ", [1, 2])],
+)
+def test_seeds_parse(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "3:3", "4:2", "1:2:3", "0:99999999"])
+def test_bad_seeds_are_refused(text):
+    with pytest.raises(InputError, match="seeds"):
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "0", "64,-1"])
+def test_bad_lengths_are_refused(text):
+    with pytest.raises(InputError, match="--seq-len"):
+        parse_integers(text, "--seq-len")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name, capsys):
+    names = [[name]] if name != "probe" else [["probe", "preference"], ["probe", "contraction"]]
+    for command in names:
+        assert run([*command, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert "Example" in out
+        assert f"bornbiased {' '.join(command)}" in out
+
+
+def test_models_lists_presets_and_fields(tmp_path, capsys):
+    target = tmp_path / "models.json"
+    assert run(["models", "--json", str(target)]) == 0
+    listed = json.loads(target.read_text())
+    for name in ("gpt2-nano", "llama-nano", "qwen-nano", "gpt2-1.2b", "gpt2-tiny", "llama-tiny", "qwen-tiny"):
+        assert listed["models"][name]["num_parameters"] > 0
+    assert "rotary_fraction" in listed["fields"]
+    assert "gpt2-nano" in capsys.readouterr().out
+
+
+def test_probe_preference_has_the_exact_keys(tmp_path, capsys):
+    target = tmp_path / "out.json"
+    assert run(["probe", "preference", *PROBE, "--seeds", "42,43", "--json", str(target)]) == 0
+    records = json.loads(target.read_text())["records"]
+    assert [record["seed"] for record in records] == [42, 43]
+    for record in records:
+        assert record["seq_len"] == 8
+        assert record["log10_p"] <= 0
+        assert record["top1_share"] == record["top1_count"] / 40
+        assert record["ratio_to_uniform"] > 0
+        assert 0 <= record["top1_id"] < 64
+
+
+def test_probe_contraction_has_the_exact_keys_on_standard_output(capsys):
+    assert run(["probe", "contraction", *PROBE, "--json", "-"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    assert len(record["inter_cosine_by_layer"]) == len(record["intra_cosine_by_layer"]) == 2
+    assert -1 <= record["inter_cosine_final"] <= 1
+    assert record["log10_p"] <= 0
+
+
+def test_predict_has_the_exact_keys(tmp_path):
+    target = tmp_path / "prediction.json"
+    assert run(["predict", *SMALL, "--seq-len", "8", "--json", str(target)]) == 0
+    found = json.loads(target.read_text())
+    assert len(found["inter_cosine_by_layer"]) == len(found["inter_cosine_by_layer_std"]) == 2
+    assert len(found["intra_cosine_by_layer"]) == 2
+    assert found["top1_share_p10"] <= found["top1_share_mean"] <= 1
+    assert found["top1_share_p10"] <= found["top1_share_p90"]
+    assert len(found["position_std"]) == 8
+
+
+def test_fixed_embeddings_are_shared_and_free_ones_are_not():
+    """With 64 tokens a favourite may agree by chance, but the whole ranking of 12 seeds does not."""
+    from bornbiased_jax import keys
+    from bornbiased_jax.config import preset
+    from bornbiased_jax.probes.run import _work
+
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=8, num_heads=1, vocab_size=8)
+    fixed = _work(cfg, True, 0, None, False, False, None)
+    free = _work(cfg, True, None, None, False, False, None)
+    one, two = fixed.birth(1)["embed"]["embedding"], fixed.birth(2)["embed"]["embedding"]
+    assert (one == two).all()
+    assert (free.birth(1)["embed"]["embedding"] != free.birth(2)["embed"]["embedding"]).any()
+    assert keys.stable_hash("embedding") != keys.stable_hash("init")
+
+
+BAD = [
+    (["probe", "preference", "--model", "gpt2-tinny", "--num-inputs", "4", "--seq-len", "4"], "gpt2-tinny"),
+    (["probe", "preference", "--num-inputs", "4", "--seq-len", "4"], "--model"),
+    (["probe", "preference", *SMALL, "--set", "d_modle=3", "--num-inputs", "4", "--seq-len", "4"], "d_modle"),
+    (["probe", "preference", *SMALL, "--set", "num_heads=5", "--num-inputs", "4", "--seq-len", "4"], "num_heads"),
+    (["probe", "preference", *SMALL, "--num-inputs", "0", "--seq-len", "4"], "num_inputs"),
+    (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "0"], "--seq-len"),
+    (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "4", "--seeds", "-1"], "seed"),
+    (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "4", "--inputs", "nonsense"], "nonsense"),
+    (
+        [
+            "probe",
+            "preference",
+            *SMALL,
+            "--num-inputs",
+            "4",
+            "--seq-len",
+            "4",
+            "--inputs",
+            "text:missing.txt",
+            "--tokenizer",
+            "bytes",
+        ],
+        "missing",
+    ),
+    (["probe", "preference", *SMALL, "--num-inputs", "4"], "seq-len"),
+    (["predict", *SMALL, "--seq-len", "-3"], "-3"),
+    (["generate", "nowhere.gguf", "--prompt", "a"], "nowhere"),
+    (["generate", "seed:1@gpt2-tiny"], "--prompt"),
+    (["generate", "seed:1@gpt2-tiny", "--prompt-ids", "1,b"], "--prompt-ids"),
+    (["generate", "seed:1@gpt2-tiny", "--prompt-ids", "99999"], "99999"),
+    (["seedprint", "seed:1@gpt2-tiny", "nowhere"], "nowhere"),
+    (["seedprint", "seed:1@gpt2-tiny", "seed:2@gpt2-tiny", "--alpha", "2"], "alpha"),
+    (["evaluate", "seed:1@gpt2-tiny"], "--text"),
+    (["sinks", "seed:1@gpt2-tiny", "--text", "nowhere.txt"], "tokenizer"),
+    (["sinks", "seed:1@gpt2-tiny", "--text", "nowhere.txt", "--tokenizer", "bytes"], "nowhere"),
+    (["runs", "nowhere"], "nowhere"),
+    (["reproduce", "tabel1"], "tabel1"),
+    (["nonsense"], "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("argv", "word"), BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(argv, word, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(argv) == 2
+    error = capsys.readouterr().err
+    assert word in error
+    assert error.count("\n") == 1, error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_output_is_refused_before_the_work(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "out.json"
+    assert run(["probe", "preference", *PROBE, "--json", str(target)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_text_too_short_and_ids_outside_the_vocabulary(tmp_path, capsys):
+    text = tmp_path / "short.txt"
+    text.write_text("only a few words")
+    call = [
+        "probe",
+        "preference",
+        *SMALL,
+        "--set",
+        "vocab_size=256",
+        "--inputs",
+        f"text:{text}",
+        "--tokenizer",
+        "bytes",
+    ]
+    assert run([*call, "--num-inputs", "100", "--seq-len", "64"]) == 2
+    assert "tokens" in capsys.readouterr().err
+    call = ["probe", "preference", *SMALL, "--inputs", f"text:{text}", "--tokenizer", "bytes"]
+    assert run([*call, "--num-inputs", "1", "--seq-len", "4"]) == 2
+    assert "vocabulary" in capsys.readouterr().err
+
+
+def test_the_module_runs_and_interrupts_with_130(monkeypatch, capsys):
+    done = subprocess.run(
+        [sys.executable, "-m", "bornbiased_jax", "--version"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0
+    assert "bornbiased" in done.stdout
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    # The package's attribute ``main`` is the function, so the module is found by its name.
+    monkeypatch.setattr(sys.modules["bornbiased_jax.cli.main"].cli, "main", interrupt)
+    assert run(["models"]) == 130

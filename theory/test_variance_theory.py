@@ -1,0 +1,226 @@
+"""The positional decay and its cures, against the weights written out, Monte Carlo and the real block."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import apply, attn0, init
+from theory import attention, variance
+
+STANDARD_ERRORS = 5.0
+CURES = [
+    {},
+    {"sink_logit": "zero"},
+    {"attention_kernel": "sigmoid", "max_seq_len": 32},
+    {"positional_scale": "amplify"},
+    {"positional_scale": "attenuate", "max_seq_len": 32, "window": 3},
+    {"head_norm": True},
+    {"output_gate": "elementwise", "sink_logit": "learned", "window": 5},
+    {"positional_scale": "amplify", "head_norm": True, "output_gate": "headwise", "sink_logit": "zero"},
+]
+IDS = [",".join(f"{k}={v}" for k, v in cure.items()) or "baseline" for cure in CURES]
+
+
+def accepts(prediction, squares, allowance=0.0):
+    """At every position, is the prediction [T] within STANDARD_ERRORS of the mean over axis 0 of squares [n, T],
+    plus a stated relative allowance?"""
+    error = np.std(squares, axis=0) / np.sqrt(squares.shape[0])
+    apart = np.abs(np.mean(squares, axis=0) - prediction)
+    return bool(np.all(apart <= STANDARD_ERRORS * error + allowance * prediction))
+
+
+@given(T=st.integers(1, 40), sigma2=st.floats(0.01, 10), n=st.integers(0, 20), w=st.integers(1, 50))
+def test_closed_forms(T, sigma2, n, w):
+    i = np.arange(1, T + 1)
+    longest = T + n
+    found = {
+        "baseline": variance.output_variance(T, sigma2),
+        "window": variance.output_variance(T, sigma2, window=w),
+        "zero": variance.output_variance(T, sigma2, sink_logit="zero"),
+        "sigmoid": variance.output_variance(T, sigma2, attention_kernel="sigmoid", max_seq_len=longest),
+        "amplify": variance.output_variance(T, sigma2, positional_scale="amplify"),
+        "attenuate": variance.output_variance(
+            T, sigma2, positional_scale="attenuate", max_seq_len=longest
+        ),
+        "norm": variance.output_variance(T, sigma2, head_norm=True),
+        "gate": variance.output_variance(T, sigma2, output_gate="headwise"),
+    }
+    expected = {
+        "baseline": sigma2 / i,
+        "window": sigma2 / np.minimum(i, w),
+        "zero": sigma2 * i / (i + 1) ** 2,
+        "sigmoid": sigma2 * i / (longest + 1) ** 2,
+        "amplify": sigma2 + 0 * i,
+        "attenuate": sigma2 / longest + 0 * i,
+        "norm": 1 + 0 * i,
+        "gate": sigma2 / (4 * i),
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+@given(T=st.integers(1, 40), c=st.floats(0, 1))
+def test_correlated_values(T, c):
+    i = np.arange(1, T + 1)
+    assert variance.output_variance(T, 2.0, c) == pytest.approx(2 * (c + (1 - c) / i), rel=1e-12)
+    assert variance.output_variance_uniform(i, 2.0, c) == pytest.approx(2 * (c + (1 - c) / i), rel=1e-12)
+    # √i then no longer equalises: it grows as 1 + (i − 1)c. Head-wise RMSNorm still does.
+    amplified = variance.output_variance(T, 2.0, c, positional_scale="amplify")
+    assert amplified == pytest.approx(2 * (1 + (i - 1) * c), rel=1e-12)
+    assert variance.output_variance(T, 2.0, c, head_norm=True) == pytest.approx(np.ones(T), rel=1e-12)
+
+
+@pytest.mark.parametrize("cure", CURES, ids=IDS)
+def test_running_sums_are_the_matrix_product(cure):
+    weights = {k: v for k, v in cure.items() if k in ("window", "attention_kernel", "sink_logit", "max_seq_len")}
+    rng = np.random.default_rng(0)
+    mix = rng.normal(size=(9, 9))
+    k = mix @ mix.T
+    a = variance.born_matrix(9, **weights)
+    plain = {key: value for key, value in cure.items() if key in weights}
+    assert variance.output_covariance(k, **plain) == pytest.approx(a @ k @ a.T, rel=1e-12)
+    assert np.all(np.diagonal(variance.output_covariance(k, **cure)) > 0)
+
+
+def real_outputs(cure, T, seeds, input_std=1.0):
+    """Squared entries of the attention output of one real block, mean over its width. [seeds, T], and the cfg."""
+    cfg = ModelConfig(
+        num_layers=1, num_heads=2, d_model=32, d_ff=1, vocab_size=2, norm="none", mlp=False, positions="none",
+        residual=False, **{"max_seq_len": 32, **cure},
+    )  # fmt: skip
+
+    def one(number):
+        params = init(cfg, key=keys.init_key(number))
+        x_BTD = input_std * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
+        found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output",))
+        return jnp.mean(found.layers["attention_output"][0, 0] ** 2, axis=(1, 2))
+
+    return np.asarray(jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32)), np.float64), cfg
+
+
+@pytest.mark.parametrize("cure", CURES, ids=IDS)
+def test_the_real_block_at_birth(cure):
+    T = 12
+    squares, cfg = real_outputs(cure, T, 300)
+    value_variance = cfg.d_model * 0.02**2
+    # Logits of variance l² = (D·0.02²)² raise the mean square weight by a factor of at most e^(l²), and their
+    # covariance with the values as much; the gate's logit, of variance D·0.02², raises ¼ by a sixteenth of that.
+    logit = value_variance**2
+    gate = value_variance / 4 if cfg.output_gate != "none" else 0.0
+    allowance = np.expm1(2 * logit) + gate
+    expected = variance.output_variance(T, value_variance, **cure)
+    if cfg.head_norm:
+        before = {k: v for k, v in cure.items() if k not in ("head_norm", "output_gate")}
+        power = variance.output_variance(T, value_variance, **before)
+        # The expected epsilon share, E[power/(power + ε)], lies below 1 by at most (1 + spread)·ε/power.
+        allowance = allowance + 2 * float(np.max(cfg.norm_eps / power))
+    assert accepts(expected, squares, allowance)
+    assert not accepts(expected * np.sqrt(np.arange(1, T + 1)), squares, allowance)
+
+
+def test_the_checker_refuses_other_decays():
+    T = 12
+    squares, cfg = real_outputs({}, T, 1500)
+    i, sigma2 = np.arange(1, T + 1), cfg.d_model * 0.02**2
+    allowance = float(np.expm1(2 * sigma2**2))
+    assert accepts(sigma2 / i, squares, allowance)
+    for wrong in (1.05 * sigma2 / i, 0.95 * sigma2 / i, sigma2 / i**2, sigma2 / (i + 1), sigma2 / np.sqrt(i)):
+        assert not accepts(wrong, squares, allowance)
+
+
+@settings(max_examples=20)
+@given(T=st.integers(1, 30), layers=st.integers(0, 12))
+def test_stack_without_residual_is_the_power_of_the_averaging_matrix(T, layers):
+    rows = attention.averaging_matrix(T, layers)
+    stack = variance.stack_variance(T, layers)
+    assert stack.stream[-1] == pytest.approx(np.sum(rows**2, axis=1), rel=1e-10)
+    assert stack.output.shape == (layers, T) and stack.stream.shape == (layers + 1, T)
+    assert np.all(stack.stream[:, 0] == 1.0)
+
+
+@settings(max_examples=6)
+@given(T=st.sampled_from([8, 20]), layers=st.integers(1, 4), seed=st.integers(0, 10**6))
+def test_stack_on_the_real_attn0(T, layers, seed):
+    x = jax.random.normal(keys.stream_key(seed, "inputs"), (4000, T, 1))
+    for _ in range(layers):
+        x = attn0(x)
+    squares = np.asarray(x[:, :, 0], np.float64) ** 2
+    found = variance.stack_variance(T, layers).stream[-1]
+    assert accepts(found, squares)
+    assert not accepts(variance.stack_variance(T, layers + 1).stream[-1], squares)
+
+
+def test_stack_with_residual_and_norm_against_simulation():
+    """A stack written out in numpy: value and output matrices drawn at std 1/√D, so both gains are 1."""
+    T, width, layers, repeats = 6, 16, 3, 9000
+    rng = np.random.default_rng(2)
+    a = variance.born_matrix(T)
+    x = rng.normal(size=(repeats, T, width))
+    for _ in range(layers):
+        v = x @ (rng.normal(size=(repeats, width, width)) / np.sqrt(width))
+        x = x + (a @ v) @ (rng.normal(size=(repeats, width, width)) / np.sqrt(width))
+    squares = np.mean(x**2, axis=-1)
+    assert accepts(variance.stack_variance(T, layers, residual=True).stream[-1], squares)
+    assert not accepts(1.05 * variance.stack_variance(T, layers, residual=True).stream[-1], squares)
+    normed = variance.stack_variance(T, layers, residual=True, norm=True)
+    assert normed.output[0] == pytest.approx(1 / np.arange(1, T + 1))
+    # After the norm values have unit variance whatever the stream's, so the first position's outputs stay 1.
+    assert normed.output[:, 0] == pytest.approx(np.ones(layers))
+    # The stream's correlation makes later outputs decay less than 1/i.
+    assert np.all(normed.output[1:, 1:] > 1 / np.arange(2, T + 1))
+
+
+def test_the_decay_of_deep_stacks_ends():
+    """binom(2n − 2, n − 1)/i for few layers, and everything a copy of position 1 for many."""
+    for n in (1, 2, 3, 4):
+        found = variance.stack_variance(1024, n).stream[n]
+        i = np.arange(1, found.size + 1)
+        bound = np.log(found.size) ** (2 * n - 2) / found.size
+        assert abs(found[-1] / variance.stack_decay_limit(i[-1], n) - 1) <= bound + 1e-12
+    deep = variance.stack_variance(64, 60).stream[-1]
+    assert deep == pytest.approx(np.ones(64), abs=1e-6)
+
+
+def test_gate_spread():
+    # E[σ(g)²] = ¼ + s²/16 + O(s⁴).
+    small = variance.output_variance(1, 1.0, output_gate="headwise", gate_std=0.1)[0]
+    assert small == pytest.approx(0.25 + 0.01 / 16, abs=1e-5)
+    rng = np.random.default_rng(0)
+    squares = (1 / (1 + np.exp(-2 * rng.normal(size=200_000)))) ** 2
+    assert accepts(variance.output_variance(1, 1.0, output_gate="headwise", gate_std=2.0), squares[:, None])
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: variance.output_variance(0), "T"),
+        (lambda: variance.output_variance(3, -1.0), "variance"),
+        (lambda: variance.output_variance(3, 1.0, 1.5), "correlation"),
+        (lambda: variance.output_variance(3, 1.0, -0.9), "correlation"),
+        (lambda: variance.output_variance(3, 1.0, np.eye(2)), "correlation"),
+        (lambda: variance.output_variance(3, window=0), "window"),
+        (lambda: variance.output_variance(3, attention_kernel="relu"), "attention_kernel"),
+        (lambda: variance.output_variance(3, attention_kernel="sigmoid", sink_logit="zero"), "sink_logit"),
+        (lambda: variance.output_variance(3, positional_scale="attenuate", max_seq_len=2), "max_seq_len"),
+        (lambda: variance.output_variance(3, positional_scale="bigger"), "positional_scale"),
+        (lambda: variance.output_variance(3, output_gate="headwise", gate_std=-1.0), "gate_std"),
+        (lambda: variance.output_variance(3, head_norm=True, norm_eps=-1.0), "norm_eps"),
+        (lambda: variance.output_variance(3, 0.0, head_norm=True), "values"),
+        (lambda: variance.output_covariance(np.ones((2, 3))), "values"),
+        (lambda: variance.output_variance_uniform(0), "position"),
+        (lambda: variance.output_variance_uniform(5, 1.0, -0.5), "correlation"),
+        (lambda: variance.stack_variance(3, -1), "layers"),
+        (lambda: variance.stack_variance(3, 1, value_gain=0.0), "value_gain"),
+        (lambda: variance.stack_variance(3, 1, covariance=np.eye(2)), "covariance"),
+        (lambda: variance.stack_decay_limit(0, 1), "position"),
+        (lambda: variance.stack_decay_limit(3, 0), "layers"),
+    ],
+)
+def test_bad_arguments_are_named(call, word):
+    with pytest.raises(ValueError, match=rf"^{word}:"):
+        call()
