@@ -107,9 +107,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, seed: int) ->
     shares = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
     texts = {
-        name: evaluate_tokens(
-            cfg, params, _text_sequences(context, data, source), data.tokenizer, quiet=context.quiet
-        )
+        name: evaluate_tokens(cfg, params, _text_sequences(context, data, source), data.tokenizer, quiet=context.quiet)
         for name, source in settings["texts"].items()
     }
     return {

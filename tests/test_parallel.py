@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -106,6 +107,8 @@ for run in arguments["runs"]:
 
 def launch(arguments, devices):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    # Programs this small are compiled for longer than they run.
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.Popen(
         [sys.executable, "-c", TRAIN, json.dumps(arguments)],
         env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -131,14 +134,14 @@ def story(tmp_path_factory):
 @pytest.fixture(scope="module")
 def layouts(story):
     """The same run under several meshes of four virtual devices, and a run that moves from one mesh to another."""
-    meshes = {"one": None, "data": "data=4", "fsdp": "data=2,fsdp=2", "seed": "seed=2,data=2"}
+    meshes = {"one": None, "fsdp": "data=2,fsdp=2", "seed": "seed=2,data=2"}
     runs = [{"mesh": mesh, "steps": 6, "out": str(story / name)} for name, mesh in meshes.items()]
     base = {"data": str(story / "story.txt"), "tokens": str(story / "tokens")}
     results = dict(zip(meshes, outcome(launch({**base, "runs": runs}, 4)), strict=True))
     return {name: results[name] for name in meshes}
 
 
-@pytest.mark.parametrize("name", ["data", "fsdp", "seed"])
+@pytest.mark.parametrize("name", ["fsdp", "seed"])
 def test_four_devices_give_the_losses_of_one(layouts, name):
     np.testing.assert_allclose(layouts[name]["losses"], layouts["one"]["losses"], rtol=BOUND)
     np.testing.assert_allclose(layouts[name]["validation"], layouts["one"]["validation"], rtol=BOUND)
@@ -146,24 +149,18 @@ def test_four_devices_give_the_losses_of_one(layouts, name):
 
 def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, story):
     """Two processes go on from the checkpoint of step 3 that four devices of one process wrote."""
-    import shutil
-
     moved = story / "moved"
     shutil.copytree(story / "fsdp", moved)
     shutil.rmtree(moved / "checkpoints" / "6")
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    runs = [
-        {"mesh": "data=2", "steps": 6, "out": str(story / "processes")},
-        {"mesh": "fsdp=2", "steps": 6, "out": str(moved)},
-    ]
+    runs = [{"mesh": "fsdp=2", "steps": 6, "out": str(moved)}]
     base = {"data": str(story / "story.txt"), "tokens": str(story / "tokens"), "runs": runs}
     both = [launch({**base, "coordinator": [f"localhost:{port}", 2, rank]}, 1) for rank in range(2)]
     results = [outcome(process) for process in both]
     for rank in range(2):
-        for run in range(2):
-            np.testing.assert_allclose(results[rank][run]["losses"], layouts["one"]["losses"], rtol=BOUND)
+        np.testing.assert_allclose(results[rank][0]["losses"], layouts["one"]["losses"], rtol=BOUND)
     assert results[0][0]["digests"] == results[1][0]["digests"]
 
 

@@ -155,7 +155,7 @@ def share_distribution(
         width: d; None for infinite (rows of exactly equal length).
         rho_std: seed-to-seed standard deviation of rho (mixed over with five nodes).
         last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`):
-            random tokens that are lost to the favourite.
+            random tokens, spread evenly over the vocabulary.
 
     Raises:
         ValueError: an argument out of range.
@@ -305,13 +305,15 @@ def _count_law(
 ) -> tuple[Array, float]:
     """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
-        probability = 1 - lost
+        probability = 1 - lost + lost / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
     field = _Field(rho, v, width)
     cdf, overlap = np.zeros(counts.size), 0.0
     log_rate = np.arange(-20.0, np.log(n) + _RATE_STEP, _RATE_STEP)
-    # exceed[i, k] = P(Binomial(N, e^log_rate_i/N) > counts_k).
-    exceed = special.bdtrc(counts, n, np.minimum(np.exp(log_rate[:, None]) / n, 1.0))
+    # Inputs that predict their own last token are spread evenly: they add lost/V to every token's probability.
+    spread = lost / v
+    # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
+    exceed = special.bdtrc(counts, n, np.minimum(np.exp(log_rate[:, None]) / n + spread, 1.0))
     z, z_weight = np.polynomial.hermite_e.hermegauss(9)
     z_weight = z_weight / z_weight.sum()
     scales = range(field.scale.size)
@@ -321,7 +323,7 @@ def _count_law(
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
         rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
         rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
-        own = special.bdtr(counts, n, np.minimum(p.ravel() * (1 - lost), 1.0)[:, None])
+        own = special.bdtr(counts, n, np.minimum(p.ravel() * (1 - lost) + spread, 1.0)[:, None])
         cdf += weight @ (own * rivals)
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
         step = np.diff(own, axis=1)

@@ -40,8 +40,8 @@ class Fields(NamedTuple):
     @property
     def kinds_n(self) -> tuple[Array, Array, Array]:
         """(1/D) E‖·‖² of the mean, own and shared parts at each node."""
-        within, cross = np.diag(self.within_nn), np.diag(self.cross_nn)
-        return self.cross_n, np.maximum(self.variance_n - within, 0.0), np.maximum(within - cross, 0.0)
+        shared = np.maximum(np.diag(self.within_nn) - np.diag(self.cross_nn), 0.0)
+        return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared
 
     def overlap(self) -> finite_width.Overlap:
         """The spread of cosines over pairs, relative to the variances, [n, n]."""
@@ -150,7 +150,9 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine) ** 2
     within, _, _ = mapped(n.within_nn, finite_width.Overlap(*(closer * a for a in spread)))
     cross, gain, bend = mapped(n.cross_nn, spread)
-    own, slope_n, _ = mapped(n.cross_n, spread.diagonal())
+    own, slope_n, bend_n = mapped(n.cross_n, spread.diagonal())
+    for field, value in ((cosine, correlation(n.cross_n, n)), (gain, slope_n), (bend, bend_n)):
+        np.fill_diagonal(field, value)
     # A norm takes out of m·x̃ what is due to the token's length.
     to_mean = gain * (1.0 - cosine) if normed else gain
     gains = np.stack([to_mean if MEAN in part else gain for part in PARTS])
@@ -234,7 +236,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
     weight = weights.mean_n * factor * halved
-    seen_by_own = np.diag(own) * weights.boost_n
+    seen_by_own = np.diag(own - shared) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
     pair = _averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared))

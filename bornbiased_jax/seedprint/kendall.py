@@ -8,13 +8,10 @@ each. Everything counted is an integer, so the result is exact.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.ranks import CHUNK, high_half, low_half, matched, packed, sortable, tied_pairs
+from bornbiased_jax.seedprint.ranks import high_half, in_chunks, low_half, matched, packed, sortable, tied_pairs
 
 # 231 = 22 · 21 / 2 comparisons of a block of 22 still fit a byte-wide counter.
 _MAX_BLOCK = 22
@@ -43,13 +40,8 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray, *, workers: int | None = 
         raise InputError(f"tau needs two matrices of one shape, not {base_NM.shape} and {suspect_NM.shape}")
     if num_inputs < 2 or num_columns == 0:
         return np.full(num_columns, np.nan)
-    chunks = [slice(start, start + CHUNK) for start in range(0, num_columns, CHUNK)]
-    score = lambda chunk: _tau_rows(base_NM[:, chunk].T, suspect_NM[:, chunk].T)  # noqa: E731
-    workers = workers or min(8, os.cpu_count() or 1)
-    if workers == 1 or len(chunks) == 1:
-        return np.concatenate([score(chunk) for chunk in chunks])
-    with ThreadPoolExecutor(workers) as pool:  # NumPy's sorts release the interpreter lock
-        return np.concatenate(list(pool.map(score, chunks)))
+    score = lambda columns: _tau_rows(base_NM[:, columns].T, suspect_NM[:, columns].T)  # noqa: E731
+    return np.concatenate(in_chunks(score, num_inputs, num_columns, workers))
 
 
 def _tau_rows(x_MN: np.ndarray, y_MN: np.ndarray) -> np.ndarray:

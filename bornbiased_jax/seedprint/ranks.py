@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 
+T = TypeVar("T")
+
+# Numbers below which starting threads costs more than it saves.
+_WORTH_A_THREAD = 1 << 18
 # Columns handled together: sixteen float32 fill a cache line of a row-major matrix, and their work
 # arrays stay in a core's cache at N = 10,000.
 CHUNK = 16
@@ -91,6 +100,24 @@ def tied_pairs(sorted_MN: np.ndarray) -> np.ndarray:
     return pairs_M
 
 
+def in_chunks(work: Callable[[slice], T], num_inputs: int, num_columns: int, workers: int | None = None) -> list[T]:
+    """``work`` on every chunk of columns, on the cores there are; results in the order of the chunks.
+
+    NumPy's sorts release the interpreter lock, so that threads are enough. Little work is done in this one.
+
+    Args:
+        work: of a slice of columns.
+        num_inputs, num_columns: size of the whole.
+        workers: threads; the number of cores, at most 8, by default.
+    """
+    chunks = [slice(start, start + CHUNK) for start in range(0, num_columns, CHUNK)]
+    workers = workers or min(8, os.cpu_count() or 1)
+    if workers == 1 or len(chunks) == 1 or num_inputs * num_columns < _WORTH_A_THREAD:
+        return [work(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, chunks))
+
+
 def centred_ranks(x_ND: np.ndarray) -> np.ndarray:
     """Average ranks of each column minus their mean: [N, D] -> [D, N] float64, rows summing to zero.
 
@@ -98,8 +125,7 @@ def centred_ranks(x_ND: np.ndarray) -> np.ndarray:
     """
     x_ND = np.asarray(x_ND)
     ranks_DN = np.empty(x_ND.shape[::-1])
-    for start in range(0, x_ND.shape[1], CHUNK):
-        _centred_ranks(x_ND[:, start : start + CHUNK].T, ranks_DN[start : start + CHUNK])
+    in_chunks(lambda columns: _centred_ranks(x_ND[:, columns].T, ranks_DN[columns]), *x_ND.shape)
     return ranks_DN
 
 
@@ -142,6 +168,14 @@ def rank_correlation(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
 
 def unit_ranks(x_ND: np.ndarray) -> np.ndarray:
     """Centred ranks scaled to length 1 (a constant coordinate stays zero): [N, D] -> [D, N] float64."""
-    ranks_DN = centred_ranks(x_ND)
-    length_D = np.sqrt(np.einsum("dn,dn->d", ranks_DN, ranks_DN))
-    return np.divide(ranks_DN, length_D[:, None], out=ranks_DN, where=length_D[:, None] > 0)
+    x_ND = np.asarray(x_ND)
+    ranks_DN = np.empty(x_ND.shape[::-1])
+
+    def fill(columns: slice) -> None:
+        part_MN = ranks_DN[columns]
+        _centred_ranks(x_ND[:, columns].T, part_MN)
+        length_M = np.sqrt(np.einsum("mn,mn->m", part_MN, part_MN))
+        part_MN /= np.where(length_M > 0, length_M, 1.0)[:, None]
+
+    in_chunks(fill, *x_ND.shape)
+    return ranks_DN

@@ -52,7 +52,7 @@ def test_inversions_of_known_permutations():
 
 def test_threads_and_order_of_memory_change_nothing():
     rng = np.random.default_rng(0)
-    base, suspect = rng.standard_normal((2, 300, 40)).astype(np.float32)
+    base, suspect = rng.standard_normal((2, 7000, 40)).astype(np.float32)  # enough for threads to start
     alone = tau_b(base, suspect, workers=1)
     np.testing.assert_array_equal(alone, tau_b(np.asfortranarray(base), suspect, workers=3))
 

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.ranks import centred_ranks, rank_correlation, sortable
+from bornbiased_jax.seedprint.ranks import centred_ranks, rank_correlation, sortable, unit_ranks
 
 
 @pytest.mark.parametrize("num_inputs", [2, 5, 37, 400])
@@ -25,6 +25,14 @@ def test_average_ranks_match_scipy_with_many_ties():
     x = np.random.default_rng(0).integers(-3, 4, (200, 40)).astype(np.float32)
     expected = stats.rankdata(x, axis=0) - (200 + 1) / 2
     np.testing.assert_array_equal(centred_ranks(x).T, expected)
+
+
+def test_threads_fill_the_same_matrix():
+    x = np.random.default_rng(2).standard_normal((7000, 40)).astype(np.float32)
+    expected = stats.rankdata(x, axis=0) - (7000 + 1) / 2
+    np.testing.assert_array_equal(centred_ranks(x).T, expected)
+    lengths = np.linalg.norm(expected, axis=0)[None, :]
+    np.testing.assert_allclose(unit_ranks(x).T, expected / lengths, rtol=1e-12)
 
 
 def test_codes_sort_as_floats_do():

@@ -1,0 +1,278 @@
+"""Figure 8: how alike the tokens of one sequence become under attention, simplified and real."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, models, progress
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.inputs import gaussian
+from bornbiased_jax.models.simplified import attn0
+from bornbiased_jax.predict import stack_of
+from bornbiased_jax.probes.observe import unit
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments.base import Context, Experiment, Record
+from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
+from theory.mean_field import profile
+
+ATTN0 = "Attn₀"
+REAL: dict[str, dict[str, Any]] = {
+    "attention, no norm, no residual": {"norm": "none", "residual": False},
+    "attention, norm, no residual": {"residual": False},
+    "attention, norm and residual": {},
+}
+"""Name -> fields of a self-attention-only model; the last one is the standard block."""
+BATCH_POSITIONS = 4096
+
+
+def gap(x_BTD: jax.Array) -> jax.Array:
+    """1 − mean cosine over all T² ordered pairs of positions of each sequence [B].
+
+    Computed as the variance of the unit vectors, mean ‖x̂ − mean x̂‖², so that it keeps its digits where tokens
+    are nearly the same.
+    """
+    unit_BTD = unit(x_BTD)
+    centred_BTD = unit_BTD - jnp.mean(unit_BTD, axis=-2, keepdims=True)
+    return jnp.mean(jnp.sum(jnp.square(centred_BTD), axis=-1), axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames="num_layers")
+def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
+    """:func:`gap` after each of so many Attn₀ blocks [L, B]."""
+
+    def block(stream: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        averaged = attn0(stream)
+        return averaged, gap(averaged)
+
+    return jax.lax.scan(block, x_BTD, None, length=num_layers)[1]
+
+
+@functools.partial(jax.jit, static_argnames="cfg")
+def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
+    """:func:`gap` after each block of a model [L, B]."""
+
+    def reduce(found: dict[str, jax.Array]) -> jax.Array:
+        return gap(found["residual"])
+
+    gaps: jax.Array = models.apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
+    return gaps
+
+
+def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
+    """The real attention stacks; positions are RoPE's, as in the paper's models."""
+    sizes = {key: settings[key] for key in ("num_layers", "num_heads", "d_model")}
+    longest = max(settings["lengths"])
+    base = preset("gpt2-nano", **sizes, mlp=False, vocab_size=2, max_seq_len=longest)
+    return {name: base.replace(**fields) for name, fields in REAL.items()}
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Mean and standard deviation over sequences of the gap, by length, stack and layer."""
+    settings = context.settings
+    stacks = configurations(settings)
+    num_layers, seed = settings["num_layers"], settings["seeds"][0]
+    curves = []
+    total = (1 + len(stacks)) * sum(settings["num_inputs"])
+    with progress.bar(total, "figure8", unit="sequences", quiet=context.quiet) as advance:
+        for length, num_inputs in zip(settings["lengths"], settings["num_inputs"], strict=True):
+            inputs = gaussian(num_inputs, length, settings["d_model"])
+            size = min(num_inputs, max(1, BATCH_POSITIONS // length))
+            starts = range(0, num_inputs, size)
+            for name, cfg in {ATTN0: None, **stacks}.items():
+                params = None if cfg is None else models.init(cfg, key=keys.init_key(seed))
+                parts = []
+                for start in starts:
+                    stop = min(start + size, num_inputs)
+                    x_BTD = inputs.batch(start, stop) * np.float32(0.02)
+                    found = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
+                    parts.append(np.asarray(found, np.float64))
+                    advance(stop - start)
+                gaps_LN = np.concatenate(parts, axis=1)
+                curves.append(
+                    {
+                        "stack": name,
+                        "seq_len": length,
+                        "num_inputs": num_inputs,
+                        "gap_by_layer": gaps_LN.mean(axis=1),
+                        "gap_std_by_layer": gaps_LN.std(axis=1, ddof=1),
+                        "theory_gap_by_layer": theory_gap(cfg, length, num_layers),
+                    }
+                )
+    depth = np.arange(1, num_layers + 1)
+    printed = {str(length): 1 - prop5_printed(length, depth) for length in settings["lengths"]}
+    limit = [prop5_closed_form_gap(layers) for layers in depth.tolist()]
+    return {"curves": curves, "printed_gap": printed, "closed_form_gap": limit}
+
+
+def theory_gap(cfg: ModelConfig | None, length: int, num_layers: int) -> np.ndarray:
+    """Exact for Attn₀; mean-field theory for a model. 1 − cosine over all T² pairs after each block [L]."""
+    if cfg is None:
+        return prop5_exact_gap(length, num_layers)
+    different = profile(stack_of(cfg, tokens=False), length).intra_cosine[1:]
+    return (1 - different) * (length - 1) / length
+
+
+def _curves(record: Record, seq_len: int) -> dict[str, Any]:
+    return {curve["stack"]: curve for curve in record["result"]["curves"] if curve["seq_len"] == seq_len}
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """The paper's figure, and the gap on a logarithmic scale against all forms of Proposition 5."""
+    settings, result = record["settings"], record["result"]
+    depth = np.arange(1, settings["num_layers"] + 1)
+    lengths = settings["lengths"]
+    figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
+    for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
+        for index, (name, curve) in enumerate(_curves(record, length).items()):
+            mean, std = 1 - np.asarray(curve["gap_by_layer"]), np.asarray(curve["gap_std_by_layer"])
+            colour, low, high = figures.SERIES[index], mean - std, mean + std
+            figures.line(ax, depth, mean, low, high, name=name, colour=colour, dashed=name == ATTN0, markers=True)
+            if name != ATTN0:
+                figures.points(ax, depth, 1 - np.asarray(curve["theory_gap_by_layer"]), colour=colour)
+        figures.label(ax, "after block", "mean cosine within a sequence", f"T = {length}")
+    figures.legend(np.atleast_1d(axes)[-1])
+    first = Panel(
+        figure,
+        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
+    )
+    figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
+    for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
+        curve = _curves(record, length)[ATTN0]
+        figures.line(ax, depth, curve["theory_gap_by_layer"], name="exact", colour=figures.THEORY, dashed=True)
+        figures.points(ax, depth, curve["gap_by_layer"], name="Attn₀, measured", colour=figures.MEASURED)
+        figures.line(
+            ax, depth, result["closed_form_gap"], name="closed form, T → ∞", colour=figures.SERIES[2], dashed=True
+        )
+        figures.line(
+            ax, depth, result["printed_gap"][str(length)], name="as printed", colour=figures.MUTED, dashed=True
+        )
+        ax.set_yscale("log")
+        figures.label(ax, "averaging layers", "1 − cosine", f"T = {length}")
+    figures.legend(np.atleast_1d(axes)[0])
+    caption = (
+        "Proposition 5 as printed, with its L taken as the number of averaging layers; its closed form counted in those "
+        "layers, for T → ∞; and the exact value for each T, on which the simulation lies."
+    )
+    return [first, Panel(figure, caption)]
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """1 − cosine of Attn₀ against the forms of Proposition 5; and the cosine of every stack."""
+    result, settings = record["result"], record["settings"]
+    layers = [n for n in (1, 2, 3, 4, 6, 8, 12, 24) if n <= settings["num_layers"]]
+    simple, real = [], []
+    for length in settings["lengths"]:
+        found = _curves(record, length)
+        for n in layers:
+            curve = found[ATTN0]
+            simple.append(
+                Row(
+                    [length, n],
+                    {"1 − cosine": curve["gap_by_layer"][n - 1]},
+                    {},
+                    {
+                        "1 − cosine": curve["theory_gap_by_layer"][n - 1],
+                        "closed form": result["closed_form_gap"][n - 1],
+                        "as printed, L = n": result["printed_gap"][str(length)][n - 1],
+                        "as printed, L = n + 1": 1 - float(prop5_printed(length, n + 1)),
+                    },
+                    "ours",
+                )
+            )
+            cosine = {name: 1 - one["gap_by_layer"][n - 1] for name, one in found.items()}
+            expected = {name: 1 - one["theory_gap_by_layer"][n - 1] for name, one in found.items()}
+            real.append(Row([length, n], cosine, {}, expected, "ours"))
+    forms = ("1 − cosine", "closed form", "as printed, L = n", "as printed, L = n + 1")
+    note = (
+        "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent Gaussian tokens. "
+        "The printed formula counts the input as the first layer, so L = n + 1 is its best case."
+    )
+    return [
+        Table("The Attn₀ stack against Proposition 5", ["T", "n"], [Quantity(q) for q in forms], simple, note),
+        Table(
+            "Cosine within a sequence, simplified and real attention",
+            ["T", "blocks"],
+            [Quantity(name, fixed(4)) for name in (ATTN0, *REAL)],
+            real,
+            "Mean over sequences and all T² pairs of positions. Theory: exact for Attn₀, mean-field for the others. The "
+            "paper draws Figure 8 and prints no numbers.",
+        ),
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """How far each stack is from Attn₀, after the block where it is furthest; and the last gap."""
+    made = []
+    for length in record["settings"]["lengths"]:
+        found = _curves(record, length)
+        for name in REAL:
+            apart = {
+                key: np.subtract(found[name][key], found[ATTN0][key])
+                for key in ("gap_by_layer", "theory_gap_by_layer")
+            }
+            at = int(np.argmax(np.abs(apart["gap_by_layer"])))
+            made.append(
+                Claim(
+                    f"Cosine within a sequence, {name} minus Attn₀, where they differ most (block {at + 1}), T = {length}",
+                    -float(apart["gap_by_layer"][at]),
+                    theory=-float(apart["theory_gap_by_layer"][at]),
+                    format=significant(2),
+                )
+            )
+    return made
+
+
+EXPERIMENT = Experiment(
+    name="figure8",
+    title="Attention makes the tokens of a sequence alike",
+    paper="Figure 8, Finding 5, Proposition 5",
+    description=(
+        "Independent Gaussian tokens through a stack of running means (Attn₀), and through real attention without norm "
+        "and residual, with the norm alone, and in the standard block. The paper's close overlap is that of the first two; "
+        "the residual of the standard block keeps tokens apart for longer, and a norm lets the weak late tokens count as "
+        "much as the first."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [42],
+            "num_layers": 6,
+            "num_heads": 4,
+            "d_model": 64,
+            "lengths": [16],
+            "num_inputs": [16],
+        },
+        "laptop": {
+            "seeds": [42],
+            "num_layers": 12,
+            "num_heads": 12,
+            "d_model": 768,
+            "lengths": [16, 512],
+            "num_inputs": [128, 16],
+        },
+        "paper": {
+            "seeds": [42],
+            "num_layers": 12,
+            "num_heads": 12,
+            "d_model": 768,
+            "lengths": [16, 512],
+            "num_inputs": [2_000, 2_000],
+        },
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "a minute on two cores (2e12 floating-point operations)",
+        "paper": "hours on two cores, minutes on a GPU (2.5e14 floating-point operations)",
+    },
+    run=run,
+    tables=tables,
+    claims=claims,
+    figures=panels,
+)

@@ -1,0 +1,158 @@
+"""Every cure side by side: sinks, dimension disparity, loss and cost, same data and same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, percent, significant, times
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments import sink_training
+from experiments.base import Experiment, Record
+from experiments.cures import CURES
+from experiments.figure12 import SMALL, grew_sinks
+
+HEAD_NORM = "head-wise RMSNorm"
+
+
+def _last_loss(one: Mapping[str, Any], seed_index: int) -> float:
+    return float(one["curve_validation_loss"][-1][seed_index])
+
+
+def _paired(one: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
+    """Validation loss less the baseline's of the same seed: mean and standard deviation over seeds."""
+    gaps = np.array([_last_loss(one, i) - _last_loss(base, i) for i in range(len(one["seeds"]))])
+    return (float(gaps.mean()), float(gaps.std(ddof=1))) if len(gaps) > 1 else float(gaps[0])
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """The table that no paper has."""
+    result = record["result"]["cures"]
+    base = result["baseline"]
+    rows = []
+    for name, one in result.items():
+        losses = [_last_loss(one, index) for index in range(len(one["seeds"]))]
+        loss = (float(np.mean(losses)), float(np.std(losses, ddof=1))) if len(losses) > 1 else losses[0]
+        timed = one["seconds_per_step"] and base["seconds_per_step"]
+        rows.append(
+            Row(
+                [name],
+                {
+                    "sink rate": sink_training.over_seeds(one, lambda seed: list(seed["sink_rate"].values())[-1]),
+                    "of shares": sink_training.over_seeds(one, lambda seed: seed["sink_rate_of_shares"]),
+                    "largest score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
+                    "DomRatio": sink_training.over_seeds(one, lambda seed: seed["dom_ratio_first"][-1]),
+                    "effective rank": sink_training.over_seeds(one, lambda seed: seed["effective_rank"][-1]),
+                    "validation loss": loss,
+                    "less baseline": _paired(one, base),
+                    "cost": one["seconds_per_step"] / base["seconds_per_step"] if timed else None,
+                },
+                configuration="ours",
+            )
+        )
+    quantities = [
+        Quantity("sink rate", percent(1)),
+        Quantity("of shares", percent(1)),
+        Quantity("largest score", significant(2)),
+        Quantity("DomRatio", fixed(1)),
+        Quantity("effective rank", fixed(1)),
+        Quantity("validation loss", fixed(4)),
+        Quantity("less baseline", fixed(4)),
+        Quantity("cost", times(2)),
+    ]
+    note = (
+        f"After {base['steps']:,} steps of {base['data']}, ± over seeds "
+        f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
+        f"{sink_training.EPSILON}; of shares: rows of weights divided by their sums first, which matters "
+        "where they do not sum to 1. DomRatio of the first token and effective rank of all states, after "
+        "the last block. Less baseline: paired by seed. Cost: time per step over the baseline's, measured "
+        "on a machine that may have had other work."
+    )
+    if not grew_sinks(record):
+        note += " " + SMALL
+    return [Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Convergence of head-wise RMSNorm against the baseline, then every gap to the baseline."""
+    result = record["result"]["cures"]
+    figure, ax = figures.new()
+    for index, name in enumerate(("baseline", HEAD_NORM)):
+        one = result[name]
+        curve_ES = np.asarray(one["curve_validation_loss"])
+        figures.line(
+            ax,
+            one["curve_steps"],
+            curve_ES.mean(axis=1),
+            curve_ES.min(axis=1),
+            curve_ES.max(axis=1),
+            name=name,
+            colour=figures.SERIES[index],
+            markers=True,
+        )
+    figures.label(ax, "step", "validation loss (nats per token)")
+    ax.legend(frameon=False)
+    first = Panel(
+        figure,
+        "Convergence of head-wise RMSNorm and of the baseline; bands span the seeds. The paper reports "
+        "2.7812 → 2.7421 after 20 billion tokens at 152 million parameters.",
+    )
+    figure, ax = figures.new(height=4.2)
+    base = np.asarray(result["baseline"]["curve_validation_loss"])
+    for index, (name, one) in enumerate((name, one) for name, one in result.items() if name != "baseline"):
+        gap_E = (np.asarray(one["curve_validation_loss"]) - base).mean(axis=1)
+        figures.line(
+            ax,
+            one["curve_steps"],
+            gap_E,
+            name=name,
+            colour=figures.SERIES[index % len(figures.SERIES)],
+            dashed=index >= len(figures.SERIES),
+        )
+    figures.reference(ax, 0.0, "baseline", colour=figures.MUTED)
+    figures.label(ax, "step", "validation loss less the baseline's")
+    ax.legend(frameon=False, ncols=2)
+    return [first, Panel(figure, "Gap to the baseline of the same seed, mean over seeds; below zero is better.")]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Head-wise RMSNorm against the baseline."""
+    result = record["result"]["cures"]
+    return [
+        Claim(
+            f"Validation loss of head-wise RMSNorm less the baseline's, {result['baseline']['steps']:,} "
+            "steps, paired by seed",
+            _paired(result[HEAD_NORM], result["baseline"]),
+            format=fixed(4),
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="sink-cures",
+    title="Every cure against sinks, and what it costs",
+    paper="beyond the papers; “The Structural Origin of Attention Sink”, head-wise RMSNorm",
+    description=(
+        "The calibrations of Section 6.2, head-wise RMSNorm, output gates, extra logits, sigmoid "
+        "attention, a window and no positions at all, trained from the same seeds on the same data in the "
+        "same order."
+    ),
+    settings={
+        "smoke": sink_training.smoke(["baseline", HEAD_NORM, "sigmoid attention"]),
+        "laptop": sink_training.laptop(list(CURES)),
+        "paper": sink_training.paper(list(CURES)),
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "a quarter of an hour on two cores; figure12's models are taken from there",
+        "paper": "weeks on several GPUs",
+    },
+    precision="float32 highest; bfloat16 training at paper scale",
+    run=sink_training.run_cures,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+)

@@ -1,0 +1,174 @@
+"""Table 3: what a second MLP₀ and what an Attn₀ does to the contraction of a first MLP₀."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, models, progress
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.inputs import gaussian
+from bornbiased_jax.models.simplified import attn0, mlp0_config
+from bornbiased_jax.predict import stack_of
+from bornbiased_jax.probes import contraction
+from bornbiased_jax.probes.observe import Observation
+from bornbiased_jax.probes.run import batch_size_for, order_inputs, stream
+from bornbiased_jax.report.numbers import fixed, from_log10
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.sweep import Work, sweep
+from experiments.base import Context, Experiment, Record
+from theory.attention import prop4
+from theory.mean_field import profile
+from theory.predict import contraction as predicted_contraction
+
+SETTINGS = ("MLP₀", "MLP₀ ∘ MLP₀", "Attn₀ ∘ MLP₀")
+PRINTED = {"MLP₀": 0.31, "MLP₀ ∘ MLP₀": 0.49, "Attn₀ ∘ MLP₀": 0.98}
+PAPER_SIZES = {"d_model": 768, "d_ff": 3072, "num_inputs": 2_000, "seq_len": 128}
+
+
+@functools.lru_cache(maxsize=4)
+def _work(cfg: ModelConfig) -> Work:
+    """Two MLP₀ blocks are born; the second one and Attn₀ are applied to what the first one makes."""
+    block = cfg.replace(num_layers=1)
+
+    def mlp0(params: Any, layer: int, x_BTD: jax.Array) -> jax.Array:
+        weights = {**params, "blocks": jax.tree.map(lambda w: w[layer : layer + 1], params["blocks"])}
+        return models.apply(block, weights, x_BTD, logits=False).final_BTD
+
+    def step(params: Any, state: Any, batch: dict[str, jax.Array]) -> Any:
+        h_BTD = mlp0(params, 0, batch["x"] * cfg.embedding_std)
+        again_BD = mlp0(params, 1, h_BTD[:, -1:])[:, 0]
+        averaged_BD = attn0(h_BTD)[:, -1]
+        nothing_B = jnp.zeros(len(again_BD), jnp.int32)
+        seen = Observation(jnp.stack([h_BTD[:, -1], again_BD]), averaged_BD, nothing_B, None)
+        return contraction.update(state, seen, batch["weight"], batch["last"])
+
+    return Work(
+        birth=lambda seed: models.init(cfg, key=keys.init_key(seed)),
+        zero=lambda: contraction.zero(cfg, second_moment=False),
+        step=step,
+        finish=lambda params, state: contraction.reduce(state)._asdict(),
+    )
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Cosines of every group's seeds, with theory's."""
+    return {"groups": [_run_group(context, group) for group in context.settings["groups"]]}
+
+
+def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
+    cfg = mlp0_config(num_layers=2, d_model=group["d_model"], d_ff=group["d_ff"])
+    inputs = gaussian(group["num_inputs"], group["seq_len"], group["d_model"])
+    batches = order_inputs(inputs, batch_size_for(cfg, inputs, None))
+    found = []
+    total = batches.num_batches * len(group["seeds"])
+    with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
+        results = sweep(
+            _work(cfg), group["seeds"], lambda: stream(inputs, batches), mesh=context.mesh, advance=advance
+        )
+        for seed, sums in results:
+            seen = contraction.summarise(
+                contraction.ContractionSums(**sums), d_model=cfg.d_model, intra=False, remove_same_last=False
+            )
+            cosines = [*seen["inter_cosine_by_layer"], seen["inter_cosine_final"]]
+            found.append({"seed": seed, "cosine": cosines, "log10_p": [*seen["log10_p_by_layer"], seen["log10_p"]]})
+    mean, std = theory(cfg, group["seq_len"], group["num_inputs"])
+    return {"group": group, "records": found, "theory": mean, "theory_std": std}
+
+
+def theory(cfg: ModelConfig, seq_len: int, num_inputs: int) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation over seeds of the three cosines.
+
+    The MLP₀ ones from mean-field theory at finite width (Proposition 2 in the limit). For Attn₀ ∘ MLP₀ a seed's
+    cosine is Proposition 4's function of that seed's ρ_1, so ρ_1's standard deviation is carried through its slope.
+    """
+    found = predicted_contraction(profile(stack_of(cfg, tokens=False), 1), num_inputs)
+    rho_1 = float(found.mean[1])
+    slope = seq_len / (1 + (seq_len - 1) * rho_1) ** 2
+    mean = [*found.mean[1:].tolist(), float(prop4(seq_len, rho_1))]
+    return mean, [*found.std[1:].tolist(), slope * float(found.std[1])]
+
+
+def same_configuration(group: Mapping[str, Any], index: int) -> bool:
+    """Whether the paper printed this row; the length matters to Attn₀ alone."""
+    sizes = {key: group[key] for key in PAPER_SIZES}
+    return sizes == PAPER_SIZES or (index < 2 and {**sizes, "seq_len": 128} == PAPER_SIZES)
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """A row per setting of each group; without a second position there is nothing to average."""
+    rows = []
+    for done in record["result"]["groups"]:
+        group = done["group"]
+        cosines = np.asarray([one["cosine"] for one in done["records"]])
+        worst = np.max([one["log10_p"] for one in done["records"]], axis=0)
+        for index, name in enumerate(SETTINGS if group["seq_len"] > 1 else SETTINGS[:2]):
+            mean, count = float(cosines[:, index].mean()), len(cosines)
+            measured: dict[str, Any] = {"largest p": float(worst[index])}
+            measured["cosine"] = (mean, float(cosines[:, index].std(ddof=1))) if count > 1 else mean
+            same = same_configuration(group, index)
+            paper = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
+            predicted = {"cosine": (done["theory"][index], done["theory_std"][index])}
+            length = f"{group['seq_len']:,}" if index == 2 else "any"
+            settings = [name, group["d_model"], group["num_inputs"], length, count]
+            rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
+    note = (
+        "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: Rayleigh's test, "
+        "the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, Tρ/(1 + (T − 1)ρ), at its ρ_1."
+    )
+    quantities = [Quantity("cosine", fixed(4)), Quantity("largest p", from_log10(3))]
+    return [
+        Table("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], quantities, rows, note)
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Averaging contracts more than a second MLP."""
+    done = next(done for done in record["result"]["groups"] if done["group"]["seq_len"] > 1)
+    group, made = done["group"], []
+    for index in (1, 2):
+        same = same_configuration(group, index)
+        made.append(
+            Claim(
+                f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
+                float(np.mean([one["cosine"][index] for one in done["records"]])),
+                PRINTED[SETTINGS[index]] if same else None,
+                done["theory"][index],
+                format=fixed(3),
+                configuration="paper" if same else "other",
+            )
+        )
+    return made
+
+
+def _group(seeds: Sequence[int], seq_len: int, num_inputs: int, d_model: int = 768) -> dict[str, Any]:
+    return dict(seeds=list(seeds), d_model=d_model, d_ff=4 * d_model, num_inputs=num_inputs, seq_len=seq_len)
+
+
+EXPERIMENT = Experiment(
+    name="table3",
+    title="Averaging amplifies a contraction more than another MLP does",
+    paper="Table 3, Proposition 4",
+    description=(
+        "One ReLU layer without norm and residual makes different inputs alike by 1/π. A second one takes that to "
+        "0.494; averaging over T positions keeps what they share, divides the rest by T, and takes it to T/(T + π − 1)."
+    ),
+    settings={
+        "smoke": {"seeds": list(range(12)), "groups": [_group(range(12), 16, 64, 64)]},
+        "laptop": {"seeds": list(range(8)), "groups": [_group([0, 1], 128, 2_000), _group(range(16), 1, 2_000)]},
+        "paper": {"seeds": list(range(64)), "groups": [_group(range(64), 128, 2_000)]},
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "about two minutes on two cores (5e12 floating-point operations)",
+        "paper": "two hours on two cores, seconds on a GPU (1.5e14 floating-point operations)",
+    },
+    run=run,
+    tables=tables,
+    claims=claims,
+)

@@ -1,0 +1,173 @@
+"""The whole stack against the real modules: many seeds under vmap, layer by layer, in every architecture.
+
+Tolerances: four standard errors over seeds, plus the size that ``theory.predict`` states for the terms of second
+order in 1/D. All measurements are shared by the tests of this file and of ``test_finite_width``.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import apply, init
+from bornbiased_jax.predict import stack_of
+from theory.mean_field import profile
+from theory.predict import Contraction, contraction
+
+ERRORS = 4.0
+NUM_INPUTS = 64
+SEEDS = 24
+
+_GPT2 = dict(num_heads=4, d_model=48, d_ff=192, bias=True)
+_LLAMA = dict(num_heads=4, d_model=64, d_ff=160, norm="rmsnorm", activation="silu", gated_mlp=True)
+CASES: dict[str, tuple[ModelConfig, int]] = {
+    "gpt2": (ModelConfig(num_layers=3, **_GPT2), 6),
+    "gpt2, relu, 0.02 everywhere": (ModelConfig(num_layers=4, activation="relu", init="normal-0.02", **_GPT2), 8),
+    "gpt2, learned positions": (ModelConfig(num_layers=2, positions="learned", activation="gelu_tanh", **_GPT2), 5),
+    "llama": (ModelConfig(num_layers=3, **_LLAMA), 6),
+    "llama, 0.02 everywhere": (ModelConfig(num_layers=4, init="normal-0.02", **_LLAMA), 10),
+    "qwen3": (ModelConfig(num_layers=2, qk_norm=True, num_kv_heads=2, **_LLAMA), 8),
+    "neox": (ModelConfig(num_layers=3, parallel_residual=True, activation="relu", **_GPT2), 7),
+    "olmo2, relu": (
+        ModelConfig(num_layers=2, norm="rmsnorm", norm_position="post", qk_norm=True, activation="relu", **_GPT2),
+        4,
+    ),
+    "no residual": (ModelConfig(num_layers=2, residual=False, activation="relu", **_GPT2), 9),
+    "mlp only, silu": (ModelConfig(num_layers=5, attention=False, activation="silu", **_GPT2), 1),
+    "window, no norm": (ModelConfig(num_layers=2, window=3, norm="none", activation="relu", **_GPT2), 8),
+}
+
+
+@functools.lru_cache(maxsize=64)
+def measure(cfg: ModelConfig, length: int, seeds: int = SEEDS, first: int = 0) -> dict[str, np.ndarray]:
+    """Over seeds [S, L]: inter- and intra-sequence cosines, the variance of pair cosines, the mean square [S, L, T]."""
+
+    def one(seed: jax.Array) -> dict[str, jax.Array]:
+        params = init(cfg, key=keys.init_key(seed))
+        shape = (NUM_INPUTS, length, cfg.d_model)
+        x_BTD = cfg.embedding_std * jax.random.normal(keys.stream_key(seed, "inputs"), shape)
+
+        def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            x = found["residual"]
+            unit = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+            last = unit[:, -1]
+            gram = jnp.matmul(last, last.T, precision="highest") * (1.0 - jnp.eye(NUM_INPUTS))
+            pairs = NUM_INPUTS * (NUM_INPUTS - 1)
+            along = jnp.sum(jnp.square(jnp.sum(unit, axis=1)), axis=-1) - length
+            return {
+                "inter": jnp.sum(gram) / pairs,
+                "pair_square": jnp.sum(jnp.square(gram)) / pairs,
+                "intra": jnp.mean(along) / max(length * (length - 1), 1),
+                "variance": jnp.mean(jnp.square(x), axis=(0, 2)),
+            }
+
+        return apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
+
+    found = jax.jit(jax.vmap(one))(jnp.arange(first, first + seeds, dtype=jnp.uint32))
+    return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+
+def predicted(cfg: ModelConfig, length: int) -> Contraction:
+    return contraction(profile(stack_of(cfg, tokens=False), length), NUM_INPUTS)
+
+
+def excess(measured_SL: np.ndarray, theory: Contraction) -> np.ndarray:
+    """|mean over seeds − theory| in units of the tolerance, per block: a value above 1 is a rejection."""
+    se = measured_SL.std(axis=0, ddof=1) / np.sqrt(measured_SL.shape[0])
+    return np.abs(measured_SL.mean(axis=0) - theory.mean[1:]) / (ERRORS * se + theory.theory_std[1:])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cosine_of_every_layer(case: str) -> None:
+    cfg, length = CASES[case]
+    assert np.all(excess(measure(cfg, length)["inter"], predicted(cfg, length)) < 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_variance_at_every_position(case: str) -> None:
+    cfg, length = CASES[case]
+    found = measure(cfg, length)["variance"]
+    theory = profile(stack_of(cfg, tokens=False), length).variance[1:]
+    se = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    # Not corrected for finite width: the kernel's curvature in the norm's fluctuation, of order 1/D.
+    assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + theory / cfg.d_model)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
+def test_cosine_within_a_sequence(case: str) -> None:
+    cfg, length = CASES[case]
+    found = measure(cfg, length)["intra"]
+    theory = profile(stack_of(cfg, tokens=False), length).intra_cosine[1:]
+    se = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    # A sample correlation in D dimensions is biased by at most ρ/(2D) per layer it was made of; take the depth's worth.
+    bias = theory * (cfg.num_layers + 1) / (2 * cfg.d_model)
+    assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + bias)
+
+
+@settings(max_examples=5)
+@given(
+    depth=st.integers(1, 4),
+    heads=st.sampled_from([2, 4]),
+    multiple=st.integers(8, 16),
+    length=st.integers(1, 9),
+    activation=st.sampled_from(["gelu", "gelu_tanh", "relu", "tanh", "silu"]),
+    norm=st.sampled_from(["layernorm", "rmsnorm"]),
+    gated=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_any_stack(
+    depth: int, heads: int, multiple: int, length: int, activation: str, norm: str, gated: bool, seed: int
+) -> None:
+    width = 2 * heads * multiple
+    cfg = ModelConfig(
+        num_layers=depth,
+        num_heads=heads,
+        d_model=width,
+        d_ff=3 * width,
+        activation=activation,
+        norm=norm,
+        gated_mlp=gated,
+        init="normal-0.02",
+    )
+    assert np.all(excess(measure(cfg, length, 20, seed)["inter"], predicted(cfg, length)) < 1)
+
+
+# Controls: what is wrong must be rejected by the same comparison.
+
+_CONTROL = ModelConfig(num_layers=2, num_heads=4, d_model=128, d_ff=512, activation="relu", attention=False)
+
+
+def control() -> np.ndarray:
+    return measure(_CONTROL, 1, 512)["inter"]
+
+
+def test_control_is_accepted_as_it_is() -> None:
+    assert np.all(excess(control(), predicted(_CONTROL, 1)) < 1)
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_a_constant_that_is_five_percent_off_is_rejected(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from theory.finite_width import Kernel
+
+    right = Kernel.expand
+    monkeypatch.setattr(Kernel, "expand", lambda self, rho: tuple(factor * part for part in right(self, rho)))
+    assert np.any(excess(control(), predicted(_CONTROL, 1)) > 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"activation": "tanh"}, {"activation": "gelu"}, {"init": "normal-0.02"}, {"residual": False}]
+)
+def test_another_architecture_is_rejected(wrong: dict) -> None:
+    assert np.any(excess(control(), predicted(_CONTROL.replace(**wrong), 1)) > 1)
+
+
+def test_another_architecture_is_rejected_with_attention() -> None:
+    cfg, length = CASES["gpt2, relu, 0.02 everywhere"]
+    for wrong in ({"mlp": False}, {"attention": False}, {"residual": False}, {"activation": "tanh"}):
+        assert np.any(excess(measure(cfg, length)["inter"], predicted(cfg.replace(**wrong), length)) > 1)
