@@ -114,7 +114,7 @@ def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
 class Lifted(NamedTuple):
     """The compiled functions over a chunk of seeds."""
 
-    birth: Callable[[jax.Array], tuple[Any, Any]]
+    birth: Callable[[Any], tuple[Any, Any]]
     step: Callable[[Any, Any, Any], Any]
     finish: Callable[[Any, Any], Any]
 
@@ -232,7 +232,8 @@ class _Finished:
     """Results by seed; kept in a folder as .npz files when one is given."""
 
     def __init__(self, folder: Path | None, identity: str) -> None:
-        self._folder, self._results = folder, {}
+        self._folder = folder
+        self._results: dict[int, Any] = {}
         if folder is None:
             return
         label = folder / "identity.json"
@@ -263,11 +264,8 @@ class _Finished:
         if path is not None:
             flat = _flatten(result)
             buffer = io.BytesIO()
-            np.savez(
-                buffer,
-                names=np.asarray(json.dumps(list(flat))),
-                **{f"leaf{i}": leaf for i, leaf in enumerate(flat.values())},
-            )
+            arrays: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
+            np.savez(buffer, names=np.asarray(json.dumps(list(flat))), **arrays)
             files.write_bytes(path, buffer.getvalue())
 
     def __getitem__(self, seed: int) -> Any:

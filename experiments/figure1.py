@@ -39,8 +39,9 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{name}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. (a) The most predicted "
-                f"tokens; the dashed line is the top count that {found['num_inputs']:,} uniform draws would have. "
+                f"{name}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. (a) The most "
+                f"predicted tokens; the dashed line is the top count that {found['num_inputs']:,} uniform draws would "
+                "have. "
                 f"(b) Mean cosine between last-token states of different sequences after each block.",
             )
         )

@@ -35,7 +35,7 @@ def tables(record: Record) -> Sequence[Table]:
                 ["after block"],
                 [Quantity("dimension", identifier), Quantity("count", integer), Quantity("p", from_log10(3))],
                 rows,
-                note="The dimension that is the largest of all D most often, and the corrected binomial p of its count.",
+                note="The dimension that is most often the largest of all D, and the corrected p of its count.",
             )
         )
     return made
@@ -62,8 +62,8 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,}: how often each token has the "
-                "largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean frequency.",
+                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,}: how often each token "
+                "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean.",
             )
         )
     return drawn

@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
         "and see the same data in the same order."
     ),
     settings={
-        "smoke": sink_training.smoke(FIGURE_12),
+        "smoke": sink_training.smoke(FIGURE_12, marked=True),
         "laptop": sink_training.laptop(FIGURE_12),
         "paper": sink_training.paper(FIGURE_12),
     },

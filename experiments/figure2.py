@@ -37,8 +37,8 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,} {births.inputs_of(group)}: "
-                "mean pairwise cosine of last-token states of different sequences.",
+                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,} "
+                f"{births.inputs_of(group)}: mean pairwise cosine of last-token states of different sequences.",
             )
         )
     return drawn

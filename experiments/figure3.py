@@ -29,9 +29,9 @@ def panels(record: Record) -> Sequence[Panel]:
         ax.set_ylim(0, 1.05 * highest)
     group = found["full model"]["group"]
     caption = (
-        f"{births.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most predicted tokens "
-        f"is predicted, by all modules (T = {group['seq_len']}) and by each alone. The dashed line is the share that the "
-        "favourite of as many uniform draws would have."
+        f"{births.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most "
+        f"predicted tokens is predicted, by all modules (T = {group['seq_len']}) and by each alone. The "
+        "dashed line is the share that the favourite of as many uniform draws would have."
     )
     return [Panel(figure, caption)]
 
@@ -50,9 +50,9 @@ def tables(record: Record) -> Sequence[Table]:
             settings = [name, births.name_of(group), group["num_inputs"], ablations.length_of(group), one["seed"]]
             rows.append(Row(settings, measured, {}, predicted))
     note = (
-        "Share of N Gaussian inputs that the favourite token takes. Uniform: the expected share of the favourite of N "
-        "uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). Theory: the mean over seeds. The "
-        "paper draws Figure 3 and prints no numbers."
+        "Share of N Gaussian inputs that the favourite token takes. Uniform: the expected share of the "
+        "favourite of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
+        "Theory: the mean over seeds. The paper draws Figure 3 and prints no numbers."
     )
     quantities = [Quantity("share", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
     return [Table("The favourite token of each module", ["mode", "model", "N", "T", "seed"], quantities, rows, note)]
@@ -63,8 +63,8 @@ EXPERIMENT = Experiment(
     title="The MLP has favourite tokens, attention alone has none",
     paper="Figure 3, Finding 3.1",
     description=(
-        "The births of Table 2, asked for their next token: the model of self-attention alone answers as evenly as "
-        "chance, MLPs alone have favourites, and both together favour them most."
+        "The births of Table 2, asked for their next token: the model of self-attention alone answers as "
+        "evenly as chance, MLPs alone have favourites, and both together favour them most."
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,

@@ -29,8 +29,9 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.label(ax, "after MLP block", "cosine between sequences")
     figures.legend(ax)
     caption = (
-        f"{births.name_of(group)}, seed {done['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian inputs. The blue "
-        "band is the spread from pair to pair of inputs, the dashed line and its band are what theory says of the mean."
+        f"{births.name_of(group)}, seed {done['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
+        "inputs. The blue band is the spread from pair to pair of inputs, the dashed line and its band are "
+        "what theory says of the mean."
     )
     return [Panel(figure, caption)]
 
@@ -52,8 +53,8 @@ def tables(record: Record) -> Sequence[Table]:
         predicted = (theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer])
         rows.append(Row([layer + 1], {**measured, "any seed": None}, {}, {"any seed": predicted}))
     note = (
-        "Measured: mean ± standard deviation over pairs of inputs. Theory: mean ± standard deviation over seeds of that "
-        "mean. The paper draws Figure 4 and prints no numbers."
+        "Measured: mean ± standard deviation over pairs of inputs. Theory: mean ± standard deviation over "
+        "seeds of that mean. The paper draws Figure 4 and prints no numbers."
     )
     quantities = [Quantity(name, fixed(3)) for name in (*names, "any seed")]
     return [Table("Cosine between sequences after each MLP block", ["block"], quantities, rows, note)]
@@ -79,9 +80,9 @@ EXPERIMENT = Experiment(
     title="Every MLP block contracts further",
     paper="Figure 4",
     description=(
-        "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs: the mean cosine between different "
-        "inputs rises from block to block, and its spread from pair to pair stays near 1/√D. No length enters, so "
-        "this is the paper's own configuration at the cost of one position."
+        "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs: the mean cosine "
+        "between different inputs rises from block to block, and its spread from pair to pair stays near "
+        "1/√D. No length enters, so this is the paper's own configuration at the cost of one position."
     ),
     settings={scale: {**chosen, "groups": chosen["groups"][-1:]} for scale, chosen in ablations.SETTINGS.items()},
     cost={"smoke": "seconds", "laptop": "under a minute on two cores; shared with table2", "paper": "a minute"},

@@ -154,8 +154,8 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.label(right, "after block", "mean norm", "(b) norms")
     figures.legend(right)
     caption = (
-        "Footnote 5's drop of the ReLU stack in deep layers. (a) The cosine itself does not drop; one that divides by no "
-        "less than ε does, (b) where norms pass below ε, or their products do."
+        "Footnote 5's drop of the ReLU stack in deep layers. (a) The cosine itself does not drop; one that "
+        "divides by no less than ε does, (b) where norms pass below ε, or their products do."
     )
     return [first, Panel(figure, caption)]
 
@@ -172,9 +172,9 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(Row([layer + 1], measured, {}, predicted))
     quantities = [Quantity(title, significant(3)) for title in (*names.values(), "limit of Proposition 2")]
     note = (
-        "Mean over seeds. ε = 10⁻⁸ is what PyTorch's cosine similarity divides by at least, in each norm or (by its "
-        "formula as long documented) in their product. Norms shrink by a constant factor a block and pass ε; the "
-        "representations keep contracting. Theory: at finite width, and in the limit."
+        "Mean over seeds. ε = 10⁻⁸ is what PyTorch's cosine similarity divides by at least, in each norm or "
+        "(by its formula as long documented) in their product. Norms shrink by a constant factor a block and "
+        "pass ε; the representations keep contracting. Theory: at finite width, and in the limit."
     )
     by_block = Table("The ReLU MLP₀ stack by block", ["block"], quantities, rows, note)
     rows = []
@@ -225,11 +225,11 @@ EXPERIMENT = Experiment(
     title="Asymmetry contracts; the drop in deep layers is an epsilon",
     paper="Figure 5, footnote 5, Proposition 2",
     description=(
-        "Stacks of ReLU and of tanh layers without norm and residual, and the full block with ReLU, on the same weights "
-        "and inputs. ReLU contracts, tanh, an odd function, does not.\n\n"
-        "The paper sees the ReLU curve drop in deep layers and suspects vanishing representations. The representations "
-        "do vanish, but their cosine does not feel it: the drop appears only when the cosine is divided by no less "
-        "than some ε."
+        "Stacks of ReLU and of tanh layers without norm and residual, and the full block with ReLU, on the "
+        "same weights and inputs. ReLU contracts, tanh, an odd function, does not.\n\n"
+        "The paper sees the ReLU curve drop in deep layers and suspects vanishing representations. The "
+        "representations do vanish, but their cosine does not feel it: the drop appears only when the cosine "
+        "is divided by no less than some ε."
     ),
     settings={
         "smoke": {"seeds": [42, 43], "num_layers": 12, "d_model": 128, "num_inputs": 128},

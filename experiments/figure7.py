@@ -35,8 +35,8 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(ax)
     group = found["full model"]["group"]
     caption = (
-        f"{births.name_of(group)}, T = {group['seq_len']}, Gaussian inputs, one line a seed. Dashed, with 99% of seeds: "
-        "theory."
+        f"{births.name_of(group)}, T = {group['seq_len']}, Gaussian inputs, one line a seed. Dashed, with "
+        "99% of seeds: theory."
     )
     return [Panel(figure, caption)]
 
@@ -52,10 +52,10 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(Row([layer + 1], measured, {}, predicted))
     group = found["full model"]["group"]
     note = (
-        f"T = {group['seq_len']} where there is attention. Mean over seeds. In the first block attention has nothing to "
-        "amplify and adds what differs between sequences, so the full model starts no higher than its MLPs alone; from "
-        "then on it amplifies what they seeded, the more the longer the sequence. The paper draws Figure 7 and prints no "
-        "numbers."
+        f"T = {group['seq_len']} where there is attention. Mean over seeds. In the first block attention has "
+        "nothing to amplify and adds what differs between sequences, so the full model starts no higher than "
+        "its MLPs alone; from then on it amplifies what they seeded, the more the longer the sequence. The "
+        "paper draws Figure 7 and prints no numbers."
     )
     quantities = [Quantity(name, significant(3)) for name in found]
     return [Table("Cosine between sequences after each block", ["block"], quantities, rows, note)]
@@ -83,8 +83,9 @@ EXPERIMENT = Experiment(
     title="Attention amplifies what the MLP seeded",
     paper="Figure 7, Finding 3.2a",
     description=(
-        "The births of Table 2, layer by layer. Attention alone leaves different sequences orthogonal; together with "
-        "MLPs it contracts more than they do alone, although its own update has no preferred direction."
+        "The births of Table 2, layer by layer. Attention alone leaves different sequences orthogonal; "
+        "together with MLPs it contracts more than they do alone, although its own update has no preferred "
+        "direction."
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,

@@ -141,7 +141,8 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(np.atleast_1d(axes)[-1])
     first = Panel(
         figure,
-        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
+        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field "
+        "theory.",
     )
     figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
@@ -158,8 +159,8 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.label(ax, "averaging layers", "1 − cosine", f"T = {length}")
     figures.legend(np.atleast_1d(axes)[0])
     caption = (
-        "Proposition 5 as printed, with its L taken as the number of averaging layers; its closed form counted in those "
-        "layers, for T → ∞; and the exact value for each T, on which the simulation lies."
+        "Proposition 5 as printed, with its L taken as the number of averaging layers; its closed form "
+        "counted in those layers, for T → ∞; and the exact value for each T, on which the simulation lies."
     )
     return [first, Panel(figure, caption)]
 
@@ -192,8 +193,9 @@ def tables(record: Record) -> Sequence[Table]:
             real.append(Row([length, n], cosine, {}, expected, "ours"))
     forms = ("1 − cosine", "closed form", "as printed, L = n", "as printed, L = n + 1")
     note = (
-        "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent Gaussian tokens. "
-        "The printed formula counts the input as the first layer, so L = n + 1 is its best case."
+        "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent "
+        "Gaussian tokens. The printed formula counts the input as the first layer, so L = n + 1 is its best "
+        "case."
     )
     return [
         Table("The Attn₀ stack against Proposition 5", ["T", "n"], [Quantity(q) for q in forms], simple, note),
@@ -202,8 +204,8 @@ def tables(record: Record) -> Sequence[Table]:
             ["T", "blocks"],
             [Quantity(name, fixed(4)) for name in (ATTN0, *REAL)],
             real,
-            "Mean over sequences and all T² pairs of positions. Theory: exact for Attn₀, mean-field for the others. The "
-            "paper draws Figure 8 and prints no numbers.",
+            "Mean over sequences and all T² pairs of positions. Theory: exact for Attn₀, mean-field for the "
+            "others. The paper draws Figure 8 and prints no numbers.",
         ),
     ]
 
@@ -221,7 +223,8 @@ def claims(record: Record) -> Sequence[Claim]:
             at = int(np.argmax(np.abs(apart["gap_by_layer"])))
             made.append(
                 Claim(
-                    f"Cosine within a sequence, {name} minus Attn₀, where they differ most (block {at + 1}), T = {length}",
+                    f"Cosine within a sequence, {name} minus Attn₀, where they differ most (block "
+                    f"{at + 1}), T = {length}",
                     -float(apart["gap_by_layer"][at]),
                     theory=-float(apart["theory_gap_by_layer"][at]),
                     format=significant(2),
@@ -235,10 +238,10 @@ EXPERIMENT = Experiment(
     title="Attention makes the tokens of a sequence alike",
     paper="Figure 8, Finding 5, Proposition 5",
     description=(
-        "Independent Gaussian tokens through a stack of running means (Attn₀), and through real attention without norm "
-        "and residual, with the norm alone, and in the standard block. The paper's close overlap is that of the first two; "
-        "the residual of the standard block keeps tokens apart for longer, and a norm lets the weak late tokens count as "
-        "much as the first."
+        "Independent Gaussian tokens through a stack of running means (Attn₀), and through real attention "
+        "without norm and residual, with the norm alone, and in the standard block. The paper's close "
+        "overlap is that of the first two; the residual of the standard block keeps tokens apart for longer, "
+        "and a norm lets the weak late tokens count as much as the first."
     ),
     settings={
         "smoke": {

@@ -44,8 +44,8 @@ def tables(record: Record) -> Sequence[Table]:
             [Quantity("overlap", percent(0)), Quantity("95% interval", fixed(0))],
             rows,
             note=(
-                "The direction is the mean unit output of the final norm over all inputs. The paper reports 76% for 100 "
-                "GPT-2 models at T = 1,024 and N = 2,000."
+                "The direction is the mean unit output of the final norm over all inputs. The paper reports 76% for "
+                "100 GPT-2 models at T = 1,024 and N = 2,000."
             ),
         )
     ]

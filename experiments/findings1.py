@@ -49,8 +49,9 @@ def tables(record: Record) -> Sequence[Table]:
             ],
             rows,
             note=(
-                "Mean ± standard deviation over seeds. Share: of the favourite token. Cosine: between last-token states "
-                "of different sequences after the last block. Favourites: how many different tokens the seeds favour."
+                "Mean ± standard deviation over seeds. Share: of the favourite token. Cosine: between last-token "
+                "states of different sequences after the last block. Favourites: how many different tokens "
+                "the seeds favour."
             ),
         )
     ]
@@ -109,8 +110,8 @@ EXPERIMENT = Experiment(
     title="Every architecture, stronger with size and length, and the seed decides which token",
     paper="Findings 1.1, 1.2 and 1.3",
     description=(
-        "The same measurement over depth, width, length and architecture with many seeds each: the share of the favourite "
-        "token grows with the model and with the sequence, and different seeds favour different tokens."
+        "The same measurement over depth, width, length and architecture with many seeds each: the share of the "
+        "favourite token grows with the model and with the sequence, and different seeds favour different tokens."
     ),
     settings={
         "smoke": {

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import files, progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain, restore_params
 from bornbiased_jax.pretrain.data import held_out
-from bornbiased_jax.pretrain.evaluate import cut, evaluate_tokens
+from bornbiased_jax.pretrain.evaluate import cut
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.setup import Data, load_data
 from bornbiased_jax.probes.outliers import measure_outliers
@@ -25,20 +28,25 @@ from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from experiments.base import Context
 from experiments.cures import CURES
+from experiments.marked_training import loss_of, mark, train
 
 HELD_OUT = "held out"
 EPSILON = 0.25
+LOOKS = 12
+"""How often a run is looked at on its way."""
 
 
 def run_cures(context: Context) -> dict[str, Any]:
     """Train and measure every cure of the settings; what is done already in this output folder is taken from there.
 
     The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
-    :class:`PretrainConfig`), ``lengths``, ``num_sequences``, ``sink_text`` (None: the held-out part of the data) and
-    ``texts`` (name -> source, None for the held-out part) with ``evaluation`` (sequences and context).
+    :class:`PretrainConfig`), ``marked`` (absent: the pretraining loop with its checkpoints; True or False:
+    the small loop of ``marked_training``, with or without a mark in front), ``lengths``, ``num_sequences``,
+    ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the held-out
+    part) with ``evaluation`` (sequences and context).
 
     Returns:
-        {"cures": {name: {"by_seed": [...], "loss", "steps", "seconds_per_step", …}}, "data": …}.
+        {"cures": {name: {"by_seed": [...], "curve_steps", "curve_validation_loss", "seconds_per_step", …}}}.
     """
     return {"cures": {name: _trained(context, name) for name in context.settings["cures"]}}
 
@@ -52,22 +60,21 @@ def _trained(context: Context, cure: str) -> dict[str, Any]:
     if path.exists():
         return files.read_json(path)
     config = run_config(context, cure, folder / "run")
-    summary = pretrain(config)
     data = load_data(config)
-    by_seed = [_measure(context, config, data, seed) for seed in config.seeds]
-    lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
+    made = _pretrained(config) if "marked" not in settings else _small(context, config, data, cure)
+    params_by_seed = made.pop("params")
+    by_seed = [
+        {"seed": seed, **_measure(context, config, data, params)}
+        for seed, params in zip(config.seeds, params_by_seed, strict=True)
+    ]
     result = jsonable(
         {
             "cure": cure,
             "by_seed": by_seed,
             "seeds": list(config.seeds),
-            "steps": summary["step"],
-            "tokens": summary["tokens"],
-            "curve_steps": [line["step"] for line in lines],
-            "curve_validation_loss": [line["validation_loss"] for line in lines],
-            "seconds_per_step": _seconds_per_step(config, summary),
             "data": config.data,
             "tokenizer": data.tokenizer.name,
+            **made,
         }
     )
     files.write_json(path, result)
@@ -84,65 +91,126 @@ def run_config(context: Context, cure: str, out: Path) -> PretrainConfig:
         data=context.data or settings["data"],
         out=str(out),
         seeds=tuple(settings["seeds"]),
-        eval_every=max(1, schedule["steps"] // 10),
+        eval_every=max(1, schedule["steps"] // LOOKS),
         tensorboard=False,
         quiet=context.quiet,
         **schedule,
     )
 
 
-def _seconds_per_step(config: PretrainConfig, summary: Mapping[str, Any]) -> float | None:
-    """Of one seed; None where a resumed run had no step left to time."""
+def _pretrained(config: PretrainConfig) -> dict[str, Any]:
+    """Train with checkpoints: killed, it goes on where it was."""
+    summary = pretrain(config)
+    lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
     speed = summary["tokens_per_second"]
-    return config.tokens_per_step / speed if speed else None
+    return {
+        "params": [restore_params(config.out, seed=seed)[1] for seed in config.seeds],
+        "steps": summary["step"],
+        "tokens": summary["tokens"],
+        "curve_steps": [line["step"] for line in lines],
+        "curve_validation_loss": [line["validation_loss"] for line in lines],
+        # None where a resumed run had no step left to time.
+        "seconds_per_step": config.tokens_per_step / speed if speed else None,
+    }
 
 
-def _measure(context: Context, config: PretrainConfig, data: Data, seed: int) -> dict[str, Any]:
+def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> dict[str, Any]:
+    """Train with the small loop, and watch the sinks grow."""
     settings = context.settings
-    cfg, params, _ = restore_params(config.out, seed=seed)
-    longest = max(settings["lengths"])
-    tokens_NT = sink_sequences(context, data, longest)
+    assert config.steps is not None
+    mark_id = mark_of(settings, config, data)
+    sinks_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
+    held_NT = _text_sequences(context, data, None, mark_id)
+    seen: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
+    spent = 0.0
+
+    def look(step: int, weights: list[Params]) -> None:
+        nonlocal spent
+        before = time.perf_counter()
+        found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
+        seen["steps"].append(step)
+        seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
+        seen["largest_score"].append([float(one["score_LH"].max()) for one in found])
+        seen["sink_rate"].append([one["sink_rate"] for one in found])
+        spent += time.perf_counter() - before
+
+    start = time.perf_counter()
+    with progress.bar(config.steps, cure, unit="steps", quiet=context.quiet) as advance:
+        every = max(1, config.steps // LOOKS)
+        params = train(config, data, mark_id=mark_id, look=look, every=every, advance=advance)
+    seconds = time.perf_counter() - start - spent
+    return {
+        "params": params,
+        "steps": config.steps,
+        "tokens": config.steps * config.tokens_per_step,
+        **{f"curve_{name}": values for name, values in seen.items()},
+        "seconds_per_step": seconds / config.steps / len(config.seeds),
+    }
+
+
+def mark_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
+    """The id in front of every sequence: the model's last one, which its tokenizer must not have.
+
+    Raises:
+        InputError: the tokenizer has it.
+    """
+    if not settings.get("marked"):
+        return None
+    if data.tokenizer.vocab_size >= config.model.vocab_size:
+        raise InputError(
+            f"no id is left for a mark: set vocab_size={data.tokenizer.vocab_size + 1} or choose a smaller tokenizer"
+        )
+    return config.model.vocab_size - 1
+
+
+def _measure(context: Context, config: PretrainConfig, data: Data, params: Params) -> dict[str, Any]:
+    settings, cfg = context.settings, config.model
+    mark_id = mark_of(settings, config, data)
+    tokens_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
     sinks = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, lengths=settings["lengths"])
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
     shares = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
-    texts = {
-        name: evaluate_tokens(cfg, params, _text_sequences(context, data, source), data.tokenizer, quiet=context.quiet)
+    losses = {
+        name: loss_of(cfg, params, _text_sequences(context, data, source, mark_id))
         for name, source in settings["texts"].items()
     }
     return {
-        "seed": seed,
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
         "sink_rate_of_shares": shares["sink_rate"],
         "largest_score": float(sinks["score_LH"].max()),
+        "largest_share": float(shares["score_LH"].max()),
         "score_LH": np.round(sinks["score_LH"], 4),
         "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
         "dom_ratio_all": outliers.dom_ratio_LT.mean(axis=1),
         "effective_rank": outliers.effective_rank_L,
-        "perplexity": {name: found["perplexity"] for name, found in texts.items()},
-        "bits_per_byte": {name: found["bits_per_byte"] for name, found in texts.items()},
-        "loss": {name: found["loss"] for name, found in texts.items()},
+        "loss": losses,
+        "perplexity": {name: float(np.exp(loss)) for name, loss in losses.items()},
     }
 
 
-def sink_sequences(context: Context, data: Data, length: int) -> np.ndarray:
-    """Sequences of running text on which sinks are looked for."""
+def sink_sequences(context: Context, data: Data, length: int, mark_id: int | None = None) -> np.ndarray:
+    """Sequences of running text on which sinks are looked for, with the mark in front where the model "
+    "knows it."""
     settings = context.settings
     if settings.get("sink_text") is not None:
         ids = data.tokenizer.encode(read_text(settings["sink_text"]))
     else:
         ids = np.concatenate([data.validation[index][:-1] for index in range(len(data.validation))])
-    return cut_sequences(ids, length, settings["num_sequences"])
+    rows = cut_sequences(ids, length, settings["num_sequences"])
+    return rows if mark_id is None else mark(rows, mark_id)
 
 
-def _text_sequences(context: Context, data: Data, source: str | None) -> np.ndarray:
+def _text_sequences(context: Context, data: Data, source: str | None, mark_id: int | None) -> np.ndarray:
     evaluation = context.settings["evaluation"]
+    count = evaluation["num_sequences"]
     if source is None:
-        count = evaluation["num_sequences"]
         rows = np.concatenate(list(held_out(data.validation, count, batch_size=count)))
-        return rows[rows[:, 0] >= 0]
-    documents = encode_documents(data.tokenizer, read_documents(source))
-    return cut(documents, evaluation["num_sequences"], evaluation["context"])
+        rows = rows[rows[:, 0] >= 0]
+    else:
+        documents = encode_documents(data.tokenizer, read_documents(source))
+        rows = cut(documents, count, evaluation["context"])
+    return rows if mark_id is None else mark(rows, mark_id)
 
 
 def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
@@ -151,19 +219,23 @@ def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | floa
     return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
 
 
-TINY = {"steps": 12, "batch_size": 4, "context": 32, "learning_rate": 1e-3, "warmup": 2}
-"""Schedule of the smoke scale."""
-
-
-def smoke(cures: Sequence[str]) -> dict[str, Any]:
+def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
     """Settings that run in seconds and show nothing but that everything works."""
     return {
         "model": "llama-tiny",
-        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 64, "vocab_size": 256},
+        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 64, "vocab_size": 260},
         "cures": list(cures),
         "seeds": [42, 123],
         "data": "builtin:prose",
-        "schedule": {**TINY, "tokenizer": "byte"},
+        "schedule": {
+            "tokenizer": "byte",
+            "steps": 12,
+            "batch_size": 4,
+            "context": 32,
+            "learning_rate": 1e-3,
+            "warmup": 2,
+        },
+        **({} if marked is None else {"marked": marked}),
         "lengths": [16, 32],
         "num_sequences": 4,
         "sink_text": None,
@@ -172,28 +244,29 @@ def smoke(cures: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def laptop(cures: Sequence[str]) -> dict[str, Any]:
-    """Minutes on two cores: enough to learn, not enough to grow sinks."""
+def laptop(cures: Sequence[str], marked: bool = True) -> dict[str, Any]:
+    """The smallest setting found in which the baseline grows sinks within minutes on two cores."""
     return {
         "model": "llama-tiny",
-        "changes": {"d_model": 96, "num_heads": 4, "d_ff": 256, "vocab_size": 1024},
+        "changes": {"num_layers": 4, "d_model": 64, "num_heads": 4, "d_ff": 176, "vocab_size": 513},
         "cures": list(cures),
         "seeds": [42, 123],
         "data": "builtin:prose",
         "schedule": {
-            "tokenizer": "bpe:1024",
-            "steps": 400,
+            "tokenizer": "bpe:512",
+            "steps": 1200,
             "batch_size": 16,
-            "context": 128,
-            "learning_rate": 3e-3,
-            "min_learning_rate": 3e-4,
-            "warmup": 40,
+            "context": 64,
+            "learning_rate": 8e-3,
+            "min_learning_rate": 8e-4,
+            "warmup": 100,
         },
-        "lengths": [32, 64, 128],
-        "num_sequences": 64,
+        "marked": marked,
+        "lengths": [16, 32, 64],
+        "num_sequences": 100,
         "sink_text": None,
         "texts": {HELD_OUT: None, "built-in code": "builtin:code"},
-        "evaluation": {"num_sequences": 64, "context": 128},
+        "evaluation": {"num_sequences": 128, "context": 64},
     }
 
 

@@ -96,12 +96,13 @@ def tables(record: Record) -> Sequence[Table]:
             ],
             rows,
             note=(
-                "Theory: mean ± standard deviation over seeds, for N inputs. Three tests. Pairs: a two-sided normal test "
-                "of the mean over N(N−1)/2 pairs with their standard deviation. The paper gives no protocol, but this one "
-                "turns its 1.11 × 10⁻⁴ into its 0.16 with the standard deviation that theory gives, 0.111. "
-                "Isotropy: Rayleigh's test in D dimensions. It also reacts to states that favour a plane without favouring "
-                "a direction in it, as those of attention alone do, and then rejects although there is no contraction. "
-                "Direction: the same test in the effective dimension 1/E[cos²], which is not misled by that."
+                "Theory: mean ± standard deviation over seeds, for N inputs. Three tests. Pairs: a two-sided "
+                "normal test of the mean over N(N−1)/2 pairs with their standard deviation. The paper gives "
+                "no protocol, but this one turns its 1.11 × 10⁻⁴ into its 0.16 with the standard deviation "
+                "that theory gives, 0.111. Isotropy: Rayleigh's test in D dimensions. It also reacts to "
+                "states that favour a plane without favouring a direction in it, as those of attention alone "
+                "do, and then rejects although there is no contraction. Direction: the same test in the "
+                "effective dimension 1/E[cos²], which is not misled by that."
             ),
         )
     ]
@@ -131,9 +132,10 @@ EXPERIMENT = Experiment(
     title="The MLP contracts, attention alone does not",
     paper="Table 2, Findings 3.1 and 3.2",
     description=(
-        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place of "
-        "embeddings, and the cosines between the last-token states of different sequences are averaged. In a model "
-        "without attention positions never meet, so one position gives exactly what any length would."
+        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place "
+        "of embeddings, and the cosines between the last-token states of different sequences are averaged. "
+        "In a model without attention positions never meet, so one position gives exactly what any length "
+        "would."
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,

@@ -118,8 +118,9 @@ def tables(record: Record) -> Sequence[Table]:
             settings = [name, group["d_model"], group["num_inputs"], length, count]
             rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
     note = (
-        "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: Rayleigh's test, "
-        "the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, Tρ/(1 + (T − 1)ρ), at its ρ_1."
+        "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: "
+        "Rayleigh's test, the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, "
+        "Tρ/(1 + (T − 1)ρ), at its ρ_1."
     )
     quantities = [Quantity("cosine", fixed(4)), Quantity("largest p", from_log10(3))]
     return [
@@ -135,7 +136,8 @@ def claims(record: Record) -> Sequence[Claim]:
         same = same_configuration(group, index)
         made.append(
             Claim(
-                f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
+                f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = "
+                f"{group['seq_len']}",
                 float(np.mean([one["cosine"][index] for one in done["records"]])),
                 PRINTED[SETTINGS[index]] if same else None,
                 done["theory"][index],
@@ -155,8 +157,9 @@ EXPERIMENT = Experiment(
     title="Averaging amplifies a contraction more than another MLP does",
     paper="Table 3, Proposition 4",
     description=(
-        "One ReLU layer without norm and residual makes different inputs alike by 1/π. A second one takes that to "
-        "0.494; averaging over T positions keeps what they share, divides the rest by T, and takes it to T/(T + π − 1)."
+        "One ReLU layer without norm and residual makes different inputs alike by 1/π. A second one takes "
+        "that to 0.494; averaging over T positions keeps what they share, divides the rest by T, and takes "
+        "it to T/(T + π − 1)."
     ),
     settings={
         "smoke": {"seeds": list(range(12)), "groups": [_group(range(12), 16, 64, 64)]},

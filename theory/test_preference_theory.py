@@ -101,7 +101,7 @@ def test_ends_of_the_expected_share(vocab):
 @given(rho=st.floats(0.02, 0.95), vocab=st.integers(3, 400), seed=st.integers(0, 2**31))
 def test_expected_share_is_the_probability_that_two_maxima_agree(rho, vocab, seed):
     rng = np.random.default_rng(seed)
-    a, b = rng.normal(size=(2, 4000, vocab))
+    a, b = rng.standard_normal((2, 4000, vocab), dtype=np.float32)
     agree = np.argmax(a, 1) == np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * b, 1)
     share = preference.expected_share(rho, vocab)
     error = np.sqrt(share * (1 - share) / agree.size)
@@ -115,7 +115,7 @@ def simulate(rho, vocab, inputs, width, seeds, seed):
     for i in range(seeds):
         a = rng.normal(size=vocab)
         scale = 1.0 if width is None else np.sqrt(rng.chisquare(width - 1, vocab) / (width - 1))
-        noise = rng.normal(size=(inputs, vocab)) * (np.sqrt(1 - rho) * scale)
+        noise = rng.standard_normal((inputs, vocab), dtype=np.float32) * (np.sqrt(1 - rho) * scale)
         found = np.bincount(np.argmax(np.sqrt(rho) * a + noise, axis=1), minlength=vocab)
         counts[i] = found.max()
         won[i] = rng.choice(np.flatnonzero(found == counts[i])) == np.argmax(a)

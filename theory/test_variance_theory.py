@@ -144,12 +144,12 @@ def test_stack_without_residual_is_the_power_of_the_averaging_matrix(T, layers):
 
 
 @settings(max_examples=6)
-@given(T=st.sampled_from([8, 20]), layers=st.integers(1, 4), seed=st.integers(0, 10**6))
+@given(T=st.integers(8, 20), layers=st.integers(1, 4), seed=st.integers(0, 10**6))
 def test_stack_on_the_real_attn0(T, layers, seed):
-    x = jax.random.normal(keys.stream_key(seed, "inputs"), (4000, T, 1))
+    x = jax.random.normal(keys.stream_key(seed, "inputs"), (4000, 20, 1))
     for _ in range(layers):
         x = attn0(x)
-    squares = np.asarray(x[:, :, 0], np.float64) ** 2
+    squares = np.asarray(x[:, :, 0], np.float64)[:, :T] ** 2
     found = variance.stack_variance(T, layers).stream[-1]
     assert accepts(found, squares)
     assert not accepts(variance.stack_variance(T, layers + 1).stream[-1], squares)

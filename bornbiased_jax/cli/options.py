@@ -116,9 +116,9 @@ def start(
     progress.set_quiet(quiet)
     several = (coordinator, num_processes, process_id)
     if any(option is not None for option in several):
-        if any(option is None for option in several):
+        if coordinator is None or num_processes is None or process_id is None:
             raise InputError("--coordinator, --num-processes and --process-id go together: give all three")
-        parallel.initialise_distributed(*several)
+        parallel.initialise_distributed(coordinator, num_processes, process_id)
     return parallel.build_mesh(parallel.parse_mesh(mesh)) if mesh else None
 
 

@@ -15,7 +15,7 @@ from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.rope import rotate
 
-Edit = Callable[[jax.Array], jax.Array]
+Edit = Callable[..., jax.Array]
 
 
 def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         positions_T: jax.Array,
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         use_bias = cfg.bias or cfg.qkv_bias

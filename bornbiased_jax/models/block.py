@@ -33,10 +33,10 @@ class Block(nn.Module):
         positions_T: jax.Array,
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
         pre = cfg.norm_position == "pre"
-        captured: dict[str, jax.Array] = {}
+        captured: dict[str, Any] = {}
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             return Norm(cfg.norm, cfg.norm_eps, name=name)(x)

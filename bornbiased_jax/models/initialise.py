@@ -99,8 +99,8 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
         if law.constant is not None:
             flat[path] = jnp.full(law.shape, law.constant, jnp.float32)
             continue
-        fixed = fixed_key is not None and path.startswith(FIXABLE)
-        leaf = keys.leaf_key(fixed_key if fixed else key, path)
+        source = fixed_key if fixed_key is not None and path.startswith(FIXABLE) else key
+        leaf = keys.leaf_key(source, path)
         if law.stacked:
             flat[path] = keys.stacked_normal(leaf, law.shape[0], law.shape[1:], law.std)
         else:

@@ -29,7 +29,7 @@ CAPTURES = (
     "mlp_update",
 )
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
-EditOutput = Callable[[jax.Array, jax.Array], jax.Array]
+EditOutput = Callable[..., jax.Array]
 
 
 class Outputs(NamedTuple):
@@ -99,7 +99,8 @@ def apply(
         layer_edit = None if edit is None else functools.partial(edit, layer=index)
         module = Block(cfg, tuple(capture), precision, last_only, layer_edit)
         past = None if past_layer is None else (*past_layer, start)
-        stream, found = module.apply({"params": weights}, stream, positions_T, mask_TT, past)
+        applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past)
+        stream, found = applied
         filled = found.pop("_past", None)
         if last and not last_only:
             found = {name: _last_position(name, value) for name, value in found.items()}
@@ -107,8 +108,8 @@ def apply(
 
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
-    body = functools.partial(block, last_only=False)
-    body = jax.checkpoint(body) if remat else body
+    every = functools.partial(block, last_only=False)
+    body: Callable[..., Any] = jax.checkpoint(every) if remat else every
     if last:
         head = jax.tree.map(lambda leaf: leaf[:-1], layers)
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
@@ -119,9 +120,10 @@ def apply(
         stream, stacked = jax.lax.scan(body, embedded_BTD, layers)
     captured, filled = stacked
 
-    final_BTD = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
+    final_norm = Norm(cfg.norm, cfg.norm_eps)
+    final_BTD: Any = final_norm.apply({"params": params.get("final_norm", {})}, stream)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
-    new_cache = None if cache is None else Cache(*filled, start + x.shape[1])
+    new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -67,8 +68,8 @@ def observe(
             kept["intra"] = mean_cosine_between_positions(residual_BTD)
         return kept
 
-    positions = "all" if intra else "last"
-    out = apply(cfg, params, x, positions=positions, logits=False, capture=("residual",), reduce=reduce, dtype=dtype)
+    run = functools.partial(apply, cfg, params, x, logits=False, capture=("residual",), reduce=reduce, dtype=dtype)
+    out = run(positions="all") if intra else run(positions="last")
     final_BD = out.final_BTD[:, -1]
     logits_BV = logits_of(cfg, params, final_BD)
     return Observation(

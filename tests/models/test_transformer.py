@@ -122,7 +122,11 @@ def test_reduce_runs_inside_the_scan():
     cfg = CASES["llama-tiny"]
     params = init(cfg, key=keys.init_key(1))
     tokens = jnp.arange(12)[None] % cfg.vocab_size
-    out = eager_apply(cfg, params, tokens, capture=("attention_weights",), reduce=lambda a: a["attention_weights"].sum(2))
+
+    def column_sums(found):
+        return found["attention_weights"].sum(2)
+
+    out = eager_apply(cfg, params, tokens, capture=("attention_weights",), reduce=column_sums)
     received = apply(cfg, params, tokens, capture=("attention_received",)).layers["attention_received"]
     np.testing.assert_allclose(out.layers, received, atol=1e-6)
     np.testing.assert_allclose(received.sum(-1), 12.0, rtol=1e-5)

@@ -39,7 +39,8 @@ def stream(states_LND, last_N, sizes, intra_LN=None):
 @pytest.mark.parametrize("sizes", [[(60, 0)], [(20, 0), (20, 0), (20, 0)], [(32, 0), (28, 4)], [(1, 0), (59, 3)]])
 def test_means_and_spread_equal_the_pairwise_matrix(vocab, sizes):
     rng = np.random.default_rng(vocab)
-    states = rng.standard_normal((3, 60, 16)).astype(np.float32) + np.asarray([0.0, 0.5, 2.0], np.float32)[:, None, None]
+    shift = np.asarray([0.0, 0.5, 2.0], np.float32)[:, None, None]
+    states = rng.standard_normal((3, 60, 16)).astype(np.float32) + shift
     last = rng.integers(0, vocab, 60)
     record = contraction.summarise(stream(states, last, sizes), d_model=16, intra=False)
     exact = states.astype(np.float64)

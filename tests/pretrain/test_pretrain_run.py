@@ -1,0 +1,350 @@
+"""A run from end to end: what it writes, how it resumes, what it refuses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import digest, open_checkpoint
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, restore_params, setup
+from bornbiased_jax.pretrain.checkpoints import checkpoint_steps, find_steps
+from bornbiased_jax.pretrain.metrics import MetricsWriter, read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    words = ["sun", "moon", "river", "stone", "bird", "and", "the", "under"]
+    (folder / "story.txt").write_text("\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(80)))
+    return folder
+
+
+def make(place, name, **changes):
+    base = dict(
+        model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(42, 7), context=16,
+        batch_size=4, steps=12, warmup=2, checkpoint_every=5, token_cache=str(place / "tokens"), tensorboard=False,
+        eval_sequences=6, quiet=True,
+    )  # fmt: skip
+    return PretrainConfig(**{**base, **changes})
+
+
+@pytest.fixture(scope="module")
+def calm(place):
+    """An uninterrupted run of two seeds."""
+    config = make(place, "calm", tensorboard=True, eval_every=6, checkpoint_log_spaced=True)
+    return config, pretrain(config)
+
+
+def losses(folder):
+    return [(line["step"], line["loss"]) for line in read_metrics(folder)]
+
+
+def test_metrics(calm):
+    config, summary = calm
+    lines = read_metrics(config.out)
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    for line in lines:
+        assert line["seeds"] == [42, 7] and len(line["loss"]) == len(line["grad_norm"]) == 2
+        assert line["tokens"] == line["step"] * 4 * 16 and line["tokens_per_second"] > 0
+    assert [line["step"] for line in lines if "validation_loss" in line] == [6, 12]
+    # A newborn byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
+    assert lines[0]["loss"] == pytest.approx([np.log(256)] * 2, abs=0.1)
+    assert lines[-1]["loss"][0] < lines[0]["loss"][0]
+    assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
+    assert summary["validation_loss"] == lines[-1]["validation_loss"]
+
+
+def test_tensorboard_reads_the_events(calm):
+    from tensorboardX.proto.event_pb2 import Event
+
+    config, _ = calm
+    (path,) = (Path(config.out) / "tensorboard").iterdir()
+    data, found = path.read_bytes(), {}
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + size])
+        data = data[16 + size :]
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    logged = losses(config.out)
+    assert [step for step, _ in found["loss/seed7"]] == [step for step, _ in logged]
+    np.testing.assert_allclose([v for _, v in found["loss/seed7"]], [pair[1] for _, pair in logged], rtol=1e-6)
+
+
+def test_checkpoints_and_listing(calm):
+    config, summary = calm
+    assert find_steps(Path(config.out)) == checkpoint_steps(config, 12) == [0, 1, 2, 4, 5, 8, 10, 12]
+    (run,) = list_runs(config.out)
+    assert run["finished"] and run["step"] == 12 and run["seeds"] == [42, 7] and run["loss"] == summary["loss"]
+    assert plot_run(config.out).stat().st_size > 10_000
+    with pytest.raises(InputError, match="no pretraining run"):
+        list_runs(Path(config.out) / "checkpoints" / "5")
+
+
+def test_step_zero_is_the_birth(calm):
+    config, summary = calm
+    fields = ",".join(f"{name}={getattr(CFG, name)}" for name in ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size"))
+    for seed in (42, 7):
+        birth = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
+        start = open_checkpoint(f"{config.out}@seed={seed},step=0")
+        assert start.cfg == birth.cfg and start.digest() == birth.digest()
+        cfg, params, info = restore_params(config.out, seed=seed)
+        assert info["step"] == 12 and digest(params) == summary["digests"][str(seed)]
+    assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
+
+
+def test_what_does_not_exist_is_named(calm, place):
+    config, _ = calm
+    with pytest.raises(InputError, match="seeds 42, 7"):
+        restore_params(config.out)
+    with pytest.raises(InputError, match="no seed 1: it has 42, 7"):
+        restore_params(config.out, seed=1)
+    with pytest.raises(InputError, match="step 3: it has 0, 1, 2, 4"):
+        restore_params(config.out, seed=7, step=3)
+    with pytest.raises(InputError, match="run.json"):
+        restore_params(place, seed=7)
+
+
+def test_seeds_together_are_seeds_alone(calm, place):
+    """One seed of the two, on its own: the same program on the same numbers, up to rounding."""
+    config, _ = calm
+    alone = make(place, "alone", seeds=(7,))
+    pretrain(alone)
+    together = [pair[1] for _, pair in losses(config.out)]
+    # Twelve updates, each with float32 roundings of 1e-7.
+    np.testing.assert_allclose([pair[0] for _, pair in losses(alone.out)], together, rtol=2e-6)
+
+
+def test_data_seed_is_not_the_init_seed(calm, place):
+    other = make(place, "other", data_seed=1, steps=1)
+    pretrain(other)
+    config, _ = calm
+    assert losses(other.out)[0][1] != losses(config.out)[0][1]
+    assert open_checkpoint(f"{other.out}@seed=42,step=0").digest() == open_checkpoint(f"{config.out}@seed=42,step=0").digest()
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(calm, place, monkeypatch):
+    """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
+    config, summary = calm
+    stopped = make(place, "stopped", eval_every=6, checkpoint_log_spaced=True)
+    real, calls = loop._Run._batch, []
+
+    def batch(self):
+        calls.append(1)
+        if len(calls) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self)
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+    first = pretrain(stopped)
+    assert first["step"] == 7 and not first["finished"]
+    assert find_steps(Path(stopped.out))[-1] == 7
+    # What a kill may leave behind: a line of a step that will be done again, and half a line.
+    with (Path(stopped.out) / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"step": 8, "loss": [0.0, 0.0]}) + '\n{"step": 9, "lo')
+    second = pretrain(stopped)
+    assert second["resumed_from"] == 7 and second["finished"]
+    assert losses(stopped.out) == losses(config.out)
+    assert second["digests"] == summary["digests"]
+    third = pretrain(stopped)
+    assert third["resumed_from"] == 12 and third["digests"] == summary["digests"]
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(place):
+    outcome = []
+    config = make(place, "thread", steps=1, seeds=(1,))
+    worker = threading.Thread(target=lambda: outcome.append(pretrain(config)))
+    worker.start()
+    worker.join()
+    assert outcome[0]["finished"]
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [({"data_seed": 9}, "data_seed"), ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"), ({"steps": 13}, "steps")],
+)
+def test_a_changed_field_is_refused_by_name(calm, changes, named):
+    import dataclasses
+
+    config, _ = calm
+    with pytest.raises(InputError, match=f"another {named}"):
+        pretrain(dataclasses.replace(config, **changes))
+
+
+def test_changed_data_and_foreign_folders_are_refused(calm, place):
+    config, _ = calm
+    copied = place / "copied"
+    shutil.copytree(config.out, copied)
+    run = json.loads((copied / "run.json").read_text())
+    run["tokens_digest"] = "0" * 64
+    (copied / "run.json").write_text(json.dumps(run))
+    import dataclasses
+
+    with pytest.raises(InputError, match="data had other content"):
+        pretrain(dataclasses.replace(config, out=str(copied)))
+    with pytest.raises(InputError, match="holds other things"):
+        pretrain(make(place, "tokens"))
+    with pytest.raises(InputError, match="does not exist"):
+        pretrain(make(place, "nothing", data=str(place / "none.txt")))
+    assert not (place / "nothing").exists()
+
+
+def test_vocabulary_must_hold_the_tokenizer(place):
+    with pytest.raises(InputError, match="vocab_size=256"):
+        pretrain(make(place, "small", model=CFG.replace(vocab_size=200)))
+
+
+def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, place, capsys):
+    import dataclasses
+
+    config, summary = calm
+    damaged = place / "damaged"
+    shutil.copytree(config.out, damaged)
+    for file in (damaged / "checkpoints" / "12").rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 0xFF
+            file.write_bytes(content)
+    # For probing it is passed over, or told when asked for.
+    cfg, params, info = restore_params(damaged, seed=7)
+    assert info["step"] == 10
+    with pytest.raises(InputError, match="step 12 .* damaged"):
+        restore_params(damaged, seed=7, step=12)
+    again = pretrain(dataclasses.replace(config, out=str(damaged)))
+    assert "checkpoint of step 12" in capsys.readouterr().err
+    assert again["resumed_from"] == 10 and again["digests"] == summary["digests"]
+    assert losses(damaged) == losses(config.out)
+    assert (damaged / "damaged" / "12").is_dir()
+    assert find_steps(damaged) == find_steps(Path(config.out))
+
+
+def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
+    config = make(place, "nan", checkpoint_every=2, steps=8)
+    real = loop._Run._batch
+    calls = []
+
+    def batch(self):
+        calls.append(1)
+        out = real(self)
+        if len(calls) == 6:
+            program = self.program
+
+            def poisoned(state, tokens):
+                state, measured = program(state, tokens)
+                bad = jnp.asarray([1.0, jnp.nan])
+                return state, {**measured, "loss": measured["loss"] * bad}
+
+            self.program = poisoned
+        return out
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+    with pytest.raises(InputError, match="loss of seed 7 is nan at step 6"):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == [0, 2, 4]
+    assert [step for step, _ in losses(config.out)] == [1, 2, 3, 4, 5]
+    _, params, _ = restore_params(config.out, seed=7, step=4)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+
+
+def test_vanished_tokens_stop_the_run(place, monkeypatch):
+    config = make(place, "vanished", token_cache=str(place / "short-lived"), steps=400)
+    real, calls = loop._Run._batch, []
+
+    def batch(self):
+        calls.append(1)
+        if len(calls) == 8:
+            shutil.rmtree(place / "short-lived")
+        return real(self)
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+    with pytest.raises(InputError, match="vanished"):
+        pretrain(config)
+    assert find_steps(Path(config.out))[:2] == [0, 5]
+    assert restore_params(config.out, seed=42, step=5)[2]["step"] == 5
+
+
+FULL = """
+import resource, sys
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain import PretrainConfig, loop, pretrain
+
+real, calls = loop._Run._batch, []
+def batch(self):
+    calls.append(1)
+    if len(calls) == 8:
+        # From here on no file can grow beyond a few bytes, as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+    return real(self)
+loop._Run._batch = batch
+cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+config = PretrainConfig(model=cfg, data=sys.argv[1], tokenizer="bytes", out=sys.argv[2], seeds=(42, 7), context=16,
+    batch_size=4, steps=12, warmup=2, checkpoint_every=5, log_every=100, token_cache=sys.argv[3], tensorboard=False,
+    eval_sequences=6, quiet=True)
+try:
+    pretrain(config)
+except InputError as error:
+    print(f"REFUSED {error}")
+"""
+
+
+def test_a_full_disk_stops_the_run_and_leaves_the_rest(place):
+    command = [sys.executable, "-c", FULL, str(place / "story.txt"), str(place / "full"), str(place / "tokens")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "REFUSED" in done.stdout and "intact" in done.stdout, done.stdout
+    assert find_steps(place / "full") == [0, 5]
+    assert restore_params(place / "full", seed=42)[2]["step"] == 5
+
+
+def test_continuing_another_model(calm, place):
+    """--init-from: each seed begins with given weights; the same command again resumes, others are refused."""
+    config, _ = calm
+    source = [restore_params(config.out, seed=seed)[:2] for seed in (42, 7)]
+    child = make(place, "child", steps=2, init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
+    summary = pretrain(child, source)
+    assert summary["finished"]
+    for seed, (_, params) in zip((42, 7), source, strict=True):
+        assert digest(restore_params(child.out, seed=seed, step=0)[1]) == digest(params)
+    assert pretrain(child, source)["resumed_from"] == 2
+    with pytest.raises(InputError, match="init_from had other content"):
+        pretrain(child, source[::-1])
+    with pytest.raises(InputError, match="1 models to begin with for 2 seeds"):
+        pretrain(child, source[:1])
+    with pytest.raises(InputError, match="d_ff"):
+        setup.check_initial(child, [(CFG.replace(d_ff=49), source[0][1]), source[1]])
+    with pytest.raises(InputError, match="set both or neither"):
+        pretrain(child)
+
+
+def test_keep_latest(place):
+    config = make(place, "few", seeds=(1,), steps=9, checkpoint_every=2, keep_latest=2, checkpoint_log_spaced=False)
+    pretrain(config)
+    assert find_steps(Path(config.out)) == [0, 8, 9]
+
+
+def test_metrics_continue_without_duplicates(tmp_path):
+    writer = MetricsWriter(tmp_path, 0, (1,), tensorboard=False)
+    for step in range(1, 6):
+        writer.write({"step": step, "loss": [1.0 / step]})
+    writer.close()
+    writer = MetricsWriter(tmp_path, 3, (1,), tensorboard=False)
+    writer.write({"step": 4, "loss": [9.0]})
+    writer.close()
+    assert [(line["step"], line["loss"]) for line in read_metrics(tmp_path)][2:] == [(3, [1 / 3]), (4, [9.0])]
