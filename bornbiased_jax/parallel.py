@@ -6,6 +6,7 @@ The models know nothing of this. Three axes are known: ``seed`` (each device hol
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -60,8 +61,7 @@ def build_mesh(sizes: Mapping[str, int] | None = None) -> Mesh:
         )
     if jax.process_count() > 1 and wanted != available:
         raise InputError(
-            f"the mesh {_text(sizes)} uses {wanted} of {available} devices: with several processes it must use "
-            "them all"
+            f"the mesh {_text(sizes)} uses {wanted} of {available} devices: with several processes it must use them all"
         )
     kinds = (AxisType.Auto,) * len(AXES)
     return jax.make_mesh(shape, AXES, axis_types=kinds, devices=jax.devices()[:wanted])
@@ -197,8 +197,6 @@ def agree(value: str, what: str) -> None:
     if jax.process_count() == 1:
         return
     from jax.experimental import multihost_utils
-
-    import hashlib
 
     mine = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
     everyone = np.asarray(multihost_utils.process_allgather(jnp.asarray(mine)))

@@ -67,7 +67,7 @@ def same_configuration(group: births.Group) -> bool:
 
 # Seeds are many and have embeddings of their own, because it costs nothing here and the theory's test of fit
 # shares these births.
-_SMALL: dict[str, Any] = dict(num_layers=2, vocab_size=256, d_model=64, d_ff=256, activation="relu")
+_SMALL: dict[str, Any] = dict(num_layers=2, vocab_size=256, d_ff=512, activation="relu")
 SMOKE = groups("gpt2-tiny", range(64), 8, 200, fix_embeddings=False, **_SMALL)
 LAPTOP = groups("gpt2-nano", [42, 43], 16, 500, mlp_inputs=PAPER_INPUTS)
 PAPER = groups(PAPER_MODEL, [42, 43], PAPER_LENGTH, PAPER_INPUTS)

@@ -81,8 +81,8 @@ EXPERIMENT = Experiment(
     paper="Figure 4",
     description=(
         "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs: the mean cosine "
-        "between different inputs rises from block to block, and its spread from pair to pair stays near "
-        "1/√D. No length enters, so this is the paper's own configuration at the cost of one position."
+        "between different inputs rises from block to block, while its spread from pair to pair hardly does. "
+        "No length enters, so this is the paper's own configuration at the cost of one position."
     ),
     settings={scale: {**chosen, "groups": chosen["groups"][-1:]} for scale, chosen in ablations.SETTINGS.items()},
     cost={"smoke": "seconds", "laptop": "under a minute on two cores; shared with table2", "paper": "a minute"},

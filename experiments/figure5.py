@@ -20,6 +20,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
+from experiments.table3 import mlp0_theory
 from theory.mean_field import profile
 from theory.mlp import prop2
 from theory.predict import contraction
@@ -103,15 +104,17 @@ def run(context: Context) -> dict[str, Any]:
             for seed in settings["seeds"]:
                 seen.append(jax.device_get(measure(cfg, np.uint32(seed), x_ND)))
                 advance()
-            expected = contraction(profile(stack_of(cfg, tokens=False), 1), inputs.num_inputs)
+            if name == BLOCK:
+                expected = contraction(profile(stack_of(cfg, tokens=False), 1), inputs.num_inputs)
+                mean, std = expected.mean[1:], expected.std[1:]
+            else:
+                mean, std = mlp0_theory(cfg, inputs.num_inputs)
             stacks.append(
                 {
                     "name": name,
                     **{f"{key}_by_seed": [one[key] for one in seen] for key in seen[0]},
-                    "theory": expected.mean[1:],
-                    "theory_std": expected.std[1:],
-                    "theory_low": expected.low[1:],
-                    "theory_high": expected.high[1:],
+                    "theory": mean,
+                    "theory_std": std,
                 }
             )
     return {"stacks": stacks, "prop2": prop2(settings["num_layers"]), "epsilon": EPSILON}
@@ -131,15 +134,14 @@ def panels(record: Record) -> Sequence[Panel]:
     depth = np.arange(1, settings["num_layers"] + 1)
     figure, ax = figures.new(height=3.8)
     for index, (name, stack) in enumerate(stacks.items()):
-        colour = figures.SERIES[index]
-        figures.line(
-            ax, depth, stack["theory"], stack["theory_low"], stack["theory_high"], colour=colour, dashed=True
-        )
+        colour, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
+        figures.line(ax, depth, mean, mean - std, np.minimum(mean + std, 1), colour=colour, dashed=True)
         figures.line(ax, depth, _mean(stack, "cosine"), name=name, colour=colour, markers=True)
     figures.label(ax, "after block", "mean cosine between inputs")
     figures.legend(ax)
     sizes = f"D = {settings['d_model']}, N = {settings['num_inputs']:,}, {len(settings['seeds'])} seeds"
-    first = Panel(figure, f"{sizes}. Dashed, with 99% of seeds: theory. All three stacks have the same weights.")
+    caption = f"{sizes}. Dashed: theory, ± its standard deviation over seeds. All stacks have the same weights."
+    first = Panel(figure, caption)
     relu = stacks[RELU]
     figure, (left, right) = figures.new(columns=2, width=9.0)
     names = {"cosine": "no ε", "each": "ε in each norm", "product": "ε in the product"}

@@ -13,7 +13,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments import sink_training
 from experiments.base import Experiment, Record
 from experiments.cures import CURES
-from experiments.figure12 import SMALL, grew_sinks
+from experiments.figure12 import setting_note
 
 HEAD_NORM = "head-wise RMSNorm"
 
@@ -69,10 +69,8 @@ def tables(record: Record) -> Sequence[Table]:
         f"{sink_training.EPSILON}; of shares: rows of weights divided by their sums first, which matters "
         "where they do not sum to 1. DomRatio of the first token and effective rank of all states, after "
         "the last block. Less baseline: paired by seed. Cost: time per step over the baseline's, measured "
-        "on a machine that may have had other work."
+        "on a machine that may have had other work. " + setting_note(record)
     )
-    if not grew_sinks(record):
-        note += " " + SMALL
     return [Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)]
 
 

@@ -73,7 +73,7 @@ def run(context: Context) -> dict[str, Any]:
                 advance(1)
     return {
         "attempted": True,
-        "checkpoint": opened.description,
+        "checkpoint": path.name,
         "digest": opened.digest(),
         "source": source,
         "sink_rate": {str(length): plain["by_length"][length]["sink_rate"] for length in settings["lengths"]},

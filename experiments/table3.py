@@ -24,6 +24,7 @@ from bornbiased_jax.sweep import Work, sweep
 from experiments.base import Context, Experiment, Record
 from theory.attention import prop4
 from theory.mean_field import profile
+from theory.mlp import mlp0_finite_width
 from theory.predict import contraction as predicted_contraction
 
 SETTINGS = ("MLP₀", "MLP₀ ∘ MLP₀", "Attn₀ ∘ MLP₀")
@@ -81,17 +82,32 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     return {"group": group, "records": found, "theory": mean, "theory_std": std}
 
 
+def mlp0_theory(cfg: ModelConfig, num_inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over seeds of the cosine after each MLP₀ block [L], at finite width."""
+    stack = stack_of(cfg, tokens=False)
+    mean, _ = mlp0_finite_width(
+        stack.activation,
+        stack.num_layers,
+        stack.width,
+        stack.mlp_width,
+        input_std=stack.embedding_std,
+        up_gain=stack.width * stack.weight_std**2,
+        down_gain=stack.mlp_width * stack.output_std**2,
+    )
+    # The expansion leaves rounding where the mean is 0 (odd activations).
+    mean = np.where(np.abs(mean) < 1e-12, 0.0, mean)
+    return mean, predicted_contraction(profile(stack, 1), num_inputs).std[1:]
+
+
 def theory(cfg: ModelConfig, seq_len: int, num_inputs: int) -> tuple[list[float], list[float]]:
     """Mean and standard deviation over seeds of the three cosines.
 
-    The MLP₀ ones from mean-field theory at finite width (Proposition 2 in the limit). For Attn₀ ∘ MLP₀ a seed's
-    cosine is Proposition 4's function of that seed's ρ_1, so ρ_1's standard deviation is carried through its slope.
+    For Attn₀ ∘ MLP₀ a seed's cosine is Proposition 4's function of that seed's ρ_1, so the standard deviation of
+    ρ_1 is carried through its slope.
     """
-    found = predicted_contraction(profile(stack_of(cfg, tokens=False), 1), num_inputs)
-    rho_1 = float(found.mean[1])
-    slope = seq_len / (1 + (seq_len - 1) * rho_1) ** 2
-    mean = [*found.mean[1:].tolist(), float(prop4(seq_len, rho_1))]
-    return mean, [*found.std[1:].tolist(), slope * float(found.std[1])]
+    mean, std = mlp0_theory(cfg, num_inputs)
+    slope = seq_len / (1 + (seq_len - 1) * mean[0]) ** 2
+    return [*mean.tolist(), float(prop4(seq_len, mean[0]))], [*std.tolist(), slope * float(std[0])]
 
 
 def same_configuration(group: Mapping[str, Any], index: int) -> bool:

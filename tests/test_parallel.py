@@ -27,7 +27,8 @@ def test_parse_mesh():
 
 
 @pytest.mark.parametrize(
-    "text, named", [("dat=2", "dat"), ("data=0", "data=0"), ("data", "data"), ("data=2,data=2", "twice"), ("fsdp=x", "fsdp")]
+    "text, named",
+    [("dat=2", "dat"), ("data=0", "data=0"), ("data", "data"), ("data=2,data=2", "twice"), ("fsdp=x", "fsdp")],
 )
 def test_parse_mesh_refuses(text, named):
     with pytest.raises(InputError, match=named):

@@ -153,7 +153,7 @@ def share_distribution(
         vocab_size: V.
         num_inputs: N; None for infinitely many (the share is then max_v p_v itself).
         width: d; None for infinite (rows of exactly equal length).
-        rho_std: seed-to-seed standard deviation of rho (mixed over with five nodes).
+        rho_std: seed-to-seed standard deviation of rho (mixed over with three nodes).
         last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`):
             random tokens, spread evenly over the vocabulary.
 
@@ -171,7 +171,7 @@ def share_distribution(
     if rho_std == 0:
         cdf, overlap = _count_law(r, v, n, width, lost, counts)
     else:
-        z, w = np.polynomial.hermite_e.hermegauss(5)
+        z, w = np.polynomial.hermite_e.hermegauss(3)
         laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, width, lost, counts) for x in z]
         w = w / w.sum()
         cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
@@ -308,16 +308,22 @@ def _count_law(
         probability = 1 - lost + lost / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
     field = _Field(rho, v, width)
+    z, z_weight = np.polynomial.hermite_e.hermegauss(9)
+    z_weight = z_weight / z_weight.sum()
+    nodes, node_weight = _leaders(v)
+    # Beyond the largest share that any node gives the leader, counts have no probability worth a table.
+    top = field.given(nodes[-1])
+    most = n * max(float(_beta_nodes(m, s, np.array([6.5]))[0]) for m, s in zip(*top[:2], strict=True))
+    everything, counts = counts, counts[counts <= most + 8 * np.sqrt(most) + 30]
     cdf, overlap = np.zeros(counts.size), 0.0
-    log_rate = np.arange(-20.0, np.log(n) + _RATE_STEP, _RATE_STEP)
+    # An expected count below e^-12 is lumped there: two inputs then agree on such a token once in 1e10.
+    log_rate = np.arange(-12.0, np.log(n) + _RATE_STEP, _RATE_STEP)
     # Inputs that predict their own last token are spread evenly: they add lost/V to every token's probability.
     spread = lost / v
     # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
     exceed = special.bdtrc(counts, n, np.minimum(np.exp(log_rate[:, None]) / n + spread, 1.0))
-    z, z_weight = np.polynomial.hermite_e.hermegauss(9)
-    z_weight = z_weight / z_weight.sum()
     scales = range(field.scale.size)
-    for m, outer in zip(*_leaders(v), strict=True):
+    for m, outer in zip(nodes, node_weight, strict=True):
         g = field.given(m)
         p = np.array([_beta_nodes(g.mean[i], g.variance[i], z) for i in scales])
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
@@ -328,7 +334,9 @@ def _count_law(
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
         step = np.diff(own, axis=1)
         overlap += float(weight @ np.sum(step * (rivals[:, 1:] + rivals[:, :-1]), axis=1)) / 2
-    return np.clip(cdf, 0.0, 1.0), overlap
+    full = np.ones(everything.size)
+    full[: counts.size] = np.clip(cdf, 0.0, 1.0)
+    return full, overlap
 
 
 def _beta_nodes(mean: float, variance: float, z: Array) -> Array:

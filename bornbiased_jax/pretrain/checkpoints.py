@@ -187,9 +187,7 @@ class Checkpointer:
                 )
                 self._set_aside(path)
         if steps:
-            raise InputError(
-                f"every checkpoint in {self.folder / DAMAGED} is damaged: start anew with another --out"
-            )
+            raise InputError(f"every checkpoint in {self.folder / DAMAGED} is damaged: start anew with another --out")
         return None
 
     def _set_aside(self, path: Path) -> None:
@@ -211,7 +209,7 @@ class _Foreign(ValueError):
     """A whole checkpoint that does not belong to this run."""
 
 
-def _progress(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: jax.Array) -> dict[str, Any]:
+def _progress(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
 
@@ -220,17 +218,14 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     sharding = jax.tree.leaves(abstract)[0].sharding
     whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=whole)
-    wanted = {
-        "params": abstract.params,
-        "optimiser": abstract.optimiser,
-        "progress": _progress(0, seeds, {"next_index": 0}, sums),
-    }
+    # One after the other: of reads that go on together, a failing one leaves the others half begun.
     with _silent_asyncio():
-        found = ocp.load_checkpointables(path, wanted)
-    place = found["progress"]
+        place = ocp.load(path, _progress(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
+        params = ocp.load(path, abstract.params, checkpointable_name="params")
+        optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
     if place["seeds"].tolist() != list(seeds):
         raise _Foreign(f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}")
-    state = State(found["params"], found["optimiser"])
+    state = State(params, optimiser)
     if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
     return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})
@@ -326,7 +321,7 @@ def _load_params(path: Path, config: PretrainConfig, index: int) -> Params:
     # Of the state's leaves the parameters come first; their sums are enough to trust them.
     leaves = len(flat)
     total = leaves + _optimiser_leaves(path)
-    place = _progress(0, config.seeds, {"next_index": 0}, np.zeros(total, np.uint32))  # type: ignore[arg-type]
+    place = _progress(0, config.seeds, {"next_index": 0}, np.zeros(total, np.uint32))
     with _silent_asyncio():
         sums = ocp.load(path, place, checkpointable_name="progress")["checksums"]
     if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):

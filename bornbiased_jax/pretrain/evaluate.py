@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -93,7 +93,7 @@ def evaluate_tokens(
     batch_size: int = 8,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """:func:`evaluate` on sequences of ids [N, T] that are already cut."""
+    """:func:`evaluate` on sequences of ids [N, T] that are already cut, one following the other."""
     largest = int(sequences_NT.max())
     if largest >= cfg.vocab_size:
         raise InputError(
@@ -106,7 +106,7 @@ def evaluate_tokens(
             nats, tokens = score(params, jnp.asarray(rows))
             total, count = total + float(nats), count + int(tokens)
             advance(int((rows[:, 0] >= 0).sum()))
-    num_bytes = sum(predicted_bytes(tokenizer, row) for row in sequences_NT)
+    num_bytes = predicted_bytes(tokenizer, sequences_NT)
     loss = total / count
     return {
         "perplexity": math.exp(loss) if loss < 700 else math.inf,
@@ -133,12 +133,17 @@ def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
         yield np.concatenate([rows, missing])
 
 
-def predicted_bytes(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> int:
-    """UTF-8 bytes of the text of all ids but the first; marks of documents' ends have none.
+def predicted_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
+    """UTF-8 bytes of all ids but the first of each sequence, the sequences following one another in a text.
 
-    The text of the whole minus that of the first id, so that a character cut in two by a token counts once.
+    Marks of documents' ends have none. A first id that is a part of a character counts one byte: exact for single
+    bytes, a byte or two low for a rare piece.
     """
-    plain = [int(token) for token in ids]
-    rest = [token for token in plain[1:] if token != tokenizer.eos_id]
-    first = [token for token in plain[:1] if token != tokenizer.eos_id]
-    return len(tokenizer.decode(first + rest).encode()) - len(tokenizer.decode(first).encode())
+    ids = [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]
+    total = len(tokenizer.decode(ids).encode())
+    for token in sequences_NT[:, 0]:
+        if token != tokenizer.eos_id:
+            text = tokenizer.decode([int(token)])
+            # The replacement character takes three bytes and stands for one here.
+            total -= len(text.encode()) - 2 * text.count("\ufffd")
+    return total

@@ -253,7 +253,7 @@ class _Run:
         """What :func:`pretrain` returns."""
         config = self.config
         from_disk = read_metrics(self.checkpointer.folder)
-        last = next((line for line in reversed(from_disk) if "validation_loss" in line), {})
+        last: dict[str, Any] = next((line for line in reversed(from_disk) if "validation_loss" in line), {})
         whole = parallel.fetch(state.params)
         digests = {
             str(seed): digest(jax.tree.map(lambda leaf, index=index: leaf[index], whole))

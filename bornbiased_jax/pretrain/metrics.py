@@ -46,11 +46,13 @@ class MetricsWriter:
             InputError: the files cannot be written.
         """
         self._path, self._seeds = folder / METRICS_FILE, seeds
+        self._events: Any = None
         kept = [line for line in read_metrics(folder) if line["step"] <= step]
         files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
         try:
             self._stream = self._path.open("a")
-            self._events = _event_writer(folder, step) if tensorboard else None
+            if tensorboard:
+                self._events = _event_writer(folder, step)
         except OSError as error:
             raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
 
@@ -67,7 +69,8 @@ class MetricsWriter:
                 self._write_events(record)
         except OSError as error:
             raise InputError(
-                f"cannot write {self._path}: {error.strerror}; free room, then run the same command again"
+                f"cannot write {self._path}: {error.strerror}; the checkpoints are intact: free room, then run "
+                "the same command again"
             ) from error
 
     def _write_events(self, record: dict[str, Any]) -> None:

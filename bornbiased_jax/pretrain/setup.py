@@ -88,7 +88,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         InputError: the folder holds a run that differs (the sentence names the field), or something else.
     """
     folder = output_folder(config)
-    run = {
+    run: dict[str, Any] = {
         "config": config.to_dict(),
         "steps": steps,
         "tokens_digest": data.dataset.digest,
@@ -202,9 +202,7 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
 
 
-def compiled_step(
-    config: PretrainConfig, step: Any, abstract: State, mesh: jax.sharding.Mesh
-) -> tuple[Any, Mode]:
+def compiled_step(config: PretrainConfig, step: Any, abstract: State, mesh: jax.sharding.Mesh) -> tuple[Any, Mode]:
     """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that

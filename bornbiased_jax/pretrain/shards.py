@@ -161,9 +161,7 @@ def _index(place: Path) -> dict[str, Any] | None:
     try:
         index = files.read_json(path)
         width = np.dtype(index["dtype"]).itemsize
-        whole = all(
-            (place / file).stat().st_size == count * width for file, count in _shard_files(index)
-        )
+        whole = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
     except (InputError, OSError, KeyError, TypeError):
         whole = False
     if not whole:
@@ -181,9 +179,7 @@ def _shard_files(index: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
     shards = {
-        split: [
-            Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])
-        ]
+        split: [Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])]
         for split in SPLITS
     }
     train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
@@ -220,7 +216,10 @@ def _tokenise(
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
     held = 0
-    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance, contextlib.closing(_Workers()) as pool:
+    with (
+        progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance,
+        contextlib.closing(_Workers()) as pool,
+    ):
         batches = _batches(documents)
         for batch in _encoded(batches, tokenizer, identity["validation_fraction"], processes, pool):
             for split in SPLITS:
@@ -303,7 +302,7 @@ class _Workers:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Any] = []
         self._own = threading.local()
 
     def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
@@ -312,7 +311,7 @@ class _Workers:
         return self._threads.submit(self._encode, tokenizer, texts, fraction)
 
     def _encode(self, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Encoded:
-        process = getattr(self._own, "process", None)
+        process: Any = getattr(self._own, "process", None)
         if process is None:
             package = str(Path(bornbiased_jax.__file__).resolve().parents[1])
             path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
@@ -339,7 +338,7 @@ class _Workers:
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
+                    pipe.close()
             process.wait()
 
 

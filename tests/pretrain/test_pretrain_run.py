@@ -1,5 +1,6 @@
 """A run from end to end: what it writes, how it resumes, what it refuses."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -54,6 +55,19 @@ def losses(folder):
     return [(line["step"], line["loss"]) for line in read_metrics(folder)]
 
 
+def stop_at(monkeypatch, step):
+    """SIGTERM while the given step is under way."""
+    real, calls = loop._Run._batch, []
+
+    def batch(self):
+        calls.append(1)
+        if len(calls) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self)
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+
+
 def test_metrics(calm):
     config, summary = calm
     lines = read_metrics(config.out)
@@ -98,7 +112,8 @@ def test_checkpoints_and_listing(calm):
 
 def test_step_zero_is_the_birth(calm):
     config, summary = calm
-    fields = ",".join(f"{name}={getattr(CFG, name)}" for name in ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size"))
+    names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
+    fields = ",".join(f"{name}={getattr(CFG, name)}" for name in names)
     for seed in (42, 7):
         birth = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
         start = open_checkpoint(f"{config.out}@seed={seed},step=0")
@@ -130,27 +145,21 @@ def test_seeds_together_are_seeds_alone(calm, place):
     np.testing.assert_allclose([pair[0] for _, pair in losses(alone.out)], together, rtol=2e-6)
 
 
-def test_data_seed_is_not_the_init_seed(calm, place):
-    other = make(place, "other", data_seed=1, steps=1)
+def test_data_seed_is_not_the_init_seed(calm, place, monkeypatch):
+    other = make(place, "other", data_seed=1)
+    stop_at(monkeypatch, 1)
     pretrain(other)
     config, _ = calm
     assert losses(other.out)[0][1] != losses(config.out)[0][1]
-    assert open_checkpoint(f"{other.out}@seed=42,step=0").digest() == open_checkpoint(f"{config.out}@seed=42,step=0").digest()
+    births = [open_checkpoint(f"{run.out}@seed=42,step=0").digest() for run in (config, other)]
+    assert births[0] == births[1]
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(calm, place, monkeypatch):
     """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
     config, summary = calm
     stopped = make(place, "stopped", eval_every=6, checkpoint_log_spaced=True)
-    real, calls = loop._Run._batch, []
-
-    def batch(self):
-        calls.append(1)
-        if len(calls) == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(self)
-
-    monkeypatch.setattr(loop._Run, "_batch", batch)
+    stop_at(monkeypatch, 7)
     first = pretrain(stopped)
     assert first["step"] == 7 and not first["finished"]
     assert find_steps(Path(stopped.out))[-1] == 7
@@ -165,9 +174,9 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, place, monkeypatch):
     assert third["resumed_from"] == 12 and third["digests"] == summary["digests"]
 
 
-def test_a_run_in_a_thread_leaves_signals_alone(place):
+def test_a_run_in_a_thread_leaves_signals_alone(calm):
+    config, _ = calm
     outcome = []
-    config = make(place, "thread", steps=1, seeds=(1,))
     worker = threading.Thread(target=lambda: outcome.append(pretrain(config)))
     worker.start()
     worker.join()
@@ -176,11 +185,13 @@ def test_a_run_in_a_thread_leaves_signals_alone(place):
 
 @pytest.mark.parametrize(
     "changes, named",
-    [({"data_seed": 9}, "data_seed"), ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"), ({"steps": 13}, "steps")],
+    [
+        ({"data_seed": 9}, "data_seed"),
+        ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"),
+        ({"steps": 13}, "steps"),
+    ],
 )
 def test_a_changed_field_is_refused_by_name(calm, changes, named):
-    import dataclasses
-
     config, _ = calm
     with pytest.raises(InputError, match=f"another {named}"):
         pretrain(dataclasses.replace(config, **changes))
@@ -193,8 +204,6 @@ def test_changed_data_and_foreign_folders_are_refused(calm, place):
     run = json.loads((copied / "run.json").read_text())
     run["tokens_digest"] = "0" * 64
     (copied / "run.json").write_text(json.dumps(run))
-    import dataclasses
-
     with pytest.raises(InputError, match="data had other content"):
         pretrain(dataclasses.replace(config, out=str(copied)))
     with pytest.raises(InputError, match="holds other things"):
@@ -210,8 +219,6 @@ def test_vocabulary_must_hold_the_tokenizer(place):
 
 
 def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, place, capsys):
-    import dataclasses
-
     config, summary = calm
     damaged = place / "damaged"
     shutil.copytree(config.out, damaged)
@@ -234,14 +241,14 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
 
 
 def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
-    config = make(place, "nan", checkpoint_every=2, steps=8)
-    real = loop._Run._batch
-    calls = []
+    config = make(place, "nan", checkpoint_every=2)
+    real, calls = loop._Run._batch, []
 
     def batch(self):
         calls.append(1)
         out = real(self)
-        if len(calls) == 6:
+        # The program that is about to run was chosen already: the one after it is poisoned.
+        if len(calls) == 5:
             program = self.program
 
             def poisoned(state, tokens):
@@ -262,20 +269,21 @@ def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
 
 
 def test_vanished_tokens_stop_the_run(place, monkeypatch):
-    config = make(place, "vanished", token_cache=str(place / "short-lived"), steps=400)
+    config = make(place, "vanished", token_cache=str(place / "short-lived"), checkpoint_every=2)
     real, calls = loop._Run._batch, []
 
     def batch(self):
         calls.append(1)
-        if len(calls) == 8:
+        if len(calls) == 4:
+            self.checkpointer.wait()
             shutil.rmtree(place / "short-lived")
         return real(self)
 
     monkeypatch.setattr(loop._Run, "_batch", batch)
     with pytest.raises(InputError, match="vanished"):
         pretrain(config)
-    assert find_steps(Path(config.out))[:2] == [0, 5]
-    assert restore_params(config.out, seed=42, step=5)[2]["step"] == 5
+    assert find_steps(Path(config.out))[:2] == [0, 2]
+    assert restore_params(config.out, seed=42, step=2)[2]["step"] == 2
 
 
 FULL = """
@@ -288,8 +296,9 @@ real, calls = loop._Run._batch, []
 def batch(self):
     calls.append(1)
     if len(calls) == 8:
-        # From here on no file can grow beyond a few bytes, as on a full disk.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+        self.checkpointer.wait()
+        # From here on no file can grow beyond so many bytes, as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
     return real(self)
 loop._Run._batch = batch
 cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
@@ -303,26 +312,29 @@ except InputError as error:
 """
 
 
-def test_a_full_disk_stops_the_run_and_leaves_the_rest(place):
-    command = [sys.executable, "-c", FULL, str(place / "story.txt"), str(place / "full"), str(place / "tokens")]
+@pytest.mark.parametrize("room, what", [(3000, "checkpoint"), (64, "metrics.jsonl")])
+def test_a_full_disk_stops_the_run_and_leaves_the_rest(place, room, what):
+    """Room for a line of metrics but for no checkpoint, and room for neither."""
+    out = place / f"full{room}"
+    command = [sys.executable, "-c", FULL, str(place / "story.txt"), str(out), str(place / "tokens"), str(room)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "REFUSED" in done.stdout and "intact" in done.stdout, done.stdout
-    assert find_steps(place / "full") == [0, 5]
-    assert restore_params(place / "full", seed=42)[2]["step"] == 5
+    assert "REFUSED cannot" in done.stdout and what in done.stdout and "intact" in done.stdout, done.stdout
+    assert find_steps(out) == [0, 5]
+    assert restore_params(out, seed=42)[2]["step"] == 5
 
 
 def test_continuing_another_model(calm, place):
     """--init-from: each seed begins with given weights; the same command again resumes, others are refused."""
     config, _ = calm
     source = [restore_params(config.out, seed=seed)[:2] for seed in (42, 7)]
-    child = make(place, "child", steps=2, init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
+    child = make(place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
     summary = pretrain(child, source)
     assert summary["finished"]
     for seed, (_, params) in zip((42, 7), source, strict=True):
         assert digest(restore_params(child.out, seed=seed, step=0)[1]) == digest(params)
-    assert pretrain(child, source)["resumed_from"] == 2
+    assert pretrain(child, source)["resumed_from"] == 12
     with pytest.raises(InputError, match="init_from had other content"):
         pretrain(child, source[::-1])
     with pytest.raises(InputError, match="1 models to begin with for 2 seeds"):
@@ -334,9 +346,9 @@ def test_continuing_another_model(calm, place):
 
 
 def test_keep_latest(place):
-    config = make(place, "few", seeds=(1,), steps=9, checkpoint_every=2, keep_latest=2, checkpoint_log_spaced=False)
+    config = make(place, "few", checkpoint_every=2, keep_latest=2)
     pretrain(config)
-    assert find_steps(Path(config.out)) == [0, 8, 9]
+    assert find_steps(Path(config.out)) == [0, 10, 12]
 
 
 def test_metrics_continue_without_duplicates(tmp_path):

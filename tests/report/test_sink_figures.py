@@ -1,0 +1,67 @@
+"""The figures about sinks hold the numbers that they were given."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.report import figures, sink_figures
+
+
+@pytest.fixture(autouse=True)
+def styled():
+    with figures.style():
+        yield
+
+
+def test_sink_map_marks_the_heads_above_epsilon():
+    scores = np.array([[0.1, 0.9, 0.2], [0.3, 0.25, 0.0]])
+    figure = sink_figures.sink_map(scores, epsilon=0.25)
+    ax = figure.axes[0]
+    np.testing.assert_array_equal(ax.images[0].get_array(), scores)
+    # (head, layer) of the two sinks; a score of exactly ε is none.
+    assert sorted(zip(*ax.lines[0].get_data(), strict=True)) == [(0, 1), (1, 0)]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("std", [False, True])
+def test_variance_by_position(std):
+    values = 1 / np.arange(1, 9)
+    figure = sink_figures.variance_by_position({"a": values, "b": 2 * values}, theory={"a": values}, std=std)
+    lines = figure.axes[0].lines
+    assert [line.get_label() for line in lines] == ["a", "a, theory", "b"]
+    expected = np.sqrt(values) if std else values
+    np.testing.assert_allclose(lines[0].get_ydata(), expected)
+    np.testing.assert_allclose(lines[1].get_ydata(), expected)
+    np.testing.assert_array_equal(lines[0].get_xdata(), np.arange(1, 9))
+
+
+def test_top_channels_are_the_largest_at_the_first_position():
+    first = np.array([1.0, 50.0, 3.0, 20.0])
+    figure = sink_figures.top_channels(first, np.ones(4), layer=2, top=3)
+    ax = figure.axes[0]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3", "2"]
+    assert [bar.get_height() for bar in ax.containers[0]] == [50.0, 20.0, 3.0]
+    assert ax.get_title(loc="left") == "after block 3"
+
+
+def test_attention_maps_leave_the_future_blank():
+    weights = np.tril(np.full((4, 4), 0.25))
+    figure = sink_figures.attention_maps({"plain": weights, "masked": weights})
+    shown = figure.axes[1].images[0].get_array()
+    assert np.isnan(np.ma.filled(shown, np.nan)[0, 1]) and shown[3, 0] == 0.25
+    with pytest.raises(InputError, match="no attention map"):
+        sink_figures.attention_maps({})
+
+
+def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():
+    figure = sink_figures.sink_rate_by_length({"baseline": {"64": [0.5, 0.7], "8": [0.2, 0.2]}, "cure": {"8": 0.1}})
+    line, other = figure.axes[0].lines
+    np.testing.assert_array_equal(line.get_xdata(), [8, 64])
+    np.testing.assert_allclose(line.get_ydata(), [0.2, 0.6])
+    assert len(figure.axes[0].collections) == 1
+    np.testing.assert_allclose(other.get_ydata(), [0.1])
+
+
+def test_figures_become_inline_svg():
+    figure = sink_figures.sink_map(np.eye(3), epsilon=0.5)
+    assert figures.svg(figure, "sinks", "which heads are sinks").startswith("<svg")

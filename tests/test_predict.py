@@ -1,0 +1,107 @@
+"""The adapter from a configuration to the theory, and the JSON it returns."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import PRESETS, ModelConfig, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialise import distributions
+from bornbiased_jax.predict import predict, stack_of
+
+TINY = preset("gpt2-tiny")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
+    cfg = PRESETS[name]
+    stack, laws = stack_of(cfg), distributions(cfg)
+    assert laws["embed/embedding"].std == stack.embedding_std
+    assert laws["blocks/mlp/up/kernel"].std == laws["blocks/attention/value/kernel"].std == stack.weight_std
+    assert laws["blocks/mlp/down/kernel"].std == laws["blocks/attention/output/kernel"].std == stack.output_std
+    assert laws["blocks/attention/output/kernel"].shape == (cfg.num_layers, stack.query_width, stack.width)
+    assert laws["blocks/attention/value/kernel"].shape == (cfg.num_layers, stack.width, stack.value_width)
+    assert laws["blocks/mlp/down/kernel"].shape == (cfg.num_layers, stack.mlp_width, stack.width)
+    learned = laws["positions/embedding"].std if "positions/embedding" in laws else 0.0
+    assert stack.position_std == learned
+
+
+def test_the_record() -> None:
+    found = json.loads(json.dumps(predict(TINY, 24, num_inputs=200)))
+    L = TINY.num_layers
+    for key in ("", "_std", "_low", "_high"):
+        assert len(found[f"inter_cosine_by_layer{key}"]) == L
+        assert found[f"inter_cosine_final{key}"] == found[f"inter_cosine_by_layer{key}"][-1]
+    assert len(found["intra_cosine_by_layer"]) == L
+    assert len(found["position_std"]) == 24
+    assert np.shape(found["attention_std_by_layer"]) == np.shape(found["residual_std_by_layer"]) == (L, 24)
+    assert found["top1_share_p10"] <= found["top1_share_p50"] <= found["top1_share_p90"]
+    assert found["log10_p"] <= 0
+    low, mean, high = (np.array(found[f"inter_cosine_by_layer{k}"]) for k in ("_low", "", "_high"))
+    assert np.all(low < mean) and np.all(mean < high)
+
+
+def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
+    small = TINY.replace(vocab_size=50)
+    few, many, endless = (predict(small, 8, num_inputs=n) for n in (20, 2000, None))
+    width = [p["inter_cosine_final_high"] - p["inter_cosine_final_low"] for p in (few, many, endless)]
+    assert width[0] > width[1] > width[2] > 0
+    assert endless["inter_cosine_by_layer_std"] == endless["inter_cosine_seed_std_by_layer"]
+    assert endless["log10_p"] is None
+
+
+def test_positional_decay_of_the_first_block() -> None:
+    """Figure 9: independent values of standard deviation σ average to σ/√i, logits being small at this width."""
+    found = predict(TINY, 16, num_inputs=100, tokens=False)["position_std"]
+    # The eps of the norm: inputs have variance 4e-4. A logit's variance, (0.02²·128)², is 0.0026.
+    normed = 0.0004 / (0.0004 + TINY.norm_eps)
+    expected = 0.02 * np.sqrt(128 * normed / np.arange(1, 17))
+    np.testing.assert_allclose(found, expected, rtol=0.0026)
+
+
+def test_without_attention_position_std_is_the_stream_s() -> None:
+    found = predict(TINY.replace(attention=False), 4, num_inputs=100)
+    assert found["attention_std_by_layer"] == []
+    assert found["position_std"] == found["residual_std_by_layer"][-1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window": 5},
+        {"sink_logit": "zero"},
+        {"sink_logit": "learned"},
+        {"attention_kernel": "sigmoid"},
+        {"positional_scale": "amplify"},
+        {"positional_scale": "attenuate"},
+        {"head_norm": True},
+        {"output_gate": "headwise"},
+        {"output_gate": "elementwise"},
+        {"qk_norm": True, "qk_norm_scope": "projection"},
+        {"positions": "learned"},
+        {"positions": "none"},
+        {"norm": "none", "residual": False},
+    ],
+)
+def test_every_field_is_predicted(changes: dict) -> None:
+    cfg = ModelConfig(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=100, **changes)
+    found = predict(cfg, 12, num_inputs=50)
+    numbers = [value for value in found.values() if isinstance(value, (int, float, list))]
+    assert all(np.all(np.isfinite(number)) for number in numbers)
+    assert 0 < found["top1_share_mean"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "named"),
+    [
+        ({}, {"seq_len": 0}, "length"),
+        ({}, {"seq_len": 8, "num_inputs": 1}, "num_inputs"),
+        ({}, {"seq_len": 8, "coverage": 1.5}, "coverage"),
+        ({"window": 16}, {"seq_len": 4096}, "window"),
+        ({"positions": "learned", "max_seq_len": 8}, {"seq_len": 9}, "max_seq_len"),
+    ],
+)
+def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        predict(TINY.replace(**changes), **arguments)

@@ -1,0 +1,105 @@
+"""The numbers of ERRATA.md that no other test decides."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from theory import attention, kernels, mlp, preference
+
+
+def test_the_printed_decomposition_is_not_the_finite_size_correction():
+    """ρ' + (1 − ρ')/T, with the right limit ρ', against the exact mean: 0.011 too low at T = 16, one layer, and far
+    too low in deep stacks."""
+    for T, printed, exact in ((16, 0.6875, 0.6986), (512, 0.6673, 0.6679)):
+        limit = attention.prop5_closed_form(1)
+        assert round(limit + (1 - limit) / T, 4) == printed
+        assert round(float(attention.prop5_exact(T, 1)[0]), 4) == exact
+    limit = attention.prop5_closed_form(12)
+    decomposed = limit + (1 - limit) / 512
+    assert round(decomposed, 4) == 0.9886 and round(float(attention.prop5_exact(512, 12)[-1]), 4) == 0.9998
+
+
+def test_where_the_printed_approximation_holds():
+    layers = np.arange(1, 97)
+    gaps = attention.prop5_exact_gap(512, 96)
+    a_layer_later = 1 - attention.prop5_printed(512, layers + 1)
+    # With L = n + 1 it is within 0.01 of the cosine from L = 3 on, as the proposition says …
+    assert np.max(np.abs(gaps - a_layer_later)[1:]) < 0.01 < abs(gaps - a_layer_later)[0]
+    # … with L = n only from 9 layers on, when both are near 1.
+    same = np.abs(gaps - (1 - attention.prop5_printed(512, layers)))
+    assert np.min(same[:8]) > 0.01 and np.max(same[9:]) < 0.01
+    # What it misses is the rate: 36 times too large a gap at 12 layers, and ever more.
+    assert a_layer_later[11] / gaps[11] == pytest.approx(36, abs=1)
+    assert a_layer_later[23] / gaps[23] > 1e7
+
+
+def test_gated_kernels_have_a_fixed_point_at_zero():
+    """SwiGLU: slope κ(0)/κ(1) = 0.056 at pre-activation std 0.554, so a small cosine shrinks 18-fold a layer without
+    a residual; the ungated activations lift 0 to the values listed."""
+    small = kernels.gated_dual("silu", 1e-6, 0.554) / kernels.gated_dual("silu", 1.0, 0.554)
+    assert small == pytest.approx(0.0564e-6, rel=1e-3)
+    for name, lifted in (("relu", 0.3183), ("gelu", 0.1078), ("silu", 0.0564), ("tanh", 0.0)):
+        assert round(float(mlp.activation_map(name, 0.0, 0.554)), 4) == lifted
+    rho = np.linspace(0.01, 0.99, 99)
+    gated = kernels.gated_dual("silu", rho, 0.554) / kernels.gated_dual("silu", 1.0, 0.554)
+    assert np.all(gated < rho) and np.all(mlp.activation_map("relu", rho) > rho)
+
+
+def test_table_2_attention_only():
+    """2,000 isotropic vectors, 768 dimensions: the mean of all pairwise cosines has std √(2/(768·2000·1999))."""
+    spread = np.sqrt(2 / (768 * 2000 * 1999))
+    assert 1.11e-4 / spread == pytest.approx(4.35, abs=0.005)
+    assert stats.norm.sf(1.11e-4 / spread) < 1e-5 < 0.16
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 40, 16))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    means = (np.sum(np.sum(x, axis=1) ** 2, axis=-1) - 40) / (40 * 39)
+    # Standard error of a standard deviation, allowing for the chi-square's kurtosis.
+    assert np.std(means) == pytest.approx(np.sqrt(2 / (16 * 40 * 39)), rel=5 * np.sqrt(3 / 400))
+
+
+def test_figure_5_norms_pass_an_epsilon():
+    """768 wide, 3,072 hidden, B.1's weights for 12 layers, inputs of std 0.02."""
+    gains = dict(up_gain=768 * 0.02**2, down_gain=3072 * 0.02**2 / 24)
+    norm = mlp.mlp0_stack("relu", 12, input_std=0.02, **gains).rms * np.sqrt(768)
+    assert norm[7] > 1e-8 > norm[8] and norm[12] == pytest.approx(1.3e-13, rel=0.02)
+    # The cosine itself does not see the norm.
+    assert np.all(np.diff(mlp.mlp0_stack("relu", 12, input_std=0.02, **gains).rho) > 0)
+
+
+def test_sizes_of_the_intersection():
+    assert 50**2 / 768 == pytest.approx(3.26, abs=0.005) and 400**2 / 768 == pytest.approx(208, abs=0.5)
+
+    def smallest_log10_p(shared, null):
+        """Of a one-sided Mann-Whitney test whose samples do not overlap, normal approximation."""
+        return stats.norm.logsf(np.sqrt(3 * shared * null / (shared + null + 1))) / np.log(10)
+
+    # m = 50: even if all 50 dimensions are shared, 7.8e-89 is out of reach; m = 400 reaches 1.6e-91.
+    assert smallest_log10_p(50, 50**2 / 768) > -3 and smallest_log10_p(50, 50) > -18
+    assert smallest_log10_p(400, 400**2 / 768) == pytest.approx(-90.8, abs=0.05)
+    # The exact smallest p of 50 against 3.
+    assert 1 / special.binom(53, 3) == pytest.approx(4.3e-5, rel=0.01)
+
+
+def test_uniform_baseline_of_section_3():
+    """117 of 2,000 against 2: a top count of 3 or more has probability 0.40 under uniformity."""
+    assert 117 / 2 == 58.5
+    assert preference.uniform_top_count_tail(2, 2_000, 50_304) > 1 - 1e-9
+    assert preference.uniform_top_count_tail(3, 2_000, 50_304) == pytest.approx(0.40, abs=0.005)
+    assert preference.uniform_top_count_tail(4, 2_000, 50_304) == pytest.approx(0.005, abs=2e-4)
+
+
+def test_schedule_of_b4():
+    assert 200_000 * 128 * 2_048 == pytest.approx(52.4e9, rel=1e-3)
+
+
+def test_every_test_named_in_the_errata_exists():
+    folder = Path(__file__).parent
+    text = (folder / "ERRATA.md").read_text()
+    code = "".join(path.read_text() for path in folder.glob("test_*.py"))
+    named = {word.strip("`,.;()") for word in text.split() if word.strip("`,.;()").startswith("test_")}
+    named = {name for name in named if not name.endswith(".py")}
+    assert len(named) > 15
+    assert [name for name in sorted(named) if f"def {name}(" not in code] == []

@@ -1,0 +1,219 @@
+"""What theory says at order 1/D against the real modules: the contraction of gated MLPs, spreads, and intervals.
+
+The measurements are those of ``test_blocks``, and so are the stated errors.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, special, stats
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.predict import stack_of
+from theory import finite_width
+from theory.attention_weights import participation
+from theory.mean_field import profile
+from theory.predict import SECOND_ORDER, contraction
+from theory.test_blocks import CASES, CONTROL, ERRORS, NUM_INPUTS, SEEDS, control, excess, measure, predicted
+
+SIGNIFICANCE = 1e-3
+
+# Gated MLPs.
+
+_GATED = ModelConfig(
+    num_layers=4,
+    d_model=48,
+    num_heads=4,
+    d_ff=128,
+    vocab_size=2,
+    norm="rmsnorm",
+    activation="silu",
+    gated_mlp=True,
+    attention=False,
+    init="normal-0.02",
+)
+
+
+def gated() -> np.ndarray:
+    return measure(_GATED, 1, 600, num_inputs=256)["inter"]
+
+
+def test_gated_mlps_contract_as_predicted() -> None:
+    assert np.all(excess(gated(), predicted(_GATED, 1, 256)) < 1)
+
+
+def test_infinitely_wide_gated_mlps_do_not_and_that_is_rejected() -> None:
+    wide = contraction(profile(stack_of(_GATED, tokens=False), 1, finite=False), 256)
+    np.testing.assert_array_equal(wide.mean, 0.0)
+    assert np.all(excess(gated(), wide) > 1)
+
+
+def test_a_gated_amplitude_half_or_twice_as_large_is_rejected() -> None:
+    right = predicted(_GATED, 1, 256)
+    for factor in (0.5, 2.0):
+        assert np.any(excess(gated(), right._replace(mean=factor * right.mean)) > 1)
+
+
+def test_llama_nano_is_as_established() -> None:
+    """findings.md F6: 0.0029 and 0.0035 after block 12 at T = 32, one seed each, of 1,000 inputs or more."""
+    cfg = ModelConfig(
+        num_layers=12,
+        num_heads=12,
+        d_model=768,
+        d_ff=2048,
+        vocab_size=32_000,
+        norm="rmsnorm",
+        activation="silu",
+        gated_mlp=True,
+        tie_embeddings=False,
+    )
+    found = contraction(profile(stack_of(cfg), 32), 1000)
+    for measured in (0.0029, 0.0035):
+        assert found.low[-1] < measured < found.high[-1]
+    assert found.high[-1] - found.low[-1] < 0.003
+
+
+# Spreads.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_spread_of_cosines_over_pairs(case: str) -> None:
+    cfg, length = CASES[case]
+    found = measure(cfg, length)
+    variance_SL = found["pair_square"] - found["inter"] ** 2
+    se = variance_SL.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    layers = profile(stack_of(cfg, tokens=False), length).layers[1:]
+    theory, beyond = [], []
+    for fields in layers:
+        rho = fields.cross_n[-1] / fields.variance_n[-1]
+        overlap = finite_width.Overlap(*(part[-1:] for part in fields.overlap().diagonal()))
+        theory.append(overlap.cosine_variance(np.array([rho]))[0])
+        # Relative errors of the next order, of each of the layer's four random maps so far.
+        beyond.append(SECOND_ORDER * theory[-1] * (overlap.own[0] + 2 / cfg.d_model) * 2)
+    assert np.all(np.abs(variance_SL.mean(axis=0) - theory) < ERRORS * se + beyond)
+
+
+def test_spread_over_seeds() -> None:
+    found, theory = control(), predicted(CONTROL, 1)
+    error = ERRORS / np.sqrt(2 * found.shape[0])
+    ratio = found.std(axis=0, ddof=1) / theory.std[1:]
+    assert np.all(np.abs(ratio - 1) < error + SECOND_ORDER * 2 / 128)
+    # Without the neurons' and the projection's randomness nothing like it comes out.
+    assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
+
+
+# Intervals.
+
+
+def standardised() -> np.ndarray:
+    """(measured − mean)/std of the last block's cosine, for every case and seed."""
+    rows = []
+    for cfg, length in CASES.values():
+        theory = predicted(cfg, length)
+        std = np.hypot(theory.std[-1], theory.theory_std[-1])
+        rows.append((measure(cfg, length)["inter"][:, -1] - theory.mean[-1]) / std)
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("coverage", [0.9, 0.99])
+def test_intervals_cover_at_their_rate(coverage: float) -> None:
+    """Unseen seeds of every case: the count outside is binomial, its upper tail not below SIGNIFICANCE."""
+    outside, total = 0, 0
+    for cfg, length in CASES.values():
+        theory = contraction(profile(stack_of(cfg, tokens=False), length), NUM_INPUTS, coverage)
+        final = measure(cfg, length)["inter"][:, -1]
+        outside += int(np.sum((final < theory.low[-1]) | (final > theory.high[-1])))
+        total += final.size
+    assert stats.binomtest(outside, total, 1 - coverage, alternative="greater").pvalue > SIGNIFICANCE
+
+
+def test_intervals_are_not_won_by_width() -> None:
+    z = standardised()
+    # Over all cases the standardised square averages to at least a half: intervals are not much too wide.
+    assert np.mean(z**2) > 0.5 + ERRORS * np.sqrt(2 / z.size) * 0.5
+    for cfg, length in CASES.values():
+        theory = predicted(cfg, length)
+        measured = measure(cfg, length)["inter"][:, -1].std(ddof=1)
+        half_width = (theory.high[-1] - theory.low[-1]) / 2
+        # A measured standard deviation of 24 seeds may be short by four of its own standard errors.
+        assert half_width < 2 * 2.6 * measured * (1 + ERRORS / np.sqrt(2 * SEEDS))
+
+
+def test_intervals_without_the_spread_over_seeds_are_rejected() -> None:
+    outside, total = 0, 0
+    for cfg, length in CASES.values():
+        theory = predicted(cfg, length)
+        final = measure(cfg, length)["inter"][:, -1]
+        outside += int(np.sum(np.abs(final - theory.mean[-1]) > 2.576 * theory.sampling_std[-1]))
+        total += final.size
+    assert stats.binomtest(outside, total, 0.01, alternative="greater").pvalue < SIGNIFICANCE
+
+
+# The parts, against direct integration.
+
+
+@given(variance=st.floats(0.0, 8.0))
+@settings(max_examples=10)
+def test_participation_of_two(variance: float) -> None:
+    def share(z: float) -> float:
+        w = special.expit(np.sqrt(2 * variance) * z)
+        return (w**2 + (1 - w) ** 2) * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+
+    assert participation(2, variance) == pytest.approx(integrate.quad(share, -9, 9)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "variance"), [(5, 0.3), (40, 1.0), (300, 2.5)])
+def test_participation_of_many(count: int, variance: float) -> None:
+    logits = np.sqrt(variance) * np.random.default_rng(count).normal(size=(4000, count))
+    squares = np.sum(special.softmax(logits, axis=1) ** 2, axis=1)
+    error = ERRORS * squares.std() / np.sqrt(squares.size)
+    assert abs(participation(count, variance) - squares.mean()) < error
+
+
+@given(count=st.integers(1, 2000))
+@settings(max_examples=10)
+def test_participation_of_equal_logits(count: int) -> None:
+    assert participation(count, 0.0) == pytest.approx(1 / count, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "tanh", "silu"])
+@pytest.mark.parametrize("is_gated", [False, True])
+@given(rho=st.floats(-0.9, 0.9), std=st.floats(0.05, 1.5))
+@settings(max_examples=4)
+def test_kernel_derivatives(name: str, is_gated: bool, rho: float, std: float) -> None:
+    kernel = finite_width.kernel(name, is_gated, np.array([std]))
+    step = 1e-4
+
+    def at(r: float) -> np.ndarray:
+        return np.array([part[0] for part in kernel.expand(np.array([r]))])
+
+    low, middle, high = at(rho - step), at(rho), at(rho + step)
+    scale = kernel.variance()[0]
+    # The quotients' own errors: step² of the next derivatives, below 100 of the kernel here, and STEP² likewise.
+    assert middle[1] == pytest.approx((high[0] - low[0]) / (2 * step), abs=1e-5 * scale)
+    assert middle[2] == pytest.approx((high[1] - low[1]) / (2 * step), abs=2e-3 * scale)
+    assert at(1.0)[0] == pytest.approx(scale, rel=1e-6)
+
+
+def test_isotropic_tokens_have_the_moments_of_a_sample_correlation() -> None:
+    """With m and g isotropic in D dimensions, pairs and seeds together give (1 − ρ²)²/D and −ρ(1 − ρ²)/(2D)."""
+    rho, width = np.linspace(0.0, 0.95, 20), 50
+    rest = 1 - rho
+    overlap = finite_width.Overlap(rest**2 / width, rho * rest / width, 0 * rho, 2 * rest**2 / width)
+    over_seeds = 2 * (rho * rest) ** 2 / width
+    np.testing.assert_allclose(overlap.cosine_variance(rho) + over_seeds, (1 - rho**2) ** 2 / width, atol=1e-15)
+    bias = overlap.cosine_bias(rho) - 2 * rho**2 * rest / width
+    np.testing.assert_allclose(bias, -rho * (1 - rho**2) / (2 * width), atol=1e-15)
+
+
+def test_out_of_range() -> None:
+    for bad in ((0, 1.0), (3, -0.1)):
+        with pytest.raises(ValueError, match="count|variance"):
+            participation(*bad)
+    found = profile(stack_of(_GATED, tokens=False), 1)
+    with pytest.raises(ValueError, match="num_inputs"):
+        contraction(found, 1)
+    for coverage in (0.0, 1.0):
+        with pytest.raises(ValueError, match="coverage"):
+            contraction(found, None, coverage)

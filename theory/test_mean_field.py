@@ -1,0 +1,204 @@
+"""Mean field against what was established before, its own limits, and the closed forms it contains."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from theory import attention, mlp, positions
+from theory.mean_field import Stack, profile
+
+
+def gpt2(layers: int, width: int, **changes: object) -> Stack:
+    base = Stack(
+        num_layers=layers,
+        width=width,
+        mlp_width=4 * width,
+        query_width=width,
+        value_width=width,
+        output_std=0.02 / math.sqrt(2 * layers),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def averaging(layers: int, width: int = 64) -> Stack:
+    """Attn₀ in the limit of small logits: no norm, no residual, no MLP."""
+    return gpt2(layers, width, norm="none", residual=False, mlp=False)
+
+
+# findings.md F4: uniform attention, no eps, infinite width; printed to three digits.
+
+NANO_64 = [0.099, 0.172, 0.216, 0.244, 0.265, 0.281, 0.294, 0.304, 0.313, 0.320, 0.327, 0.333]
+LAST_DIGIT = 5.5e-4
+
+
+def plain(stack: Stack, length: int) -> np.ndarray:
+    found = profile(dataclasses.replace(stack, norm_eps=0.0), length, finite=False, uniform=True)
+    return found.inter_cosine[1:]
+
+
+def test_nano_layer_by_layer() -> None:
+    np.testing.assert_allclose(plain(gpt2(12, 768), 64), NANO_64, atol=LAST_DIGIT)
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "length", "cosine"),
+    [
+        (12, 768, 256, 0.399),
+        (12, 768, 1024, 0.446),
+        (24, 2048, 64, 0.461),
+        (24, 2048, 256, 0.531),
+        (24, 2048, 1024, 0.593),
+    ],
+)
+def test_other_lengths_and_sizes(layers: int, width: int, length: int, cosine: float) -> None:
+    assert plain(gpt2(layers, width), length)[-1] == pytest.approx(cosine, abs=LAST_DIGIT)
+
+
+def test_ablations() -> None:
+    assert plain(gpt2(12, 768, attention=False), 1)[-1] == pytest.approx(0.238, abs=LAST_DIGIT)
+    np.testing.assert_array_equal(plain(gpt2(12, 768, mlp=False), 64), 0.0)
+
+
+@pytest.mark.parametrize("wrong", [{"output_std": 0.02}, {"activation": "relu"}, {"mlp_width": 3226}])
+def test_another_stack_has_another_row(wrong: dict) -> None:
+    """The comparison above has teeth: no residual scaling, another activation, 5% more neurons."""
+    assert np.max(np.abs(plain(gpt2(12, 768, **wrong), 64) - NANO_64)) > 2 * LAST_DIGIT
+
+
+# What the stack contains.
+
+
+@given(length=st.integers(2, 40), layers=st.integers(1, 6))
+@settings(max_examples=8)
+def test_averaging_is_proposition_5(length: int, layers: int) -> None:
+    found = profile(averaging(layers), length, uniform=True).intra_cosine[layers]
+    with_itself = float(attention.prop5_exact(length, layers)[-1])
+    pairs = (length * with_itself - 1) / (length - 1)
+    assert found == pytest.approx(pairs, abs=1e-10)
+
+
+@given(layers=st.integers(1, 6), width=st.integers(1, 4))
+@settings(max_examples=6)
+def test_relu_without_norm_and_residual_is_proposition_2(layers: int, width: int) -> None:
+    stack = gpt2(layers, 512 * width, norm="none", residual=False, attention=False, activation="relu")
+    rho, expected = 0.0, []
+    for _ in range(layers):
+        rho = float(mlp.relu_map(rho))
+        expected.append(rho)
+    np.testing.assert_allclose(profile(stack, 1, finite=False).inter_cosine[1:], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_odd_activations_do_not_contract(activation: str) -> None:
+    found = profile(gpt2(4, 64, activation=activation), 8)
+    np.testing.assert_allclose(found.inter_cosine, 0.0, atol=1e-12)
+
+
+def test_corrections_vanish_with_width() -> None:
+    """In ρ at a fixed pre-activation std, as the width grows the finite-width correction falls as 1/D."""
+    gaps = []
+    for width in (256, 512, 1024):
+        std = 0.5 / math.sqrt(width)
+        stack = gpt2(2, width, weight_std=std, output_std=std, embedding_std=1.0, norm_eps=0.0, activation="relu")
+        gap = profile(stack, 6).inter_cosine[-1] - profile(stack, 6, finite=False).inter_cosine[-1]
+        gaps.append(abs(gap) * width)
+    np.testing.assert_allclose(gaps, gaps[-1], rtol=0.02)
+
+
+def test_distant_window_changes_nothing() -> None:
+    full, window = gpt2(3, 128, activation="relu"), gpt2(3, 128, activation="relu", window=30)
+    np.testing.assert_allclose(profile(window, 30).inter_cosine, profile(full, 30).inter_cosine, atol=1e-12)
+    assert profile(window, 60).inter_cosine[-1] < profile(full, 60).inter_cosine[-1]
+
+
+def test_amplification_flattens_the_variance() -> None:
+    """√i undoes σ²/i of independent values; attenuation √(i/T_max) does so at a smaller scale."""
+    first = {
+        scale: profile(gpt2(1, 64, positional_scale=scale, max_seq_len=32), 32, uniform=True)
+        for scale in ("none", "amplify", "attenuate")
+    }
+    std = {scale: found.sublayers[0].aggregated_n for scale, found in first.items()}
+    places = np.arange(1, 33)
+    np.testing.assert_allclose(std["none"] * places, std["none"][0], rtol=1e-10)
+    np.testing.assert_allclose(std["amplify"], std["amplify"][0], rtol=1e-10)
+    np.testing.assert_allclose(std["attenuate"] * 32, std["amplify"], rtol=1e-10)
+
+
+# The grid of positions.
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        gpt2(4, 256, activation="relu"),
+        gpt2(3, 256, activation="silu", gated_mlp=True, norm="rmsnorm", output_std=0.02),
+        gpt2(3, 256, position_std=0.02),
+        gpt2(2, 256, residual=False, activation="relu", positional_scale="amplify"),
+    ],
+)
+def test_a_few_positions_stand_for_all(stack: Stack) -> None:
+    few, all_ = profile(stack, 200), profile(stack, 200, exact=True)
+    assert few.grid.nodes.size < 70
+    np.testing.assert_allclose(few.inter_cosine, all_.inter_cosine, atol=2e-5, rtol=2e-4)
+    np.testing.assert_allclose(few.intra_cosine, all_.intra_cosine, atol=2e-4)
+    np.testing.assert_allclose(few.variance, all_.variance, rtol=2e-4)
+
+
+@given(length=st.integers(1, 3000))
+@settings(max_examples=15)
+def test_sums_over_positions(length: int) -> None:
+    places = positions.grid(length)
+    assert places.nodes[0] == 1 and places.nodes[-1] == length
+    assert np.all(np.diff(places.nodes) >= 1)
+    np.testing.assert_allclose(places.seen_nn @ np.ones(places.nodes.size), places.nodes, rtol=1e-9)
+    harmonic = np.cumsum(1 / np.arange(1, length + 1))[places.nodes.astype(int) - 1]
+    np.testing.assert_allclose(places.seen_nn @ (1 / places.nodes), harmonic, rtol=1e-6)
+
+
+# Bad arguments.
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"num_layers": -1},
+        {"width": 0},
+        {"mlp_width": 0},
+        {"query_width": 0},
+        {"value_width": -3},
+        {"max_seq_len": 0},
+        {"norm_eps": -1e-6},
+        {"embedding_std": -0.02},
+        {"weight_std": float("nan")},
+        {"output_std": float("inf")},
+        {"position_std": -1.0},
+        {"vocabulary": 0},
+        {"activation": "swish"},
+        {"norm": "batchnorm"},
+        {"norm_position": "middle"},
+        {"attention_kernel": "linear"},
+        {"positional_scale": "double"},
+    ],
+)
+def test_bad_stacks_are_named(bad: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        dataclasses.replace(gpt2(2, 64), **bad)
+
+
+def test_bad_lengths_are_named() -> None:
+    with pytest.raises(ValueError, match="length"):
+        profile(gpt2(1, 64), 0)
+    with pytest.raises(ValueError, match="window"):
+        profile(gpt2(1, 64, window=0), 8)
+    with pytest.raises(ValueError, match="window"):
+        profile(gpt2(1, 64, window=8), positions.LARGEST_EXACT + 1)
+
+
+def test_no_layers_is_the_embedding() -> None:
+    found = profile(gpt2(1, 64, num_layers=0), 4)
+    np.testing.assert_array_equal(found.inter_cosine, [0.0])
+    np.testing.assert_allclose(found.variance, 0.0004)
