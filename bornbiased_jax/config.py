@@ -99,8 +99,7 @@ class ModelConfig:
     def _check_consistency(self) -> None:
         if self.num_heads % self.kv_heads:
             raise InputError(
-                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}: "
-                "choose a divisor"
+                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}: choose a divisor"
             )
         if not self.attention and not self.mlp:
             raise InputError("attention=false and mlp=false leave no block: keep one of them")
@@ -244,9 +243,7 @@ PRESETS: dict[str, ModelConfig] = {
     "qwen-nano": ModelConfig(**_NANO, **_QWEN2, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
     "qwen3-nano": ModelConfig(**_NANO, **_QWEN3, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
     # "RoPE-enhanced 1.2B GPT-2 (24L, 32H, 2048d)" of Table 1(c).
-    "gpt2-1.2b": ModelConfig(
-        num_layers=24, num_heads=32, d_model=2048, d_ff=8192, vocab_size=50_304, bias=True
-    ),
+    "gpt2-1.2b": ModelConfig(num_layers=24, num_heads=32, d_model=2048, d_ff=8192, vocab_size=50_304, bias=True),
     # GPT-2 small as released: learned positions, tanh-approximated GELU.
     "gpt2-small": ModelConfig(
         **_NANO, d_ff=3072, vocab_size=50_257, bias=True, positions="learned", activation="gelu_tanh"

@@ -143,9 +143,7 @@ class Inputs:
         """
         if self.kind == "gaussian":
             if self.d_model != cfg.d_model:
-                raise InputError(
-                    f"input vectors are {self.d_model} wide, the model {cfg.d_model}: make them equal"
-                )
+                raise InputError(f"input vectors are {self.d_model} wide, the model {cfg.d_model}: make them equal")
         elif self.tokens_NT is not None:
             _check_ids(self.tokens_NT, cfg.vocab_size)
         elif self.vocab_size is not None and self.vocab_size > cfg.vocab_size:
@@ -253,9 +251,7 @@ def text(
     if str(source).startswith("builtin:"):
         about["corpus_digest"] = source_digest(source)
     drawn = seed if windows == "random" else None
-    return Inputs(
-        "text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about
-    )
+    return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about)
 
 
 def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:

@@ -59,9 +59,7 @@ def ensemble_mean(
     Raises:
         InputError: inputs that do not fit the model, fewer than two sequences, a model without attention.
     """
-    moments = position_moments(
-        cfg, params, random_tokens_NT, quantities=("attention_output",), batch_size=batch_size
-    )
+    moments = position_moments(cfg, params, random_tokens_NT, quantities=("attention_output",), batch_size=batch_size)
     mean_LTW = moments["attention_output"].mean_LTW
     return mean_LTW.reshape(*mean_LTW.shape[:2], cfg.num_heads, cfg.key_dim)
 

@@ -39,9 +39,7 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def bar(
-    total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0
-) -> Iterator[Advance]:
+def bar(total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0) -> Iterator[Advance]:
     """Show the progress of a block; the value it yields is called as work is done: ``advance(n=1)``.
 
     Bars may nest: on a terminal the inner ones stand below the outer one while they run.

@@ -133,9 +133,7 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
         if mesh is None:
             return fn
         # check_vma: a scan inside starts from constants, which the checker takes for replicated.
-        return jax.shard_map(
-            fn, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec("seed"), check_vma=False
-        )
+        return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec("seed"), check_vma=False)
 
     by_seed, everywhere = PartitionSpec("seed"), PartitionSpec()
 
@@ -215,9 +213,7 @@ def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
         advance(num_seeds)
 
 
-def _run_chunk(
-    lifted: Lifted, seeds: list[int], weights: Any, batches: Iterable[Any], tick: Callable[[], None]
-) -> Any:
+def _run_chunk(lifted: Lifted, seeds: list[int], weights: Any, batches: Iterable[Any], tick: Callable[[], None]) -> Any:
     born, state = lifted.birth(np.asarray(seeds, np.uint32))
     params = weights if born is None else born
     for batch in batches:

@@ -17,7 +17,7 @@ from experiments.cures import FIGURE_12
 
 SMALL = (
     "At this scale the baseline grows no sink, so nothing is shown about cures: compare the largest score "
-    "of any head with ε = 0.25. Sinks need the GPU scale; see sink-interventions for those of a trained "
+    "of any head with ε = 0.25. Sinks need the GPU scale; see sink_interventions for those of a trained "
     "model."
 )
 
@@ -36,7 +36,7 @@ def setting_note(record: Record) -> str:
     if record["settings"].get("marked"):
         note += (
             " Every sequence, in training and here, begins with an id of its own, as with a "
-            "beginning-of-sequence token: without it no sink grows in this time (see sink-growth)."
+            "beginning-of-sequence token: without it no sink grows in this time (see sink_growth)."
         )
     if not grew_sinks(record):
         note += " " + SMALL

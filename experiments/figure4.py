@@ -23,9 +23,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.line(ax, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
     low, high = theory["inter_cosine_by_layer_low"], theory["inter_cosine_by_layer_high"]
     name = "theory, 99% of seeds"
-    figures.line(
-        ax, depth, theory["inter_cosine_by_layer"], low, high, name=name, colour=figures.THEORY, dashed=True
-    )
+    figures.line(ax, depth, theory["inter_cosine_by_layer"], low, high, name=name, colour=figures.THEORY, dashed=True)
     figures.label(ax, "after MLP block", "cosine between sequences")
     figures.legend(ax)
     caption = (

@@ -141,8 +141,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(np.atleast_1d(axes)[-1])
     first = Panel(
         figure,
-        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field "
-        "theory.",
+        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
     )
     figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
@@ -217,8 +216,7 @@ def claims(record: Record) -> Sequence[Claim]:
         found = _curves(record, length)
         for name in REAL:
             apart = {
-                key: np.subtract(found[name][key], found[ATTN0][key])
-                for key in ("gap_by_layer", "theory_gap_by_layer")
+                key: np.subtract(found[name][key], found[ATTN0][key]) for key in ("gap_by_layer", "theory_gap_by_layer")
             }
             at = int(np.argmax(np.abs(apart["gap_by_layer"])))
             made.append(

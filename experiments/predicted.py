@@ -130,9 +130,7 @@ def panels(record: Record) -> Sequence[Panel]:
         name = f"{births.name_of(done['group'])}, T = {done['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
         figures.line(left, expected, curve["cdf"], name="theory", colour=figures.THEORY, dashed=True)
-        left.step(
-            100 * shares, np.arange(1, len(shares) + 1) / len(shares), where="post", color=figures.MEASURED
-        )
+        left.step(100 * shares, np.arange(1, len(shares) + 1) / len(shares), where="post", color=figures.MEASURED)
         figures.label(left, "share of the favourite token, %", "fraction of seeds", "(a) distribution over seeds")
         figures.legend(left)
         uniform = (np.arange(len(shares)) + 0.5) / len(shares)
@@ -152,7 +150,7 @@ def tables(record: Record) -> Sequence[Table]:
         cosines = [one["contraction"]["inter_cosine_by_layer"][-1] for one in done["records"]]
         z = deviations(done)
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
-        measured = {
+        measured: dict[str, Any] = {
             "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
             "deviation": (float(z.mean()), float(z.std(ddof=1))),
             "inside": f"{inside(done)} of {len(cosines)}",
@@ -243,6 +241,10 @@ def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **chan
     return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **options, **changes)
 
 
+def _width(width: int) -> dict[str, Any]:
+    return {} if width == 128 else {"d_model": width}
+
+
 _WIDE: dict[str, Any] = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
 _LAPTOP_GRID: list[dict[str, Any]] = findings1.EXPERIMENT.settings["laptop"]["groups"]
@@ -257,7 +259,7 @@ _PAPER_FITS = [
     _fit_group("gpt2-tiny", 256, 32, 2_000, norm="rmsnorm", activation="relu", **_WIDE),
 ]
 _PAPER_GRID = _LAPTOP_GRID + [
-    births.group(model, range(16), length, 2_000, num_layers=depth, **({} if width == 128 else {"d_model": width}))
+    births.group(model, range(16), length, 2_000, num_layers=depth, **_width(width))
     for model in ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "neox-tiny", "olmo2-tiny")
     for width, depth, length in ((128, 4, 64), (256, 4, 64), (128, 12, 64), (128, 4, 512))
 ]

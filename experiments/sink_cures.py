@@ -130,7 +130,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 EXPERIMENT = Experiment(
-    name="sink-cures",
+    name="sink_cures",
     title="Every cure against sinks, and what it costs",
     paper="beyond the papers; “The Structural Origin of Attention Sink”, head-wise RMSNorm",
     description=(

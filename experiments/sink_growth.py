@@ -108,7 +108,7 @@ def _variants(base: Mapping[str, Any], smaller: Mapping[str, Any]) -> dict[str, 
 
 
 EXPERIMENT = Experiment(
-    name="sink-growth",
+    name="sink_growth",
     title="The smallest setting in which sinks grow",
     paper="beyond the papers",
     description=(

@@ -290,7 +290,7 @@ def headline(record: Record) -> str:
 
 
 EXPERIMENT = Experiment(
-    name="sink-interventions",
+    name="sink_interventions",
     title="Attention sinks of a trained model, made and moved",
     paper="“The Structural Origin of Attention Sink”, interventions",
     description=(

@@ -96,13 +96,14 @@ def tables(record: Record) -> Sequence[Table]:
             ],
             rows,
             note=(
-                "Theory: mean ± standard deviation over seeds, for N inputs. Three tests. Pairs: two-sided normal test "
-                "of the mean over N(N−1)/2 pairs with their standard deviation. The paper states no protocol, but this "
-                "one makes its 0.16 of its 1.11 × 10⁻⁴, with the 0.111 that theory gives for the standard deviation at "
-                "T = 1,024; far in the tail it is only a manner of speaking. Isotropy: Rayleigh's test in D dimensions. "
-                "It also reacts to states that favour a plane but no direction in it, as those of attention alone do, and "
-                "then rejects although nothing contracts. Direction: the same in the effective dimension 1/E[cos²], "
-                "which is not misled by that."
+                "Theory: mean ± standard deviation over seeds, for N inputs. Three tests. Pairs: two-sided "
+                "normal test of the mean over N(N−1)/2 pairs with their standard deviation. The paper states "
+                "no protocol, but this one makes its 0.16 of its 1.11 × 10⁻⁴, with the 0.111 that theory "
+                "gives for the standard deviation at T = 1,024; far in the tail it is only a manner of "
+                "speaking. Isotropy: Rayleigh's test in D dimensions. It also reacts to states that favour a "
+                "plane but no direction in it, as those of attention alone do, and then rejects although "
+                "nothing contracts. Direction: the same in the effective dimension 1/E[cos²], which is not "
+                "misled by that."
             ),
         )
     ]

@@ -69,9 +69,7 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     found = []
     total = batches.num_batches * len(group["seeds"])
     with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
-        results = sweep(
-            _work(cfg), group["seeds"], lambda: stream(inputs, batches), mesh=context.mesh, advance=advance
-        )
+        results = sweep(_work(cfg), group["seeds"], lambda: stream(inputs, batches), mesh=context.mesh, advance=advance)
         for seed, sums in results:
             seen = contraction.summarise(
                 contraction.ContractionSums(**sums), d_model=cfg.d_model, intra=False, remove_same_last=False
@@ -128,8 +126,8 @@ def tables(record: Record) -> Sequence[Table]:
             measured: dict[str, Any] = {"largest p": float(worst[index])}
             measured["cosine"] = (mean, float(cosines[:, index].std(ddof=1))) if count > 1 else mean
             same = same_configuration(group, index)
-            paper = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
-            predicted = {"cosine": (done["theory"][index], done["theory_std"][index])}
+            paper: dict[str, Any] = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
+            predicted: dict[str, Any] = {"cosine": (done["theory"][index], done["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
             settings = [name, group["d_model"], group["num_inputs"], length, count]
             rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
@@ -139,9 +137,7 @@ def tables(record: Record) -> Sequence[Table]:
         "Tρ/(1 + (T − 1)ρ), at its ρ_1."
     )
     quantities = [Quantity("cosine", fixed(4)), Quantity("largest p", from_log10(3))]
-    return [
-        Table("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], quantities, rows, note)
-    ]
+    return [Table("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], quantities, rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -152,8 +148,7 @@ def claims(record: Record) -> Sequence[Claim]:
         same = same_configuration(group, index)
         made.append(
             Claim(
-                f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = "
-                f"{group['seq_len']}",
+                f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
                 float(np.mean([one["cosine"][index] for one in done["records"]])),
                 PRINTED[SETTINGS[index]] if same else None,
                 done["theory"][index],

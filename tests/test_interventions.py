@@ -44,9 +44,7 @@ def test_a_masked_token_is_a_first_token(model):
     plain = apply(cfg, params, tokens, capture=("residual",))
     # float32 sums of tens of terms through three layers, relative to the largest state.
     atol = 1e-5 * float(jnp.max(jnp.abs(plain.layers["residual"])))
-    np.testing.assert_allclose(
-        masked.layers["residual"][:, :, k - 1], alone.layers["residual"][:, :, 0], atol=atol
-    )
+    np.testing.assert_allclose(masked.layers["residual"][:, :, k - 1], alone.layers["residual"][:, :, 0], atol=atol)
     earlier = slice(None, k - 1)
     np.testing.assert_allclose(
         masked.layers["residual"][:, :, earlier], plain.layers["residual"][:, :, earlier], atol=atol
@@ -104,9 +102,7 @@ def test_a_factor_of_one_changes_nothing(model):
     plain = measure_sinks(cfg, params, tokens)["profile_LHT"]
     mu = ensemble_mean(cfg, params, tokens)
     for edit in (amplify_variance([3], 1.0, mean_LTHK=mu), scale_output([3], 1.0, num_layers=3)):
-        np.testing.assert_allclose(
-            measure_sinks(cfg, params, tokens, edit=edit)["profile_LHT"], plain, atol=1e-5
-        )
+        np.testing.assert_allclose(measure_sinks(cfg, params, tokens, edit=edit)["profile_LHT"], plain, atol=1e-5)
 
 
 # A model in which the chain of "The Structural Origin of Attention Sink" is built by hand.

@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 
 def test_stable_hash_is_pinned():
     assert keys.stable_hash("init") == int.from_bytes(hashlib.sha256(b"init").digest()[:4], "big")
-    assert keys.stable_hash("blocks/attention/query/kernel") == 0xde74882c
+    assert keys.stable_hash("blocks/attention/query/kernel") == 0xDE74882C
 
 
 def test_random_bits_are_pinned():

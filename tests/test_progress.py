@@ -127,9 +127,7 @@ def test_terminal_bars_nest_and_leave_the_outermost_standing(monkeypatch):
 def test_on_a_real_terminal_the_bar_is_drawn_there():
     leader, follower = pty.openpty()
     program = (
-        "from bornbiased_jax import progress\n"
-        "with progress.bar(3, 'sweep', unit='seeds') as advance:\n"
-        "    advance(3)\n"
+        "from bornbiased_jax import progress\nwith progress.bar(3, 'sweep', unit='seeds') as advance:\n    advance(3)\n"
     )
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     command = [sys.executable, "-W", "error", "-c", program]

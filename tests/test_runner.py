@@ -113,9 +113,7 @@ def test_again_resumes(catalogue, tmp_path):
     assert (tmp_path / "records" / "one.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "what", ["scale", "data", "settings", "version", "damaged", "not a record", "failed"]
-)
+@pytest.mark.parametrize("what", ["scale", "data", "settings", "version", "damaged", "not a record", "failed"])
 def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, what, monkeypatch):
     catalogue.add("one")
     reproduce(["one"], "smoke", tmp_path, quiet=True)

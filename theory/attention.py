@@ -43,9 +43,7 @@ def _depth(layers: int, least: int = 0) -> int:
 # Proposition 4.
 
 
-def averaged_cosine(
-    T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None
-) -> Array:
+def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None) -> Array:
     """Cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T).
     Elementwise.
 

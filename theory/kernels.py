@@ -243,9 +243,7 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
     shape = np.broadcast_shapes(rho.shape, s.shape, t.shape)
     if 0 in shape:
         return np.empty(shape)
-    pairs, index = np.unique(
-        np.stack([a.ravel() for a in np.broadcast_arrays(s, t)]), axis=1, return_inverse=True
-    )
+    pairs, index = np.unique(np.stack([a.ravel() for a in np.broadcast_arrays(s, t)]), axis=1, return_inverse=True)
     full = np.broadcast_to(rho, shape)
     if pairs.shape[1] == 1:
         return _evaluate(full, *_series(name, slope, *map(float, pairs[:, 0])))
@@ -263,9 +261,7 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
     return out
 
 
-def _dispatch(
-    name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, std2: npt.ArrayLike | None
-) -> Array:
+def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, std2: npt.ArrayLike | None) -> Array:
     _function(name)
     r, s = _rho(rho), _std(std, "std")
     t = s if std2 is None else _std(std2, "std2")
@@ -274,9 +270,7 @@ def _dispatch(
     return _series_dual(name, slope, r, s, t)
 
 
-def dual(
-    name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None
-) -> Array:
+def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None) -> Array:
     """E[φ(u)φ(u')], (u, u') centred Gaussian with stds std and std2 (default: std), correlation rho.
 
     Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The

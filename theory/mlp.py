@@ -267,8 +267,8 @@ def _wishart(k: Array) -> Array:
     """Covariance of (z², z'², z z') for (z, z') Gaussian with second moments k (Isserlis)."""
     a, b, c = k
     return np.array(
-        [[2 * a * a, 2 * c * c, 2 * a * c], [2 * c * c, 2 * b * b, 2 * b * c], [2 * a * c, 2 * b * c, a * b +
-        c * c]] )
+        [[2 * a * a, 2 * c * c, 2 * a * c], [2 * c * c, 2 * b * b, 2 * b * c], [2 * a * c, 2 * b * c, a * b + c * c]]
+    )
 
 
 def _kernel_map(name: str, k: Array) -> Array:

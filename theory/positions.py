@@ -1,5 +1,4 @@
-"""A few positions that stand for all: nodes, the sum over what a position sees, and interpolation between
-nodes.
+"""A few positions that stand for all: nodes, sums over what a position sees, interpolation between nodes.
 
 At initialisation every statistic of a token is a smooth function of its position's logarithm, and a
 covariance between two positions is smooth on either side of the diagonal. So a few dozen nodes, dense at the
@@ -44,8 +43,7 @@ class Grid(NamedTuple):
 
 
 def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
-    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions (None:
-    all).
+    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions or all.
 
     Args:
         exact: a node at every position, whatever the length.

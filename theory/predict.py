@@ -1,6 +1,4 @@
-"""The prediction for one architecture and length: cosines with intervals, positional spread, the favourite's
-share.
-"""
+"""The prediction for one architecture and length: cosines with intervals, and the favourite's share."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from theory.preference import Share
 from theory.stack import Stack
 
 SECOND_ORDER = 1.5
-"""Terms beyond first order in 1/D are taken to have this standard deviation, relative to cosine × overlap
-variance.
-"""
+"""Size of the terms beyond first order in 1/D, relative to cosine × variance of the overlap of two inputs."""
 
 
 class Contraction(NamedTuple):

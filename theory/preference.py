@@ -181,9 +181,7 @@ def share_distribution(
     return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
 
 
-def expected_overlap(
-    rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None
-) -> float:
+def expected_overlap(rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None) -> float:
     """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted
     one).
 
@@ -273,7 +271,7 @@ class _Field:
         log_one = np.log1p(-np.minimum(over, 1 - 1e-16))
         log_pair = np.log1p(-np.minimum(over[:, None] + over - both, 1 - 1e-16))
         lead_gap = (self.x - r * m) / sd[:, None]
-        lead = np.exp(-lead_gap**2 / 2) * (self.step / (_ROOT_2PI * sd[:, None]))
+        lead = np.exp(-(lead_gap**2) / 2) * (self.step / (_ROOT_2PI * sd[:, None]))
         mean = lead @ np.exp((vocab - 1) * log_one)
         square = np.einsum("rx,xy,ry->r", lead, np.exp((vocab - 1) * log_pair), lead, optimize=True)
         rest = np.exp((vocab - 2) * log_one)
@@ -300,9 +298,7 @@ def _count_grid(n: int) -> Array:
     return np.unique(np.minimum(np.concatenate([np.arange(201), np.round(far), [n]]), n))
 
 
-def _count_law(
-    rho: float, v: int, n: int, width: int | None, lost: float, counts: Array
-) -> tuple[Array, float]:
+def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, counts: Array) -> tuple[Array, float]:
     """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
         probability = 1 - lost + lost / v

@@ -48,9 +48,7 @@ class Fields(NamedTuple):
         to_own, to_shared, own, mixed, shared = self.pair_cnn
         size = np.outer(self.variance_n, self.variance_n)
         own, lean = over(own + mixed + mixed.T + shared, size), over(to_own + to_shared, size)
-        skew, length = (
-            np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n)
-        )
+        skew, length = (np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n))
         return finite_width.Overlap(own, lean, skew, length)
 
     def scaled(self, scale_n: Array) -> Fields:
@@ -303,8 +301,5 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
         cross_n=old.cross_n + update.cross_n,
         pair_cnn=pair + old.pair_cnn + np.stack(crossed) + 2 * sublayer.aligned_cnn * both,
         skew_n=old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
-        length_n=old.length_n
-        + length
-        + 2 * _diagonal(np.stack(crossed))
-        + 2 * sublayer.aligned_length_n * post**2,
+        length_n=old.length_n + length + 2 * _diagonal(np.stack(crossed)) + 2 * sublayer.aligned_length_n * post**2,
     )

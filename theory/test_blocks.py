@@ -175,5 +175,9 @@ def test_another_architecture_is_rejected(wrong: dict) -> None:
 
 def test_another_architecture_is_rejected_with_attention() -> None:
     cfg, length = CASES["no residual"]
-    for wrong in ({"mlp": False}, {"attention": False}, {"residual": True}, {"activation": "tanh"}):
+    for wrong in ({"mlp": False}, {"residual": True}, {"activation": "tanh"}):
         assert np.any(excess(measure(cfg, length)["inter"], predicted(cfg.replace(**wrong), length)) > 1)
+    # Attention itself shows where tokens of one sequence are compared.
+    without = profile(stack_of(cfg.replace(attention=False), tokens=False), length).intra_cosine[1:]
+    intra = measure(cfg, length)["intra"]
+    assert np.all(np.abs(intra.mean(axis=0) - without) > ERRORS * intra.std(axis=0, ddof=1) / np.sqrt(SEEDS))

@@ -215,9 +215,7 @@ def test_certain_preference():
 
 
 @settings(max_examples=8)
-@given(
-    alignment=st.floats(0, 0.4), vocab=st.integers(2, 300), width=st.integers(20, 200), seed=st.integers(0, 2**31)
-)
+@given(alignment=st.floats(0, 0.4), vocab=st.integers(2, 300), width=st.integers(20, 200), seed=st.integers(0, 2**31))
 def test_tied_share_against_simulation(alignment, vocab, width, seed):
     rng = np.random.default_rng(seed)
     own = alignment * np.sqrt(width) + np.sqrt(1 - alignment**2) * rng.normal(size=4000)

@@ -44,9 +44,7 @@ def test_closed_forms(T, sigma2, n, w):
         "zero": variance.output_variance(T, sigma2, sink_logit="zero"),
         "sigmoid": variance.output_variance(T, sigma2, attention_kernel="sigmoid", max_seq_len=longest),
         "amplify": variance.output_variance(T, sigma2, positional_scale="amplify"),
-        "attenuate": variance.output_variance(
-            T, sigma2, positional_scale="attenuate", max_seq_len=longest
-        ),
+        "attenuate": variance.output_variance(T, sigma2, positional_scale="attenuate", max_seq_len=longest),
         "norm": variance.output_variance(T, sigma2, head_norm=True),
         "gate": variance.output_variance(T, sigma2, output_gate="headwise"),
     }

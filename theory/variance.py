@@ -79,9 +79,7 @@ def born_matrix(T: int, **options: object) -> Array:
     return np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
 
 
-def output_variance_uniform(
-    position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0
-) -> Array:
+def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0) -> Array:
     """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c =
     0.
 
@@ -172,9 +170,7 @@ def _gate_factor(T: int, gate_std: float) -> Array:
     return factor
 
 
-def output_variance(
-    T: int, variance: float = 1.0, correlation: float | Array = 0.0, **options: object
-) -> Array:
+def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 0.0, **options: object) -> Array:
     """Variance [T] of the attention output at each position of one layer.
 
     Args:

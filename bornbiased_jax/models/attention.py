@@ -82,9 +82,7 @@ class Attention(nn.Module):
         o_BTHK = self._cures(o_BTHK, query_x, query_T)
         if self.edit is not None:
             o_BTHK = self.edit(o_BTHK)
-        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(
-            o_BTHK.reshape(*o_BTHK.shape[:2], H * K)
-        )
+        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
         found = {"attention_output": o_BTHK, "values": v_BSGK, "keys": k_BSGK, "attention_update": out_BTD}
         if weights_BHTS is not None:
             found |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}

@@ -13,21 +13,16 @@ import hashlib
 import itertools
 import json
 import os
-import pickle
 import shutil
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import bornbiased_jax
 from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain.encoding import SPLITS, Workers, batches, encoded
 from bornbiased_jax.text import cache
 from bornbiased_jax.text.documents import read_documents, source_digest
 from bornbiased_jax.text.protocol import Tokenizer
@@ -37,14 +32,10 @@ try:
 except ImportError:  # not on Windows: two processes may then do the same work, with the same result
     fcntl = None  # type: ignore[assignment]
 
-SPLITS = ("train", "validation")
 INDEX = "tokens.json"
 # Raised when the meaning of the files changes, so that no old ones are used.
 RECIPE = 1
 PART_TOKENS = 2**25
-BATCH_CHARACTERS = 2**20
-# The library's own threads are enough for the first few batches; more are worth starting processes for.
-BATCHES_AT_HOME = 32
 
 
 class Shard(NamedTuple):
@@ -218,10 +209,10 @@ def _tokenise(
     held = 0
     with (
         progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance,
-        contextlib.closing(_Workers()) as pool,
+        contextlib.closing(Workers()) as pool,
     ):
-        batches = _batches(documents)
-        for batch in _encoded(batches, tokenizer, identity["validation_fraction"], processes, pool):
+        fraction = identity["validation_fraction"]
+        for batch in encoded(batches(documents), tokenizer, fraction, processes, pool):
             for split in SPLITS:
                 part[split].append(batch.ids[split])
             held += sum(len(ids) for ids in batch.ids.values())
@@ -253,132 +244,6 @@ def _write_part(place: Path, index: dict[str, Any], part: dict[str, list[np.ndar
         entry[split] = len(ids)
     index["parts"].append({**entry, "digest": hasher.hexdigest()})
     files.write_json(place / INDEX, index)
-
-
-class Encoded(NamedTuple):
-    """One batch of documents as ids."""
-
-    ids: dict[str, np.ndarray]
-    documents: int
-    text_bytes: int
-
-
-def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -> Encoded:
-    """Documents as ids by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
-    end = np.asarray([] if tokenizer.eos_id is None else [tokenizer.eos_id], np.int32)
-    pieces: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
-    size = 0
-    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
-        data = text.encode()
-        size += len(data)
-        pieces["validation" if in_validation(data, validation_fraction) else "train"] += [ids, end]
-    return Encoded({split: np.concatenate(pieces[split]) for split in SPLITS}, len(texts), size)
-
-
-def in_validation(document: bytes, fraction: float) -> bool:
-    """Whether a document goes to validation: its hash, read as a number from 0 to 1, is below the fraction."""
-    return int.from_bytes(hashlib.sha256(document).digest()[:8], "big") < fraction * 2**64
-
-
-def _batches(documents: Iterator[str]) -> Iterator[list[str]]:
-    texts: list[str] = []
-    size = 0
-    for document in documents:
-        texts.append(document)
-        size += len(document)
-        if size >= BATCH_CHARACTERS:
-            yield texts
-            texts, size = [], 0
-    if texts:
-        yield texts
-
-
-class _Workers:
-    """Processes that encode, each fed by a thread of its own through its standard input and output.
-
-    Not ``multiprocessing``: it would run the user's script again in every worker, and forking does not go
-    together with the threads of jax.
-    """
-
-    def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
-        self._processes: list[Any] = []
-        self._own = threading.local()
-
-    def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(count)
-        return self._threads.submit(self._encode, tokenizer, texts, fraction)
-
-    def _encode(self, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Encoded:
-        process: Any = getattr(self._own, "process", None)
-        if process is None:
-            package = str(Path(bornbiased_jax.__file__).resolve().parents[1])
-            path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-            # Each worker is one of many: the tokenizer's own threads would only fight each other.
-            environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
-            command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self._own.process = process
-            self._processes.append(process)
-            pickle.dump(tokenizer, process.stdin)
-        try:
-            pickle.dump((texts, fraction), process.stdin)
-            process.stdin.flush()
-            answer = pickle.load(process.stdout)
-        except (OSError, EOFError) as error:
-            raise InputError("a process that tokenises was ended from outside: run the same command again") from error
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
-        for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()
-            process.wait()
-
-
-def serve() -> None:
-    """What a worker does: read a tokenizer, then answer batches until its input ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    tokenizer = pickle.load(source)
-    while True:
-        try:
-            texts, fraction = pickle.load(source)
-        except EOFError:
-            return
-        answer: Encoded | Exception
-        try:
-            answer = encode(tokenizer, texts, fraction)
-        except InputError as error:
-            answer = error
-        pickle.dump(answer, sink)
-        sink.flush()
-
-
-def _encoded(
-    batches: Iterator[list[str]],
-    tokenizer: Tokenizer,
-    fraction: float,
-    processes: int | None,
-    pool: _Workers,
-) -> Iterator[Encoded]:
-    """Batches as ids, in order; at most two batches a worker are under way, so memory does not grow."""
-    count = processes if processes is not None else os.cpu_count() or 1
-    at_home = None if count == 1 else 0 if processes is not None else BATCHES_AT_HOME
-    for texts in itertools.islice(batches, at_home):
-        yield encode(tokenizer, texts, fraction)
-    waiting: list[Future[Encoded]] = []
-    for texts in batches:
-        waiting.append(pool.submit(count, tokenizer, texts, fraction))
-        if len(waiting) >= 2 * count:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()
 
 
 @contextlib.contextmanager

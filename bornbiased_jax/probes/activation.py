@@ -87,9 +87,7 @@ def preactivation(
 
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
-def _batch_statistics(
-    cfg: ModelConfig, params: Params, x: jax.Array, edges: jax.Array
-) -> dict[str, jax.Array]:
+def _batch_statistics(cfg: ModelConfig, params: Params, x: jax.Array, edges: jax.Array) -> dict[str, jax.Array]:
     def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
         u = found["mlp_preactivation"].astype(jnp.float32).ravel()
         mean = jnp.mean(u)

@@ -26,9 +26,7 @@ def check_sequences(cfg: ModelConfig, x: Any) -> np.ndarray:
         raise InputError(f"inputs of shape {x.shape} are not token ids [N, T] or vectors [N, T, D]")
     if x.ndim == 3:
         if x.shape[-1] != cfg.d_model:
-            raise InputError(
-                f"input vectors are {x.shape[-1]} wide, the model {cfg.d_model}: make them equal"
-            )
+            raise InputError(f"input vectors are {x.shape[-1]} wide, the model {cfg.d_model}: make them equal")
         x = x.astype(np.float32)
     else:
         if not np.issubdtype(x.dtype, np.integer):
@@ -53,8 +51,7 @@ def check_length(cfg: ModelConfig, length: int) -> None:
     """
     if cfg.positions == "learned" and length > cfg.max_seq_len:
         raise InputError(
-            f"length {length} is beyond the model's {cfg.max_seq_len} learned positions: "
-            "ask for shorter sequences"
+            f"length {length} is beyond the model's {cfg.max_seq_len} learned positions: ask for shorter sequences"
         )
 
 

@@ -48,9 +48,7 @@ def mean_cosine_between_positions(x_BTD: jax.Array) -> jax.Array:
     return (total - own) / max(1, T * (T - 1))
 
 
-def observe(
-    cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = False, dtype: Any = None
-) -> Observation:
+def observe(cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = False, dtype: Any = None) -> Observation:
     """Run a batch and keep its last positions.
 
     Args:

@@ -214,9 +214,7 @@ def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any],
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
     chosen = preference.summarise(counts, vocab_size=cfg.vocab_size)
-    pulled = contraction.summarise(
-        sums, d_model=cfg.d_model, intra=intra, remove_same_last=inputs.kind == "tokens"
-    )
+    pulled = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=inputs.kind == "tokens")
     along = int(result["direction_token"])
     return {
         "seed": seed,

@@ -114,10 +114,7 @@ def report_on_ids(
         **{name: {length: one[name] for length, one in by_length.items()} for name in names},
         "score_by_layer_head": {length: one["score_LH"].tolist() for length, one in by_length.items()},
         "row_mass_by_layer_head": found["row_mass_LH"].tolist(),
-        **{
-            name: found[name]
-            for name in ("epsilon", "convention", "position", "threshold", "normalised_rows")
-        },
+        **{name: found[name] for name in ("epsilon", "convention", "position", "threshold", "normalised_rows")},
         "num_sequences": found["num_sequences"],
         "num_tokens": int(np.size(ids)),
         "seed": seed,

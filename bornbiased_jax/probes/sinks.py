@@ -88,9 +88,7 @@ def measure_sinks(
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in wanted}
     for batch in batches(x, batch_size_for(cfg, T, batch_size)):
-        column_LBHT, sums_LBHT = jax.device_get(
-            _column_sums(cfg, params, batch, position, _mask(mask_TT), **options)
-        )
+        column_LBHT, sums_LBHT = jax.device_get(_column_sums(cfg, params, batch, position, _mask(mask_TT), **options))
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
         for length in wanted:
@@ -99,9 +97,7 @@ def measure_sinks(
             advance(len(batch))
     by_length = {length: _rates(np.concatenate(found, axis=1), epsilon) for length, found in scores.items()}
     for found in by_length.values():
-        found["sink_rate"] = found[
-            "sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"
-        ]
+        found["sink_rate"] = found["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
     rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
     return {
         **by_length[T],

@@ -138,9 +138,7 @@ def line(
 @style()
 def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = PAPER) -> None:
     """Open circles: single numbers, such as the paper's, beside lines."""
-    ax.plot(
-        x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=colour, label=name or None
-    )
+    ax.plot(x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=colour, label=name or None)
 
 
 @style()

@@ -81,9 +81,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         headline=next((section.headline for section in sections if section.headline), ""),
         keys=[claim for _, claim in claims if claim.key],
         claims=claims,
-        claim_sources=[
-            source for source in SOURCES if any(getattr(claim, source) is not None for _, claim in claims)
-        ],
+        claim_sources=[source for source in SOURCES if any(getattr(claim, source) is not None for _, claim in claims)],
         front=front,
         has_theory=any(claim.theory is not None for _, claim in claims)
         or any(row.theory for section in sections for table in section.tables for row in table.rows),

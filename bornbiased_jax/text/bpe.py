@@ -92,9 +92,7 @@ class LibraryTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of several texts, in the library's threads."""
-        encodings = self.backend.encode_batch_fast(
-            [checked_text(text) for text in texts], add_special_tokens=False
-        )
+        encodings = self.backend.encode_batch_fast([checked_text(text) for text in texts], add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -117,16 +115,12 @@ def from_json(text: str, name: str, eos_token: str | None = None) -> LibraryToke
     return _built(LibraryTokenizer(name, text, None).backend, name, eos_token, text)
 
 
-def _built(
-    backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text: str = ""
-) -> LibraryTokenizer:
+def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text: str = "") -> LibraryTokenizer:
     candidates = (eos_token,) if eos_token else _END_TOKENS
     found = [backend.token_to_id(token) for token in candidates]
     eos_id = next((token for token in found if token is not None), None)
     if eos_token and eos_id is None:
-        raise InputError(
-            f"{name} has no token {eos_token!r}, by which its {CONFIG_FILE} ends a document: mend that"
-        )
+        raise InputError(f"{name} has no token {eos_token!r}, by which its {CONFIG_FILE} ends a document: mend that")
     tokenizer = LibraryTokenizer(name, text or backend.to_str(), eos_id)
     # Large vocabularies take seconds to parse: keep the object that is already there.
     tokenizer.__dict__["backend"] = backend
@@ -186,9 +180,7 @@ def from_byte_level(
         backend.normalizer = normalizers.NFC()
     # In the order of their ids: the library keeps the ids that the vocabulary already gives them.
     by_id = sorted(special, key=lambda token: ids[token])
-    backend.add_special_tokens(
-        [tokenizers.AddedToken(token, normalized=False, special=True) for token in by_id]
-    )
+    backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in by_id])
     backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
     if bos_token is not None:
         backend.post_processor = processors.TemplateProcessing(
@@ -221,9 +213,7 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     made = {left + right for left, right in merges}
     unmade = [piece for piece in pieces if len(piece) > 1 and piece not in made and not _looks_special(piece)]
     if unmade:
-        raise InputError(
-            f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again"
-        )
+        raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again")
     return from_byte_level(pieces, merges, name, special=end, eos_token=next(iter(end), None))
 
 
@@ -299,9 +289,7 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
             encoded, rank = line.split()
             ranks[base64.b64decode(encoded, validate=True)] = int(rank)
         except (ValueError, binascii.Error) as error:
-            raise InputError(
-                f"{name}: line {number} is not a token in base64 and a rank: fetch it again"
-            ) from error
+            raise InputError(f"{name}: line {number} is not a token in base64 and a rank: fetch it again") from error
     scheme = TIKTOKEN_SCHEMES.get(len(ranks))
     if scheme is None or sorted(ranks.values()) != list(range(len(ranks))):
         known = ", ".join(f"{count:,}" for count in TIKTOKEN_SCHEMES)
@@ -335,9 +323,7 @@ def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) 
         InputError: the size is too small, or larger than the text supports.
     """
     if vocab_size < 257:
-        raise InputError(
-            f"vocab_size={vocab_size} is too small for a byte-level BPE: take at least 257, or bytes"
-        )
+        raise InputError(f"vocab_size={vocab_size} is too small for a byte-level BPE: take at least 257, or bytes")
     backend = tokenizers.Tokenizer(models.BPE())
     split = pre_tokenizers.Split(tokenizers.Regex(GPT2_PATTERN), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -52,9 +52,7 @@ SKIPPED_FILES = ("_sysconfigdata", "sitecustomize", "usercustomize", "test_")
 GENERATED_FOLDERS = ("encodings", "pydoc_data")
 
 _SENTENCE_END = re.compile(r"[.!?:][)\"'`]*$")
-_MARKUP = re.compile(
-    r">>>|\.\. |\.\.\. |^\s*[-=~*+#:|@]|^\s*\d+[.)]|::$|\\[a-z]+|[{}|<>\\]|https?://", re.MULTILINE
-)
+_MARKUP = re.compile(r">>>|\.\. |\.\.\. |^\s*[-=~*+#:|@]|^\s*\d+[.)]|::$|\\[a-z]+|[{}|<>\\]|https?://", re.MULTILINE)
 _TRIPLE_QUOTED = re.compile(rb'("""|\'\'\')(.*?)\1', re.DOTALL)
 _NOT_LETTERS = re.compile("[^A-Za-z ]")
 _WORD = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?")
@@ -111,9 +109,7 @@ def corpus(name: str) -> Corpus:
         documents = tuple(BUILDERS[name](roots))
         cache.store(slot, json.dumps(documents).encode())
     if not documents:
-        raise InputError(
-            f"builtin:{name} is empty: this Python carries no sources to make it from; name a text file"
-        )
+        raise InputError(f"builtin:{name} is empty: this Python carries no sources to make it from; name a text file")
     return Corpus(name, documents, documents_digest(documents), versions)
 
 

@@ -41,9 +41,7 @@ _BLOCK = 1 << 20
 _HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n?$")
 
 
-def read_documents(
-    source: str | Path, *, field: str = "text", longest: int | None = LONGEST
-) -> Iterator[str]:
+def read_documents(source: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
     """The documents of a source, lazily and in a stable order; empty documents are left out.
 
     Args:
@@ -87,9 +85,7 @@ def list_files(source: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(
-            f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME"
-        )
+        raise InputError(f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME")
     found = []
     for file in path.rglob("*"):
         relative = file.relative_to(path)
@@ -340,9 +336,7 @@ def _hugging_face(name: str, field: str) -> Iterator[str]:
     if not name:
         raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
     try:
-        rows = iter(
-            datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True)
-        )
+        rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
     except Exception as error:  # the library raises its own, its hub's and its HTTP client's errors
         raise InputError(
             f"hf:{name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"

@@ -37,9 +37,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer | scored.ScoredTokenizer
         return _scored(metadata, pieces, types, str(path))
     if kind == "gpt2":
         return _byte_level(metadata, pieces, types, str(path))
-    raise InputError(
-        f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file"
-    )
+    raise InputError(f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file")
 
 
 def _metadata(path: Path) -> dict[str, Any]:
@@ -55,9 +53,7 @@ def _metadata(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a whole GGUF file ({error}): fetch it again") from error
 
 
-def _scored(
-    metadata: dict[str, Any], pieces: list[str], types: list[int], name: str
-) -> scored.ScoredTokenizer:
+def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> scored.ScoredTokenizer:
     if "scores" not in metadata:
         raise InputError(f"{name} has a tokenizer without scores: name a tokenizer file")
     return scored.ScoredTokenizer(
@@ -66,9 +62,7 @@ def _scored(
         scores=tuple(float(score) for score in metadata["scores"]),
         types=tuple(types),
         eos_id=_known(metadata.get("eos_token_id", 2), pieces),
-        bos_id=_known(metadata.get("bos_token_id", 1), pieces)
-        if metadata.get("add_bos_token", True)
-        else None,
+        bos_id=_known(metadata.get("bos_token_id", 1), pieces) if metadata.get("add_bos_token", True) else None,
         space_prefix=bool(metadata.get("add_space_prefix", True)),
         escaped=True,
     )
@@ -82,14 +76,11 @@ def _piece(token: int | None, pieces: list[str]) -> str | None:
     return pieces[token] if token is not None and token < len(pieces) else None
 
 
-def _byte_level(
-    metadata: dict[str, Any], pieces: list[str], types: list[int], name: str
-) -> bpe.LibraryTokenizer:
+def _byte_level(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
     pre = metadata.get("pre")
     if pre not in _PRE_TOKENIZERS:
         raise InputError(
-            f"{name} cuts words the way {pre!r}, and only {', '.join(_PRE_TOKENIZERS)} are known: "
-            "name a tokenizer file"
+            f"{name} cuts words the way {pre!r}, and only {', '.join(_PRE_TOKENIZERS)} are known: name a tokenizer file"
         )
     patterns, whole_words = _PRE_TOKENIZERS[pre]
     merges = [tuple(merge.split(" ")) for merge in metadata.get("merges", [])]

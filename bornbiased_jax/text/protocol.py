@@ -12,7 +12,7 @@ from bornbiased_jax.errors import InputError
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Immutable, and picklable so that worker processes can have it.
+    """Text to ids and back. Immutable; ``save`` is how worker processes come by it.
 
     ``encode`` adds nothing to the text: no mark of its beginning or end. Whoever packs documents puts
     ``eos_id`` between them, whoever prompts a model puts ``bos_id`` before the prompt (None: the
@@ -78,7 +78,5 @@ def checked_text(text: str, place: str = "the text") -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{place} holds half of a surrogate pair at character {error.start}: mend it"
-        ) from error
+        raise InputError(f"{place} holds half of a surrogate pair at character {error.start}: mend it") from error
     return text

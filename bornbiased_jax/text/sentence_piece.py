@@ -38,9 +38,7 @@ class SentencePieceTokenizer:
         try:
             import sentencepiece
         except ImportError as error:
-            raise InputError(
-                f"{self.name} needs SentencePiece: pip install 'bornbiased-jax[sentencepiece]'"
-            ) from error
+            raise InputError(f"{self.name} needs SentencePiece: pip install 'bornbiased-jax[sentencepiece]'") from error
         processor = sentencepiece.SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(self.proto)

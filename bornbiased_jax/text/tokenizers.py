@@ -75,8 +75,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         if model.vocab_size:
             return model
     raise InputError(
-        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken, "
-        ".bin or .gguf"
+        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken, .bin or .gguf"
     )
 
 
@@ -84,9 +83,7 @@ def _in_folder(folder: Path) -> Path:
     for pattern in _IN_FOLDER:
         found = sorted(folder.glob(pattern))
         if len(found) > 1:
-            raise InputError(
-                f"{folder} holds {len(found)} tokenizers ({found[0].name}, {found[1].name}, …): name one"
-            )
+            raise InputError(f"{folder} holds {len(found)} tokenizers ({found[0].name}, {found[1].name}, …): name one")
         if found:
             return found[0]
     raise InputError(f"{folder} holds no tokenizer: name a tokenizer file")
@@ -148,18 +145,14 @@ def _from_pair(path: Path) -> Tokenizer:
                     raise InputError(f"{path} needs {missing.name} beside it: put it there")
                 _refuse_other_classes(path.parent)
                 return bpe.from_gpt2(_read_text(vocab), _read_text(merges), vocab.name)
-    raise InputError(
-        f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json beside vocab.bpe"
-    )
+    raise InputError(f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json beside vocab.bpe")
 
 
 def _refuse_other_classes(folder: Path) -> None:
     """Other models store their merges in the same two files but cut words differently."""
     kind = str(_config(folder).get("tokenizer_class") or "GPT2Tokenizer")
     if not kind.startswith("GPT2"):
-        raise InputError(
-            f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json"
-        )
+        raise InputError(f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json")
 
 
 @functools.lru_cache(maxsize=8)
@@ -172,9 +165,7 @@ def default_tokenizer(vocab_size: int) -> Tokenizer:
         InputError: the vocabulary is smaller than 256.
     """
     if vocab_size < 256:
-        raise InputError(
-            f"a vocabulary of {vocab_size} has no room for bytes: name a tokenizer file for text"
-        )
+        raise InputError(f"a vocabulary of {vocab_size} has no room for bytes: name a tokenizer file for text")
     if vocab_size < 512:
         return ByteTokenizer()
     corpus = corpora.corpus("prose")

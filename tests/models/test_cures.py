@@ -13,9 +13,7 @@ from bornbiased_jax.models.attention import Attention
 from bornbiased_jax.models.transformer import apply
 
 T, D = 9, 16
-BASE = dict(
-    num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20
-)
+BASE = dict(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20)
 CURES = {
     "baseline": {},
     "no-positions": dict(positions="none"),
@@ -33,18 +31,14 @@ CURES = {
     "everything": dict(
         window=4, sink_logit="learned", positional_scale="amplify", head_norm=True, output_gate="elementwise"
     ),
-    "sigmoid-window-gate": dict(
-        attention_kernel="sigmoid", window=4, output_gate="headwise", positions="none"
-    ),
+    "sigmoid-window-gate": dict(attention_kernel="sigmoid", window=4, output_gate="headwise", positions="none"),
 }
 # float32 against float64: fewer than 200 roundings of 2⁻²⁴ stand between an input and an output, all of
 # them relative to terms no larger than the largest output times a small factor (4 is generous here).
 RELATIVE = 4 * 200 * 2.0**-24
 
 
-def reference(
-    cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mask_TT: np.ndarray | None = None
-):
+def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mask_TT: np.ndarray | None = None):
     """Attention written out with loops: returns the update, the aggregated values and the weights."""
     B, T, _ = x_BTD.shape
     H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
@@ -96,9 +90,7 @@ def case(request):
     cfg = ModelConfig(**BASE, **CURES[request.param])
     rng = np.random.default_rng(0)
     x_BTD = rng.standard_normal((2, T, D)).astype(np.float32)
-    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), jnp.arange(T))[
-        "params"
-    ]
+    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), jnp.arange(T))["params"]
     # Weights of order 1/√D give logits of order one: attention far from uniform.
     flat = {
         path: (rng.standard_normal(leaf.shape) / np.sqrt(leaf.shape[0] if len(leaf.shape) > 1 else 1)).astype(
@@ -122,9 +114,7 @@ def close(actual, expected):
 def test_values_equal_the_formulas(case):
     cfg, flat, x_BTD = case
     out, found = ours(cfg, flat, x_BTD)
-    expected, o, weights = reference(
-        cfg, {k: v.astype(np.float64) for k, v in flat.items()}, x_BTD.astype(float)
-    )
+    expected, o, weights = reference(cfg, {k: v.astype(np.float64) for k, v in flat.items()}, x_BTD.astype(float))
     close(found["attention_weights"], weights)
     close(found["attention_output"], o)
     close(out, expected)

@@ -144,9 +144,7 @@ def test_grouped_heads_equal_repeated_heads():
         repeated = jnp.repeat(grouped, 2, axis=2).reshape(*kernel.shape[:2], 4 * K)
         wide["blocks"]["attention"][name]["kernel"] = repeated
     tokens = jnp.arange(9)[None]
-    np.testing.assert_allclose(
-        apply(cfg, params, tokens).logits_BTV, apply(full, wide, tokens).logits_BTV, atol=1e-6
-    )
+    np.testing.assert_allclose(apply(cfg, params, tokens).logits_BTV, apply(full, wide, tokens).logits_BTV, atol=1e-6)
 
 
 def test_rope_depends_on_distance_only():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain import shards
-from bornbiased_jax.pretrain.shards import Tokens, in_validation, prepare
+from bornbiased_jax.pretrain import encoding, shards
+from bornbiased_jax.pretrain.encoding import in_validation
+from bornbiased_jax.pretrain.shards import Tokens, prepare
 from bornbiased_jax.text.byte_level import ByteTokenizer
 
 BYTES = ByteTokenizer()
@@ -24,7 +25,7 @@ def source(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(shards, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
 
 
 def documents(source):
@@ -76,7 +77,7 @@ def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
         prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000)
     monkeypatch.setattr(shards, "_write_part", real)
     encoded = []
-    monkeypatch.setattr(shards, "encode", lambda *args: encoded.append(1) or _encode(*args))
+    monkeypatch.setattr(encoding, "encode", lambda *args: encoded.append(1) or _encode(*args))
     again = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000)
     assert again.digest == whole.digest
     assert everything(again.train) == everything(whole.train)
@@ -84,7 +85,7 @@ def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
     assert len(encoded) < 0.9 * whole.facts["text_bytes"] / 2000
 
 
-_encode = shards.encode
+_encode = encoding.encode
 
 
 def test_damage_is_mended_and_loss_is_told(source, tmp_path, capsys):

@@ -256,9 +256,7 @@ def test_report(model):
     for length in (4, 8):
         expected = measure_sinks(cfg, params, windows[:, :length])
         assert report["sink_rate"][str(length)] == expected["sink_rate"]
-        np.testing.assert_allclose(
-            report["score_by_layer_head"][str(length)], expected["score_LH"], atol=1e-6
-        )
+        np.testing.assert_allclose(report["score_by_layer_head"][str(length)], expected["score_LH"], atol=1e-6)
     import json
 
     again = json.loads(json.dumps(report, allow_nan=False))

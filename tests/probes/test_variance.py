@@ -12,9 +12,7 @@ from bornbiased_jax.probes.variance import discrepancy, position_moments
 from theory.variance import output_variance
 
 D, T, N, MAX = 64, 16, 1000, 64
-ATTENTION = dict(
-    num_layers=1, num_heads=4, d_model=D, d_ff=8, vocab_size=3, mlp=False, norm="none", max_seq_len=MAX
-)
+ATTENTION = dict(num_layers=1, num_heads=4, d_model=D, d_ff=8, vocab_size=3, mlp=False, norm="none", max_seq_len=MAX)
 CURES = {
     "baseline": {},
     "no-positions": dict(positions="none"),
@@ -102,9 +100,7 @@ def test_moments_equal_numpy(model, batch_size):
     cfg, params, tokens = model
     names = ("attention_output", "residual", "values", "mlp_update")
     seen = []
-    found = position_moments(
-        cfg, params, tokens, quantities=names, batch_size=batch_size, advance=seen.append
-    )
+    found = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=seen.append)
     assert sum(seen) == 7
     out = apply(cfg, params, tokens, capture=names)
     for name in names:

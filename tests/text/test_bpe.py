@@ -13,9 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe
 from bornbiased_jax.text.tokenizers import load_tokenizer
 
-CORPUS = [
-    f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(200)
-]
+CORPUS = [f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(200)]
 
 
 def test_training_gives_the_size_asked_for():
@@ -116,11 +114,7 @@ def tiktoken_reference(ranks: dict[bytes, int], word: bytes) -> list[int]:
         return [ranks[word]]
     parts = [bytes([byte]) for byte in word]
     while True:
-        sums = [
-            (ranks[parts[i] + parts[i + 1]], i)
-            for i in range(len(parts) - 1)
-            if parts[i] + parts[i + 1] in ranks
-        ]
+        sums = [(ranks[parts[i] + parts[i + 1]], i) for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in ranks]
         if not sums:
             return [ranks[part] for part in parts]
         _, at = min(sums)

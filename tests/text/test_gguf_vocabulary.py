@@ -9,9 +9,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe, scored
 from bornbiased_jax.text.tokenizers import load_tokenizer
 
-CORPUS = [
-    f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(100)
-]
+CORPUS = [f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(100)]
 TEXT = "  the quick dog's 1234 foxes\n\n é日🎉"
 
 
@@ -104,9 +102,7 @@ def test_scored_pieces(tmp_path):
     assert (loaded.eos_id, loaded.bos_id, loaded.vocab_size) == (2, 1, len(tokens))
     assert load_tokenizer(loaded.save(tmp_path)).digest == loaded.digest
     bare = load_tokenizer(
-        write(
-            tmp_path / "b.gguf", **scored_parts(), add_bos_token=False, add_space_prefix=False, eos_token_id=1
-        )
+        write(tmp_path / "b.gguf", **scored_parts(), add_bos_token=False, add_space_prefix=False, eos_token_id=1)
     )
     assert (bare.bos_id, bare.eos_id) == (None, 1)
     assert bare.encode("\u2581the").tolist() == [the]
