@@ -281,11 +281,11 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
 
     Args:
         figure: the figure.
-        ident: letters, digits and hyphens, unique on the page: it makes the ids inside unique.
+        ident: letters, digits, hyphens and underscores, unique on the page: it makes the ids inside unique.
         alt: the text for readers who cannot see the figure.
     """
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", ident):
-        raise ValueError(f"ident {ident!r} is not a letter followed by letters, digits and hyphens")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", ident):
+        raise ValueError(f"ident {ident!r} is not a letter followed by letters, digits, hyphens and underscores")
     stream = io.StringIO()
     with style():
         figure.savefig(stream, format="svg", metadata={"Date": None})

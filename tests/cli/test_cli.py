@@ -196,3 +196,34 @@ def test_the_module_runs_and_interrupts_with_130(monkeypatch, capsys):
     # The package's attribute ``main`` is the function, so the module is found by its name.
     monkeypatch.setattr(sys.modules["bornbiased_jax.cli.main"].cli, "main", interrupt)
     assert run(["models"]) == 130
+
+
+def test_seedprint_says_p_and_its_logarithm(tmp_path, capsys):
+    sizes = ["--num-inputs", "40", "--seq-len", "4", "--quiet"]
+    small = "gpt2-tiny,num_layers=1,d_model=32,vocab_size=64"
+    assert run(["seedprint", f"seed:1@{small}", f"seed:2@{small}", *sizes, "--json", str(tmp_path / "a.json")]) == 0
+    value = json.loads((tmp_path / "a.json").read_text())
+    first = capsys.readouterr().out.splitlines()[0]
+    assert f"p = {value['p_value']:.4g}, log10 p = {value['log10_p']:.2f}" in first
+
+
+def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
+    small = "gpt2-tiny,num_layers=1,vocab_size=64"
+    pair = [f"seed:1@{small},d_model=32", f"seed:1@{small},d_model=64"]
+    sizes = ["--inputs", "gaussian", "--num-inputs", "20", "--seq-len", "4", "--quiet"]
+    for test in ("permutation", "paper", "iclr", "population"):
+        assert run(["seedprint", *pair, *sizes, "--test", test, "--json", "-"]) == 0
+        value = json.loads(capsys.readouterr().out)
+        assert (value["verdict"], value["p_value"], value["test"]) == ("undefined", None, test)
+        assert "widths 32 and 64" in value["reason"]
+    # Stored fingerprints as well, of which the inputs cannot even be the same.
+    for ref, name in zip(pair, ("a", "b"), strict=True):
+        assert run(["fingerprint", ref, *sizes, "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert run(["seedprint", str(tmp_path / "a"), str(tmp_path / "b"), "--json", "-", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "undefined"
+    # Where widths are equal, the answer names what would decide.
+    born = [f"seed:{seed}@{small},d_model=32" for seed in (1, 2)]
+    assert run(["seedprint", *born, *sizes, "--json", "-"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["verdict"] == "undefined" and "--test population" in value["reason"]

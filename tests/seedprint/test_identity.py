@@ -1,0 +1,112 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import inputs, keys, models
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint, value_digests
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.seedprint import fingerprint as fp
+from bornbiased_jax.seedprint.compare import compare
+from bornbiased_jax.seedprint.identity import MIN_INPUTS, relabelled
+
+CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
+TOKENS = inputs.random_tokens(100, 6, 64)
+
+
+def born(seed, change=lambda path, leaf: leaf):
+    flat = models.flatten(models.init(CFG, key=keys.init_key(seed)))
+    params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
+    return fp.fingerprint(Checkpoint(CFG, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return born(42)
+
+
+def rearranged(path, leaf):
+    """Matrices the other way round, as a file in another layout is read."""
+    if path == "embed/embedding":
+        return leaf[::-1]
+    return np.swapaxes(leaf, -1, -2).reshape(leaf.shape) if leaf.ndim == 3 else leaf
+
+
+def test_value_digests_forget_the_order_alone():
+    params = models.init(CFG, key=keys.init_key(0))
+    flipped = models.unflatten({path: leaf[..., ::-1] for path, leaf in models.flatten(params).items()})
+    assert value_digests(params) == value_digests(flipped)
+    nudged = models.unflatten(
+        {path: np.nextafter(leaf, np.float32(9)) for path, leaf in models.flatten(params).items()}
+    )
+    assert not set(value_digests(params).values()) & set(value_digests(nudged).values())
+
+
+def test_rearranged_weights_are_the_same_lineage_though_the_outputs_say_nothing(base):
+    suspect = born(42, rearranged)
+    verdict = compare(base, suspect)
+    assert verdict.p_value > 1e-4  # the outputs alone show nothing overwhelming
+    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
+    assert verdict.detail["identical_tensors"] + verdict.detail["reordered_tensors"] == verdict.detail["num_tensors"]
+    assert verdict.detail["relabelled_coordinates"] is None and "another function" in verdict.detail["notes"][0]
+    # Without digests of values the test alone decides.
+    stripped = dataclasses.replace(suspect, value_digests={})
+    assert compare(base, stripped).detail["reordered_tensors"] is None
+
+
+def test_some_tensors_in_common_forbid_unrelated(base):
+    fresh = models.flatten(models.init(CFG, key=keys.init_key(43)))
+    copied = born(42, lambda path, leaf: leaf if path == "blocks/mlp/down/kernel" else fresh[path])
+    verdict = compare(base, copied)
+    assert verdict.p_value >= 0.01  # one matrix of each block leaves no trace in the outputs
+    assert verdict.verdict == "undefined" and "2 of" in verdict.reason
+    assert compare(base, born(43)).verdict == "unrelated"
+
+
+def relabel(order_D):
+    """The same function with its residual coordinates in another order."""
+
+    def change(path, leaf):
+        if path == "embed/embedding" or path.endswith(("output/kernel", "down/kernel")) or "norm" in path:
+            return leaf[..., order_D]
+        return leaf[..., order_D, :]
+
+    return change
+
+
+def test_relabelled_coordinates_are_found_again(base):
+    order_D = np.random.default_rng(0).permutation(16)
+    verdict = compare(base, born(42, relabel(order_D)))
+    assert verdict.verdict == "same-lineage"
+    assert verdict.detail["relabelled_coordinates"] == int((order_D != np.arange(16)).sum())
+    # With weights changed a little as well no digest helps, and the outputs alone tell.
+    rng = np.random.default_rng(1)
+    noisy = born(42, lambda path, leaf: relabel(order_D)(path, leaf + 1e-4 * rng.standard_normal(leaf.shape)))
+    verdict = compare(base, noisy)
+    assert verdict.verdict == "same-lineage" and "under another number" in verdict.reason
+    assert verdict.detail["identical_tensors"] == verdict.detail["reordered_tensors"] == 0
+
+
+def test_relabelling_needs_partners_that_nothing_else_equals():
+    rng = np.random.default_rng(0)
+    x_ND = rng.standard_normal((200, 12)).astype(np.float32)
+    order_D = rng.permutation(12)
+    np.testing.assert_array_equal(relabelled(x_ND[:, order_D], x_ND), order_D)
+    np.testing.assert_array_equal(relabelled(x_ND, x_ND), np.arange(12))
+    assert relabelled(x_ND, rng.standard_normal((200, 12))) is None
+    assert relabelled(x_ND[: MIN_INPUTS - 1], x_ND[: MIN_INPUTS - 1]) is None
+    # Coordinates that all follow one number agree with everything.
+    follow = x_ND[:, :1] + 1e-6 * x_ND
+    assert relabelled(follow, follow[:, order_D]) is None
+    assert relabelled(x_ND, x_ND[:, :11]) is None
+
+
+@pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])
+def test_relaid_out_copies_of_a_real_model(shared, copy, moved, identical):
+    folder = shared / "checkpoints" / "stories260K"
+    paths = (folder / "stories260K.bin", folder / f"stories260K_plctlab_{copy}.bin")
+    x = inputs.random_tokens(200, 16, 512)
+    verdict = compare(*(fp.fingerprint(open_checkpoint(path), x) for path in paths))
+    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
+    assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (moved, identical)
+    assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
