@@ -1,7 +1,7 @@
 """Open a model wherever it lies, and write it where others can open it."""
 
 from bornbiased_jax.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.digests import digest, tensor_digests
+from bornbiased_jax.checkpoints.digests import digest, tensor_digests, value_digests
 from bornbiased_jax.checkpoints.export import export_hugging_face
 from bornbiased_jax.checkpoints.parity import parity
 from bornbiased_jax.checkpoints.reference import Reference, parse_ref
@@ -17,4 +17,5 @@ __all__ = [
     "parity",
     "parse_ref",
     "tensor_digests",
+    "value_digests",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,14 +18,33 @@ def tensor_digests(params: Params) -> dict[str, str]:
     tensors, whatever file or device they came from. Layers that a descendant left frozen show as equal.
     """
     found = {}
+    for name, tensor in _tensors(params):
+        hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
+        hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
+        found[name] = hasher.hexdigest()
+    return found
+
+
+def value_digests(params: Params) -> dict[str, str]:
+    """SHA-256 of every tensor's sorted bytes: equal for the same numbers in any order and any shape.
+
+    A transposed or rearranged copy of a tensor has the digest of the original.
+    """
+    found = {}
+    for name, tensor in _tensors(params):
+        hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
+        bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
+        hasher.update(np.sort(bits).view(np.uint8).data)
+        found[name] = hasher.hexdigest()
+    return found
+
+
+def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor with its name, those of the blocks layer by layer."""
     for path, leaf in flatten(params).items():
         array = np.asarray(leaf)
         layers = {f"{path}/{index}": layer for index, layer in enumerate(array)}
-        for name, tensor in (layers if path.startswith("blocks/") else {path: array}).items():
-            hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
-            hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
-            found[name] = hasher.hexdigest()
-    return found
+        yield from (layers if path.startswith("blocks/") else {path: array}).items()
 
 
 def digest(params: Params) -> str:

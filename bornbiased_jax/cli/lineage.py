@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from bornbiased_jax.seedprint.verdict import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,6 +94,7 @@ def seedprint(
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint.compare import compare
     from bornbiased_jax.seedprint.fingerprint import is_fingerprint, load_fingerprint
+    from bornbiased_jax.seedprint.verdict import undefined
 
     options.prepare_json(json_file)
     options.start(quiet=arguments["quiet"])
@@ -106,15 +110,21 @@ def seedprint(
             "input_seed": found.inputs["seed"],
             "vocab_size": found.inputs.get("vocab_size"),
         }
-    vocab = arguments["vocab_size"] or min(model.cfg.vocab_size for model in opened.values())
+    vocab = arguments["vocab_size"] or min((model.cfg.vocab_size for model in opened.values()), default=0)
     layers = {found.layer for found in stored.values()}
     layer = layers.pop() if len(layers) == 1 else None
     moments = next(((f.inputs["mean"], f.inputs["std"]) for f in stored.values() if "mean" in f.inputs), None)
     prints = dict(stored)
-    widths = {model.cfg.d_model for model in opened.values()}
+    widths = {ref: model.cfg.d_model for ref, model in opened.items()}
+    widths |= {ref: found.outputs_ND.shape[1] for ref, found in stored.items()}
+    if arguments["inputs"] == "gaussian" and widths[base] != widths[suspect]:
+        reason = (
+            f"vectors of one width cannot be fed to models of widths {widths[base]} and {widths[suspect]}, and no "
+            "coordinate of one corresponds to one of the other"
+        )
+        _report(undefined(test, reason, num_inputs=arguments["num_inputs"], alpha=alpha), json_file, {})
+        return
     for ref, model in opened.items():
-        if arguments["inputs"] == "gaussian" and len(widths) > 1:
-            raise InputError("vectors cannot be fed to models of different widths: use --inputs tokens")
         prints[ref] = _compute(model, ref, arguments, vocab, moments, layer)
         moments = moments or (
             (prints[ref].inputs["mean"], prints[ref].inputs["std"]) if arguments["inputs"] == "gaussian" else None
@@ -124,14 +134,20 @@ def seedprint(
     if test == "population":
         references, extra = _references(prints[base], arguments, vocab, num_references), {}
     verdict = compare(prints[base], prints[suspect], test=test, alpha=alpha, references=references, **extra)
-    value = verdict.to_json()
-    if baselines:
-        value["baselines"] = _baselines(base, suspect, opened)
+    _report(verdict, json_file, {"baselines": _baselines(base, suspect, opened)} if baselines else {})
+
+
+def _report(verdict: Verdict, json_file: str | None, extra: dict[str, Any]) -> None:
+    """Write the JSON, and say the same to a reader."""
+    value = verdict.to_json() | extra
     options.write_result(json_file, value)
     err = json_file == "-"
-    p = "" if verdict.log10_p is None else f", log10 p = {verdict.log10_p:.2f}"
-    z = "" if verdict.z is None else f", z = {verdict.z:.2f}"
-    click.echo(f"{verdict.verdict} ({test}, N = {verdict.num_inputs:,}, alpha = {alpha:g}{p}{z})", err=err)
+    facts = [verdict.test, f"N = {verdict.num_inputs:,}", f"alpha = {verdict.alpha:g}"]
+    if verdict.p_value is not None and verdict.log10_p is not None:
+        facts += [f"p = {verdict.p_value:.4g}", f"log10 p = {verdict.log10_p:.2f}"]
+    if verdict.z is not None:
+        facts.append(f"z = {verdict.z:.2f}")
+    click.echo(f"{verdict.verdict} ({', '.join(facts)})", err=err)
     click.echo(verdict.reason, err=err)
     for note in value.get("notes", ()):
         click.echo(note, err=err)

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
-
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.fingerprint import Fingerprint, check_comparable
 from bornbiased_jax.seedprint.iclr import iclr_test
+from bornbiased_jax.seedprint.identity import with_identity
 from bornbiased_jax.seedprint.paper import paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.population import References, population_test
@@ -26,7 +25,8 @@ TESTS: dict[str, Callable[..., Verdict]] = {
 
 _SHARED_VECTORS = (
     "the inputs are continuous vectors that both models shared; their own coordinates reach the outputs, so "
-    "agreement is no evidence of lineage here: use token inputs, or the population test"
+    "agreement is no evidence of lineage here: use token inputs (--inputs tokens) or fresh seeds as the null "
+    "(--test population)"
 )
 
 
@@ -41,8 +41,8 @@ def compare(
 ) -> Verdict:
     """Say whether two models share a birth.
 
-    Identical weights, or identical outputs on every input, are said to be so and are the same lineage
-    whatever the test says. The permutation test on shared vectors can clear a pair but not accuse one:
+    What is identical bit for bit, or but for its order, is said first and outranks the test
+    (:func:`.identity.with_identity`). The permutation test on shared vectors can clear a pair but not accuse one:
     its p is too small there, so that a rejection is undefined.
 
     Args:
@@ -68,37 +68,3 @@ def compare(
     if test == "permutation" and base.inputs["kind"] == "gaussian" and verdict.verdict == "same-lineage":
         verdict = dataclasses.replace(verdict, verdict="undefined", reason=_SHARED_VECTORS)
     return with_identity(verdict, base, suspect)
-
-
-def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> Verdict:
-    """The verdict with what is bitwise identical, which outranks any test.
-
-    Adds ``identical_weights``, ``identical_outputs``, ``identical_tensors`` and ``num_tensors`` (tensors of
-    one repeated number aside: all births share norm scales of 1).
-    """
-    same_weights = base.weights_digest == suspect.weights_digest
-    same_outputs = base.outputs_ND.shape == suspect.outputs_ND.shape and bool(
-        np.array_equal(base.outputs_ND, suspect.outputs_ND)
-    )
-    shared = sum(suspect.tensor_digests.get(name) == value for name, value in base.tensor_digests.items())
-    total = len(base.tensor_digests)
-    detail = {
-        **verdict.detail,
-        "identical_weights": same_weights,
-        "identical_outputs": same_outputs,
-        "identical_tensors": shared,
-        "num_tensors": total,
-        "base": base.source,
-        "suspect": suspect.source,
-        "inputs": base.inputs,
-    }
-    notes = list(detail.get("notes", ()))
-    if same_weights:
-        reason = "the two models have identical weights, bit for bit"
-    elif same_outputs:
-        reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
-    elif shared:
-        notes.append(f"{shared} of {total} tensors are identical, bit for bit.")
-    if same_weights or same_outputs:
-        return dataclasses.replace(verdict, verdict="same-lineage", reason=reason, detail={**detail, "notes": notes})
-    return dataclasses.replace(verdict, detail={**detail, "notes": notes})

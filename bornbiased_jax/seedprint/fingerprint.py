@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bornbiased_jax import files, record
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, value_digests
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models import flatten
@@ -39,6 +39,7 @@ class Fingerprint:
         layer: None for the output of the final norm, else the block (1 to L) after which it was read.
         weights_digest: of all weights.
         tensor_digests: of each tensor that is not one number repeated (all births share those), by path.
+        value_digests: of the same tensors' numbers whatever their order; empty where not stored.
         config: the architecture's fields.
         source: one line on where the model came from.
         provenance: versions, device, precision, time.
@@ -52,6 +53,7 @@ class Fingerprint:
     config: dict[str, Any]
     source: str
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    value_digests: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def fingerprint(
@@ -100,6 +102,7 @@ def fingerprint(
         layer=layer,
         weights_digest=checkpoint.digest(),
         tensor_digests={name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial},
+        value_digests={name: value for name, value in value_digests(checkpoint.params).items() if name not in trivial},
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
         provenance=record.provenance(precision="float32 highest", measurement=measurement),

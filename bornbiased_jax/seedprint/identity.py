@@ -1,0 +1,134 @@
+"""What is the same in two models bit for bit, or but for its order: facts that outrank any test.
+
+A test that compares coordinate j with coordinate j sees nothing where one model's numbers were put in another
+order: weights written in another layout, or coordinates given other numbers. Both leave traces that chance
+does not make, and a verdict must not pass over them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.seedprint.fingerprint import Fingerprint
+from bornbiased_jax.seedprint.ranks import rank_correlation
+from bornbiased_jax.seedprint.verdict import Decision, Verdict
+
+# A coordinate counts as found again above the first number, and as found nowhere else below the second.
+# With fewer inputs than the third, such rank correlations come about by chance.
+FOUND, NOT_FOUND, MIN_INPUTS = 0.99, 0.9, 50
+
+
+def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray | None:
+    """The suspect's coordinate in which each base coordinate is found again, or None if they are not all found.
+
+    Every coordinate must have exactly one partner with a rank correlation of at least 0.99 over at least 50
+    inputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates come nowhere
+    near, and coordinates that follow one another do not count.
+
+    Returns:
+        [D] integers; the identity where nothing was relabelled.
+    """
+    if base_ND.shape != suspect_ND.shape or len(base_ND) < MIN_INPUTS:
+        return None
+    cross_DD = np.abs(rank_correlation(base_ND, suspect_ND))
+    partner_D = cross_DD.argmax(axis=1)
+    if not (cross_DD.max(axis=1) >= FOUND).all() or len(np.unique(partner_D)) < len(partner_D):
+        return None
+    np.put_along_axis(cross_DD, partner_D[:, None], 0.0, axis=1)
+    return partner_D if (cross_DD < NOT_FOUND).all() else None
+
+
+def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
+    """What two models have in common without any test, JSON-ready.
+
+    Returns:
+        ``identical_weights``, ``identical_outputs``; ``identical_tensors`` (same name, same bytes) and
+        ``reordered_tensors`` (the same numbers in another order or under another name) of ``num_tensors``
+        (tensors of one repeated number aside: all births share norm scales of 1); ``relabelled_coordinates``,
+        how many coordinates of the base are found again under another number, None if not all are found.
+        ``reordered_tensors`` is None for fingerprints stored without digests of values.
+    """
+    same_names = {name for name, value in base.tensor_digests.items() if suspect.tensor_digests.get(name) == value}
+    reordered = None
+    if base.value_digests and suspect.value_digests:
+        ours, theirs = (
+            Counter(value for name, value in found.value_digests.items() if name not in same_names)
+            for found in (base, suspect)
+        )
+        reordered = (ours & theirs).total()
+    same_outputs = base.outputs_ND.shape == suspect.outputs_ND.shape and bool(
+        np.array_equal(base.outputs_ND, suspect.outputs_ND)
+    )
+    moved = None
+    if not same_outputs:
+        partner_D = relabelled(base.outputs_ND, suspect.outputs_ND)
+        moved = None if partner_D is None else int((partner_D != np.arange(len(partner_D))).sum())
+    return {
+        "identical_weights": base.weights_digest == suspect.weights_digest,
+        "identical_outputs": same_outputs,
+        "identical_tensors": len(same_names),
+        "reordered_tensors": reordered,
+        "num_tensors": len(base.tensor_digests),
+        "relabelled_coordinates": moved,
+    }
+
+
+def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> Verdict:
+    """The verdict with the facts of :func:`identity`, and what they say.
+
+    Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
+    hold the same numbers in another order; coordinates that are all found again under other numbers.
+    Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
+    fact and the rest is not.
+    """
+    facts = identity(base, suspect)
+    same, moved, total = facts["identical_tensors"], facts["reordered_tensors"] or 0, facts["num_tensors"]
+    detail = {**verdict.detail, **facts, "base": base.source, "suspect": suspect.source, "inputs": base.inputs}
+    notes = list(detail.get("notes", ()))
+    decision: Decision = "same-lineage"
+    reason = ""
+    if facts["identical_weights"]:
+        reason = "the two models have identical weights, bit for bit"
+    elif facts["identical_outputs"]:
+        reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
+    elif moved and same + moved == total:
+        reason = (
+            f"the weights hold the same numbers in another order: of {total} tensors {moved} are rearranged and "
+            f"{same} identical, bit for bit"
+        )
+        notes.insert(0, _what_became_of_the_function(facts, verdict))
+    elif facts["relabelled_coordinates"]:
+        reason = (
+            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, "
+            f"{facts['relabelled_coordinates']} of them under another number: the same function with its "
+            "coordinates relabelled"
+        )
+    elif same or moved:
+        described = f"{same} of {total} tensors are identical, bit for bit"
+        if moved:
+            described += f", and {moved} hold the same numbers in another order"
+        notes.insert(0, f"{described}.")
+        if verdict.verdict == "unrelated":
+            decision = "undefined"
+            reason = (
+                f"{described}: those weights were copied or come from one seed, while the outputs agree no more "
+                "than chance allows"
+            )
+    detail["notes"] = notes
+    if not reason:
+        return dataclasses.replace(verdict, detail=detail)
+    return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
+
+
+def _what_became_of_the_function(facts: dict[str, Any], verdict: Verdict) -> str:
+    if facts["relabelled_coordinates"]:
+        return f"The function is the same with {facts['relabelled_coordinates']} coordinates relabelled."
+    p = "undefined" if verdict.p_value is None else f"p = {verdict.p_value:.4g}"
+    return (
+        "Read as its format says, the rearranged model computes another function: it is a file for a program that "
+        f"expects another layout. The test of the outputs ({p}) says nothing about where these weights come from."
+    )
