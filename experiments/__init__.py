@@ -22,6 +22,8 @@ _NAMES = (
     "figure12",
     "table7",
     "sink_cures",
+    "calibration",
+    "figure13",
 )
 MODULES: dict[str, str] = {name: f"experiments.{name}" for name in _NAMES}
 """Name on the command line -> module with an ``EXPERIMENT``, in the order in which the page shows them."""

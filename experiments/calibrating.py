@@ -1,0 +1,222 @@
+"""Every test on unrelated births and on drifted descendants: the numbers behind the calibration table."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.inputs import Inputs, gaussian, random_tokens
+from bornbiased_jax.record import jsonable, provenance
+from bornbiased_jax.seedprint import calibration
+from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
+from bornbiased_jax.seedprint.population import population_test
+from bornbiased_jax.seedprint.verdict import Verdict
+from experiments.base import Context
+
+KINDS = ("tokens", "gaussian")
+TESTS = ("permutation", "population", "paper t", "paper U", "iclr")
+# Seeds of one case; a case takes far fewer.
+_SEEDS_A_CASE = 10_000_000
+
+Case = Mapping[str, Any]
+"""model, init, inputs ("tokens" or "gaussian") and its number, which sets its seeds and its inputs apart."""
+
+
+def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every architecture with both initialisations and both kinds of inputs."""
+    every = itertools.product(settings["models"], settings["inits"], KINDS)
+    return [
+        {"model": model, "init": init, "inputs": kind, "number": number}
+        for number, (model, init, kind) in enumerate(every)
+    ]
+
+
+def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConfig:
+    """The case's architecture, with embeddings of each seed's own."""
+    return preset(case["model"], **{**settings["changes"], "init": case["init"], **changes})
+
+
+def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int) -> Inputs:
+    """The inputs that all models of a case share."""
+    if kind == "gaussian":
+        return gaussian(num_inputs, seq_len, cfg.d_model, seed)
+    return random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
+
+
+def results(context: Context, part: str, work: Callable[[Case], dict[str, Any]]) -> list[dict[str, Any]]:
+    """``work`` on every case, each kept in the experiment's folder so that a killed run goes on."""
+    every = cases(context.settings)
+    found = []
+    with progress.bar(len(every), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
+        for case in every:
+            identity = json.dumps([provenance()["version"], jsonable(context.settings), part, case], sort_keys=True)
+            path = context.work / f"{part}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+            if not path.exists():
+                files.write_json(path, jsonable({"case": case, **work(case)}))
+            found.append(files.read_json(path))
+            advance(1)
+    return found
+
+
+def published(base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int) -> dict[str, Verdict]:
+    """The published tests of one pair; the two p of Algorithm 1 from one computation of its taus."""
+    t = calibration.pair_test("paper")(base_ND, suspect_ND, pair)
+    iclr = calibration.pair_test("iclr")(base_ND, suspect_ND, pair)
+    return {"paper t": t, "paper U": by_u(t), "iclr": iclr}
+
+
+def by_u(verdict: Verdict) -> Verdict:
+    """A verdict of Algorithm 1 by its U-test in place of its t-test."""
+    if verdict.p_value is None:
+        return verdict
+    p, log10_p = verdict.detail["p_u"], verdict.detail["log10_p_u"]
+    decision: Any = "same-lineage" if p < verdict.alpha else "unrelated"
+    return Verdict(decision, "", p, log10_p, None, verdict.test, verdict.num_inputs, verdict.alpha, verdict.detail)
+
+
+def compact(verdicts: list[Verdict]) -> dict[str, list[float | None]]:
+    """p, log10 p and z of each verdict."""
+    return {name: [getattr(verdict, name) for verdict in verdicts] for name in ("p_value", "log10_p", "z")}
+
+
+def expanded(kept: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts again, as far as a summary needs them."""
+    rows = zip(kept["p_value"], kept["log10_p"], kept["z"], strict=True)
+    return [Verdict("unrelated", "", p, log10_p, z, "", 0, 0.01) for p, log10_p, z in rows]
+
+
+def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """All tests on disjoint pairs of births; each test has its own number of pairs."""
+    cfg = config(settings, case)
+    inputs = probe(cfg, case["inputs"], settings["num_inputs"], settings["seq_len"], case["number"])
+    pairs = settings["pairs"]
+    permutation = pairs["permutation"][case["inputs"]]
+    first = case["number"] * _SEEDS_A_CASE
+    found: dict[str, list[Verdict]] = {name: [] for name in TESTS}
+    permute = calibration.pair_test("permutation")
+    count = max(permutation, pairs["published"])
+    births = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
+    for index, (base_ND, suspect_ND) in enumerate(births):
+        if index < permutation:
+            found["permutation"].append(permute(base_ND, suspect_ND, index))
+        if index < pairs["published"]:
+            for name, verdict in published(base_ND, suspect_ND, index).items():
+                found[name].append(verdict)
+    found["population"] = list(
+        calibration.population_pairs(
+            cfg,
+            inputs,
+            pairs["population"],
+            num_references=settings["num_references"],
+            first_seed=first + 2 * count,
+        )
+    )
+    return {"verdicts": {name: compact(verdicts) for name, verdicts in found.items()}}
+
+
+def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """All tests on births and their descendants at several drifts: how often each finds the seed."""
+    cfg, power = config(settings, case), settings["power"]
+    inputs = probe(cfg, case["inputs"], settings["num_inputs"], settings["seq_len"], case["number"])
+    # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
+    first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
+    strangers = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
+    references = np.concatenate(list(final_outputs(cfg, strangers, shared_inputs(cfg, inputs))))
+    permute = calibration.pair_test("permutation")
+    by_drift = []
+    for drift in power["drifts"]:
+        found: dict[str, list[Verdict]] = {name: [] for name in TESTS}
+        pairs = calibration.related_pairs(cfg, inputs, power["num_pairs"], drift=drift, first_seed=first)
+        for index, (base_ND, suspect_ND) in enumerate(pairs):
+            found["permutation"].append(permute(base_ND, suspect_ND, index))
+            found["population"].append(population_test(base_ND, suspect_ND, references))
+            for name, verdict in published(base_ND, suspect_ND, index).items():
+                found[name].append(verdict)
+        by_drift.append({"drift": drift, "tests": {name: _power(verdicts) for name, verdicts in found.items()}})
+    return {"by_drift": by_drift}
+
+
+def _power(verdicts: list[Verdict]) -> dict[str, Any]:
+    summary = calibration.summarise(verdicts)
+    return {name: summary[name] for name in ("num_pairs", "num_undefined", "rates", "z_mean", "z_std")}
+
+
+def by_size(context: Context) -> list[dict[str, Any]]:
+    """The permutation test's power on tokens against n, length and width, all else as in the settings."""
+    settings, found = context.settings, []
+    power = settings["power"]
+    base = {"num_inputs": settings["num_inputs"], "seq_len": settings["seq_len"], "d_model": None}
+    test = {"permutation": calibration.pair_test("permutation")}
+    for number, (what, value) in enumerate(_variations(power["sizes"])):
+        sizes = {**base, what: value}
+        width = {"d_model": sizes["d_model"], "d_ff": 2 * sizes["d_model"]} if sizes["d_model"] else {}
+        case = {"model": power["model"], "init": power["init"]}
+        cfg = config(settings, case, **width)
+        inputs = probe(cfg, "tokens", sizes["num_inputs"], sizes["seq_len"], number)
+        summary = calibration.power(
+            cfg, inputs, test, drift=power["drift"], num_pairs=power["num_pairs"], first_seed=number * 100_000
+        )["permutation"]
+        found.append({"what": what, "value": value, **{key: summary[key] for key in ("rates", "z_mean", "z_std")}})
+    return found
+
+
+def _variations(sizes: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for what, values in sizes.items():
+        for value in values:
+            yield what, value
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Summaries of every test in every case, pooled ones, power, and the family of checks.
+
+    The family holds the tests that claim to be calibrated: the permutation test on tokens, and the
+    population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
+    checked at 0.05 divided by their number (Bonferroni).
+    """
+    settings = context.settings
+    null = results(context, "unrelated", lambda case: unrelated(settings, case))
+    found = results(context, "related", lambda case: related(settings, case))
+    claimed = [(done, test) for done in null for test in TESTS if claims_calibration(test, done["case"]["inputs"])]
+    confidence = calibration.bonferroni_confidence(3 * len(claimed))
+    table, family = [], {}
+    for done, power in zip(null, found, strict=True):
+        for test in TESTS:
+            verdicts = expanded(done["verdicts"][test])
+            summary = calibration.summarise(verdicts, confidence=confidence)
+            summary.pop("qq")
+            claim = claims_calibration(test, done["case"]["inputs"])
+            row = {**done["case"], "test": test, "claims_calibration": claim, **summary}
+            row["power"] = [{"drift": one["drift"], **one["tests"][test]} for one in power["by_drift"]]
+            table.append(row)
+            if claim:
+                family[f"{done['case']['model']}, {done['case']['init']}, {done['case']['inputs']}, {test}"] = summary
+    pooled = []
+    for kind, test in itertools.product(KINDS, TESTS):
+        verdicts = [
+            verdict for done in null if done["case"]["inputs"] == kind for verdict in expanded(done["verdicts"][test])
+        ]
+        summary = calibration.summarise(verdicts)
+        summary.pop("qq")
+        logs = [round(verdict.log10_p, 4) for verdict in verdicts if verdict.log10_p is not None]
+        ranks = [round(float(np.log10(verdict.p_value)), 4) for verdict in verdicts if verdict.p_value]
+        exact = test in ("permutation", "population")
+        pooled.append({"inputs": kind, "test": test, "log10_p": ranks if exact else logs, **summary})
+    return {
+        "cases": table,
+        "pooled": pooled,
+        "by_size": by_size(context),
+        "confidence": confidence,
+        "family": calibration.check_family(family),
+    }
+
+
+def claims_calibration(test: str, kind: str) -> bool:
+    """Whether a test says that its rate of false accusation is alpha on such inputs."""
+    return test == "population" or (test == "permutation" and kind == "tokens")

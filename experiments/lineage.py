@@ -1,0 +1,78 @@
+"""Lineage tests and baselines of one pair, as rows of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.inputs import Inputs, gaussian, parse_inputs, random_tokens
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef, reef_features
+from bornbiased_jax.seedprint.compare import TESTS
+from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.seedprint.verdict import Verdict
+
+BASELINES = ("intrinsic", "reef", "pcs", "ics")
+
+
+def birth(cfg: ModelConfig, seed: int) -> Params:
+    """A newborn model."""
+    return models.init(cfg, key=keys.init_key(keys.check_seed(seed)))
+
+
+def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int = 0) -> Inputs:
+    """Random tokens of the model's vocabulary, or Gaussian vectors of its width."""
+    if kind == "gaussian":
+        return gaussian(num_inputs, seq_len, cfg.d_model, seed)
+    return random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
+
+
+def outputs(cfg: ModelConfig, params: Params, inputs: Inputs, moments: tuple[float, float] | None = None) -> np.ndarray:
+    """Last-position outputs [N, D]; vectors get ``moments`` as their mean and standard deviation."""
+    mean, std = moments or (0.0, 1.0)
+    return last_outputs(cfg, params, inputs, mean=mean, std=std)
+
+
+def verdicts(
+    base_ND: np.ndarray, suspect_ND: np.ndarray, tests: Sequence[str] = ("permutation", "paper", "iclr")
+) -> dict[str, dict[str, Any]]:
+    """Test name -> verdict, p, log10 p, z; "paper" also with both of its p."""
+    return {name: row(TESTS[name](base_ND, suspect_ND)) for name in tests}
+
+
+def row(verdict: Verdict) -> dict[str, Any]:
+    """What a record keeps of a verdict."""
+    value = verdict.to_json()
+    kept = ("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims")
+    return {name: value[name] for name in kept if name in value}
+
+
+def features(cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> np.ndarray:
+    """REEF's features on ``settings``' text: {"text", "num_sentences", "sentence_len"}."""
+    inputs = parse_inputs(
+        settings["text"], num_inputs=settings["num_sentences"], seq_len=settings["sentence_len"], cfg=cfg
+    )
+    return reef_features(cfg, params, inputs)
+
+
+def baseline_scores(
+    base_cfg: ModelConfig,
+    base: Params,
+    suspect_cfg: ModelConfig,
+    suspect: Params,
+    reef_pair: tuple[np.ndarray, np.ndarray] | None,
+) -> dict[str, float | None]:
+    """Baseline -> its score, None where it is not defined."""
+    base, suspect = (jax.tree.map(np.asarray, params) for params in (base, suspect))
+    found = {
+        "intrinsic": intrinsic(base, suspect).value,
+        "reef": None if reef_pair is None else reef(*reef_pair).value,
+        "pcs": pcs(base, suspect).value,
+        "ics": ics(base_cfg, base, suspect_cfg, suspect).value,
+    }
+    return {name: None if value is None else float(value) for name, value in found.items()}
