@@ -1,8 +1,6 @@
-"""Commands on one checkpoint: generate, parity, evaluate, sinks."""
+"""Commands on one checkpoint: generate, parity, evaluate."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
@@ -124,60 +122,3 @@ def evaluate(
     options.write_result(json_file, found)
     if json_file != "-":
         options.print_table("Evaluation", ["quantity", "value"], [list(item) for item in found.items()])
-
-
-@click.command("sinks")
-@click.argument("checkpoint", metavar="C")
-@click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
-@click.option("--epsilon", type=float, default=0.25, show_default=True, help="A head above this is a sink.")
-@click.option("--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…")
-@click.option("--num-sequences", type=int, default=100, show_default=True)
-@click.option("--position", type=int, default=1, show_default=True, help="The position looked at, from 1.")
-@click.option("--convention", type=click.Choice(["all_rows", "rows_from_k"]), default="all_rows", show_default=True)
-@click.option(
-    "--threshold",
-    type=click.Choice(["per_sequence", "average"]),
-    default="per_sequence",
-    show_default=True,
-    help="Call a head a sink in each sequence and average, or by its average score.",
-)
-@click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option(
-    "--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside."
-)
-@click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
-def sinks(
-    checkpoint: str,
-    text: str,
-    lengths: str,
-    tokenizer: str | None,
-    json_file: str | None,
-    quiet: bool,
-    **arguments: Any,
-) -> None:
-    """Which heads are attention sinks on real text, and what the first position looks like inside.
-
-    \b
-    Example:
-      bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json
-    """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.probes.sink_report import sinks_report
-    from bornbiased_jax.text import tokenizer_for
-
-    options.prepare_json(json_file)
-    options.start(quiet=quiet)
-    opened = open_checkpoint(checkpoint)
-    found = sinks_report(
-        opened,
-        text,
-        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
-        lengths=options.parse_integers(lengths, "--lengths"),
-        quiet=quiet,
-        **arguments,
-    )
-    options.write_result(json_file, found)
-    if json_file != "-":
-        rows = [[length, rate] for length, rate in found["sink_rate"].items()]
-        options.print_table(f"Sink rate at epsilon = {arguments['epsilon']}", ["length", "sink rate"], rows)

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("checkpoint", "generate"),
     "parity": ("checkpoint", "parity"),
     "evaluate": ("checkpoint", "evaluate"),
-    "sinks": ("checkpoint", "sinks"),
+    "sinks": ("sinks", "sinks"),
     "fingerprint": ("lineage", "fingerprint"),
     "seedprint": ("lineage", "seedprint"),
     "pretrain": ("pretrain", "pretrain"),

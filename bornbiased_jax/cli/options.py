@@ -145,7 +145,8 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], *, to_std
     console = Console(stderr=to_stderr, soft_wrap=False)
     if not console.is_terminal:
         console = Console(stderr=to_stderr, width=max(120, console.width))
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    # A title is wrapped to its table's width: as wide as the title at least.
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, min_width=len(title))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,21 @@ def variance_by_position(
     return figure
 
 
-def top_channels(first_D: ArrayLike, rest_D: ArrayLike, *, layer: int, top: int = 12) -> Figure:
-    """The channels with the largest mean |h| at the first position [D], beside the mean at the others [D]."""
+def top_channels(
+    first_D: ArrayLike, rest_D: ArrayLike, *, layer: int, top: int = 12, channels: Sequence[int] | None = None
+) -> Figure:
+    """The channels with the largest mean |h| at the first position [D], beside the mean at the others [D].
+
+    ``channels`` names the entries where they are a selection; otherwise entry j is channel j.
+    """
     first, rest = np.asarray(first_D, dtype=float), np.asarray(rest_D, dtype=float)
     order = np.argsort(-first)[:top]
+    names = order if channels is None else np.asarray(channels)[order]
     figure, ax = figures.new()
     x = np.arange(len(order))
     ax.bar(x - 0.2, first[order], width=0.4, color=figures.SERIES[1], label="first position")
     ax.bar(x + 0.2, rest[order], width=0.4, color=figures.SERIES[0], label="other positions")
-    ax.set_xticks(x, [str(channel) for channel in order], rotation=60 if len(order) > 8 else 0)
+    ax.set_xticks(x, [str(channel) for channel in names], rotation=60 if len(order) > 8 else 0)
     ax.set_yscale("log")
     figures.label(ax, "channel", "mean |h|", f"after block {layer + 1}")
     ax.legend(frameon=False)
@@ -128,6 +135,46 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
     figures.label(ax, "sequence length", "sink rate")
     ax.legend(frameon=False)
     return figure
+
+
+def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of a sinks report (``bornbiased sinks``), by name: those that its contents allow.
+
+    ``sink-map`` is of the greatest length; ``variance-attention_output`` and ``variance-residual`` are pooled
+    variances of the first, second, middle and last block on random tokens; ``top-channels`` is of the block after
+    which the residual stream is largest.
+    """
+    scores = report["score_by_layer_head"]
+    score_LH = scores[max(scores, key=int)]
+    drawn = {"sink-map": sink_map(score_LH, epsilon=report["epsilon"], position=report["position"])}
+    L = len(score_LH)
+    shown = sorted({0, min(1, L - 1), L // 2, L - 1})
+    variance = report.get("variance") or {}
+    for name in ("attention_output", "residual"):
+        if name in variance:
+            pooled_LT = variance[name]["pooled"]
+            drawn[f"variance-{name}"] = variance_by_position({f"block {at + 1}": pooled_LT[at] for at in shown})
+    if "outliers" in report:
+        largest = max(report["outliers"]["layers"], key=lambda layer: layer["largest"])
+        top = largest["top_channels"]
+        drawn["top-channels"] = top_channels(
+            [one["first"] for one in top],
+            [one["rest"] for one in top],
+            layer=largest["layer"],
+            channels=[one["channel"] for one in top],
+        )
+    return drawn
+
+
+def draw_report(report: Mapping[str, Any], folder: Path | str) -> list[Path]:
+    """Write the figures of a sinks report into a folder as PNG files; their paths.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    with figures.style():
+        drawn = of_report(report)
+    return [figures.save(figure, Path(folder) / f"{name}.png") for name, figure in drawn.items()]
 
 
 def _ticks(count: int) -> list[int]:

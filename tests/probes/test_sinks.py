@@ -1,4 +1,4 @@
-"""Sink scores against attentions that another library returns, and the definitions against each other."""
+"""Sink scores: the definitions against each other, memory, and refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -28,87 +28,6 @@ def model():
     cfg = preset("llama-tiny", **SMALL, num_kv_heads=2)
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (N, T))
     return cfg, sharp(cfg), tokens
-
-
-def test_scores_equal_those_from_the_attentions_of_transformers():
-    torch = pytest.importorskip("torch", exc_type=ImportError)
-    transformers = pytest.importorskip("transformers", exc_type=ImportError)
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=61,
-        max_position_embeddings=24,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-    )
-    torch.manual_seed(0)
-    theirs = transformers.LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, weight in theirs.named_parameters():
-            if "proj" in name:
-                weight.mul_(12.0)
-    state = {name: value.numpy() for name, value in theirs.state_dict().items()}
-
-    def stacked(name, transpose=True):
-        leaves = [state[f"model.layers.{layer}.{name}.weight"] for layer in range(3)]
-        return np.stack([leaf.T if transpose else leaf for leaf in leaves])
-
-    cfg = preset("llama-tiny", **{**SMALL, "d_ff": 48}, num_kv_heads=2)
-    attention = {
-        ours: {"kernel": stacked(f"self_attn.{name}_proj")}
-        for ours, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
-    }
-    params = {
-        "embed": {"embedding": state["model.embed_tokens.weight"]},
-        "final_norm": {"scale": state["model.norm.weight"]},
-        "head": {"kernel": state["lm_head.weight"].T},
-        "blocks": {
-            "attention": attention,
-            "attention_norm": {"scale": stacked("input_layernorm", False)},
-            "mlp": {name: {"kernel": stacked(f"mlp.{name}_proj")} for name in ("gate", "up", "down")},
-            "mlp_norm": {"scale": stacked("post_attention_layernorm", False)},
-        },
-    }
-    tokens = np.random.default_rng(0).integers(0, 61, (N, T))
-    with torch.no_grad():
-        found = theirs(torch.from_numpy(tokens), output_attentions=True).attentions
-    weights_LNHTT = np.stack([layer.numpy() for layer in found]).astype(np.float64)
-
-    # Nothing here is near uniform, where every implementation would agree.
-    assert weights_LNHTT[:, :, :, -1].max(-1).mean() > 2 / T
-    for convention, position in (
-        ("all_rows", 1),
-        ("rows_from_k", 1),
-        ("all_rows", 4),
-        ("rows_from_k", 4),
-        ("rows_from_k", T),
-    ):
-        rows = T if convention == "all_rows" else T - position + 1
-        score_LNH = weights_LNHTT[:, :, :, :, position - 1].sum(axis=3) / rows
-        profile_LHT = weights_LNHTT.sum(axis=3).mean(axis=1) / np.array(
-            [T if convention == "all_rows" else T - k for k in range(T)]
-        )
-        # An ε at the middle of the widest gap near the median, so that rounding decides no comparison.
-        ordered = np.sort(np.concatenate([score_LNH.ravel(), score_LNH.mean(1).ravel()]))
-        gaps = np.diff(ordered)[len(ordered) // 3 : 2 * len(ordered) // 3]
-        at = len(ordered) // 3 + int(np.argmax(gaps))
-        epsilon = float(ordered[at : at + 2].mean())
-        result = measure_sinks(
-            cfg, params, tokens, epsilon=epsilon, convention=convention, position=position, batch_size=2
-        )
-        np.testing.assert_allclose(result["score_LH"], score_LNH.mean(axis=1), atol=1e-5)
-        np.testing.assert_allclose(result["profile_LHT"], profile_LHT, atol=1e-5)
-        np.testing.assert_allclose(result["sink_rate"], (score_LNH > epsilon).mean(), atol=1e-12)
-        np.testing.assert_allclose(
-            result["sink_rate_of_average"], (score_LNH.mean(axis=1) > epsilon).mean(), atol=1e-12
-        )
-        np.testing.assert_allclose(result["rate_LH"], (score_LNH > epsilon).mean(axis=1), atol=1e-12)
-        per_sequence = (score_LNH > epsilon).mean(axis=(0, 2))
-        np.testing.assert_allclose(result["sink_rate_std"], per_sequence.std(ddof=1), atol=1e-12)
 
 
 def test_conventions_coincide_at_the_first_position_only(model):

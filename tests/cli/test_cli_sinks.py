@@ -1,0 +1,73 @@
+"""``bornbiased sinks``: its JSON, its figures, and one sentence for what does not fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.cli.options import print_table
+
+LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
+BORN = "seed:1@llama-tiny"
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The first token of a sequence stands alone. " * 8)
+    return str(path)
+
+
+def test_json_figures_and_table(text, tmp_path, capsys):
+    target, folder = tmp_path / "sinks.json", tmp_path / "figures"
+    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8,16", "--num-sequences", "3"]
+    call += ["--epsilon", "0.1", "--position", "2", "--convention", "rows_from_k", "--normalise", "--quiet"]
+    assert run([*call, "--json", str(target), "--figures", str(folder)]) == 0
+    found = json.loads(target.read_text())
+    assert list(found["sink_rate"]) == ["8", "16"]
+    assert all(0.0 <= rate <= 1.0 for rate in found["sink_rate"].values())
+    chosen = [found[name] for name in ("epsilon", "position", "convention", "normalised_rows", "num_sequences")]
+    assert chosen == [0.1, 2, "rows_from_k", True, 3]
+    # At birth attention is all but uniform: position 2 of 8 receives the mean of 1/i over i = 2 … 8.
+    uniform = sum(1 / i for i in range(2, 9)) / 7
+    assert found["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
+    names = {"sink-map.png", "variance-attention_output.png", "variance-residual.png", "top-channels.png"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+    printed = capsys.readouterr().out
+    assert "Sinks at position 2, epsilon 0.1" in printed and "largest |h|" in printed
+    assert str(folder / "sink-map.png") in printed
+
+
+def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
+    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "2", "--quiet"]
+    assert run([*call, "--no-details", "--figures", str(tmp_path / "figures"), "--json", "-"]) == 0
+    assert "outliers" not in json.loads(capsys.readouterr().out)
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["sink-map.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([BORN, "--tokenizer", "bytes", "--lengths", "64,512"], "fewer than the length 512"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "0"], "epsilon=0.0 is not between 0 and 1"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "1"], "epsilon=1.0 is not between 0 and 1"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"], "epsilon=nan"),
+        ([LLAMA, "--tokenizer", "bytes", "--lengths", "8"], "vocabulary of 53"),
+        ([LLAMA, "--lengths", "8"], "has no tokenizer"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--position", "9"], "position 9"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"], "at least 1"),
+        ([BORN, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(arguments, words, text, capsys):
+    assert run(["sinks", *arguments, "--text", text, "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1, error
+
+
+def test_a_title_stays_on_its_line(capsys):
+    print_table("A title far wider than its table", ["a"], [[1]])
+    assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
