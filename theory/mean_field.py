@@ -23,6 +23,9 @@ from theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
 
 __all__ = ["Fields", "Profile", "Stack", "profile"]
 
+VANISHED, EXPLODED = 1e-70, 1e70
+"""Variances of the stream outside these are refused: fourth powers leave float64, and the numbers float32."""
+
 
 class Profile(NamedTuple):
     """The stack's statistics after the embedding and after each of its L blocks."""
@@ -85,7 +88,8 @@ def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = F
         exact: a node at every position.
 
     Raises:
-        ValueError: length below 1, or a window in a very long sequence.
+        ValueError: length below 1, a window in a very long sequence, or so many blocks without a residual that
+            the stream vanishes (or grows without bound).
     """
     places = positions.grid(length, stack.window, exact)
     stream = embed(stack, places)
@@ -100,5 +104,11 @@ def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = F
             read = source if stack.parallel_residual else stream
             steps.append(sublayers.feed_forward(stack, layer, read, stream, finite))
             stream = sublayers.add(stack, steps[-1])
+        size = stream.variance_n[stream.variance_n > 0]
+        if not np.all((size > VANISHED) & (size < EXPLODED)):
+            raise ValueError(
+                f"num_layers: after block {layer + 1} of {stack.num_layers} the stream's variance is outside "
+                f"{VANISHED:g} to {EXPLODED:g}, beyond what can be represented; take fewer layers or other weights"
+            )
         layers.append(stream)
     return Profile(stack, places, tuple(layers), tuple(steps))

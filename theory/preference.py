@@ -30,6 +30,8 @@ from theory.kernels import Array
 
 _MANY = 10**7
 _RATE_STEP = 0.02
+_NOISE = 8.5
+"""Standard deviations of one logit beyond which nothing is kept: probability 1e-17."""
 _ROOT_2PI = np.sqrt(2 * np.pi)
 
 
@@ -240,7 +242,11 @@ class _Given(NamedTuple):
 
 
 class _Field:
-    """Everything that does not depend on m: the scales of the rows and the lattice of logit values."""
+    """Everything that does not depend on m: the scales of the rows and the reach of one logit's noise.
+
+    Logits are followed by their distance from the leader's mean r·m, and rivals by their distance below m, so
+    that work and memory stay bounded however small the noise s = √(1 − ρ) is, and no digit is lost.
+    """
 
     def __init__(self, rho: float, vocab: int, width: int | None) -> None:
         self.r, self.s, self.vocab = np.sqrt(rho), np.sqrt(1 - rho), vocab
@@ -252,17 +258,20 @@ class _Field:
             # Wilson-Hilferty: the cube root of χ²/df is normal to O(1/df).
             self.scale = np.sqrt(np.maximum(1 - 2 / (9 * df) + z * np.sqrt(2 / (9 * df)), 1e-3) ** 3)
             self.scale_weight = w / w.sum()
+        # Below `low` the maximum of the field has no probability, whoever leads.
         low = special.ndtri(np.exp(-400.0 / vocab)) if vocab > 50 else -9.0
-        high = self.r * 8.5 + 8.5 * self.s
-        step = min(0.1, 0.35 * self.s)
-        self.x = np.arange(max(low, -9.0) - 1.0, high + step, step)
-        self.step = step
+        self.low = max(low, -9.0) - 1.0
+        # The leader's logit, and so whatever beats it or loses to it, lies within this of its mean.
+        self.reach = _NOISE * self.s * float(self.scale.max())
+        self.step = min(0.1, 0.35 * self.s * max(float(self.scale.min()), 0.1))
 
     def given(self, m: float) -> _Given:
         r, s, vocab = self.r, self.s, self.vocab
-        a, a_weight = self._below(m)
+        below, a_weight = self._below(m)
         sd = s * self.scale
-        gap = ((self.x - r * a[:, None])[None] / sd[:, None, None]).reshape(-1, self.x.size)
+        start = min(max(-self.reach, self.low - r * m), self.reach - self.step)
+        x = np.arange(start, self.reach + self.step, self.step)
+        gap = ((x + r * below[:, None])[None] / sd[:, None, None]).reshape(-1, x.size)
         miss = special.ndtr(-gap)  # P(a rival's logit exceeds x), [J, X]
         weight = (self.scale_weight[:, None] * (a_weight / special.ndtr(m))).ravel()
         over = weight @ miss
@@ -270,32 +279,40 @@ class _Field:
         # ln P(one rival below x; and, for a second input, below y), the rival integrated over its type.
         log_one = np.log1p(-np.minimum(over, 1 - 1e-16))
         log_pair = np.log1p(-np.minimum(over[:, None] + over - both, 1 - 1e-16))
-        lead_gap = (self.x - r * m) / sd[:, None]
+        lead_gap = x / sd[:, None]
         lead = np.exp(-(lead_gap**2) / 2) * (self.step / (_ROOT_2PI * sd[:, None]))
         mean = lead @ np.exp((vocab - 1) * log_one)
         square = np.einsum("rx,xy,ry->r", lead, np.exp((vocab - 1) * log_pair), lead, optimize=True)
         rest = np.exp((vocab - 2) * log_one)
         with_rival = (lead * rest) @ (1 - miss).T
-        density = np.exp(-gap * gap / 2) * (self.step / (_ROOT_2PI * np.repeat(sd, a.size)))[:, None]
+        density = np.exp(-gap * gap / 2) * (self.step / (_ROOT_2PI * np.repeat(sd, below.size)))[:, None]
         rival = (special.ndtr(lead_gap) * rest) @ density.T
         ratio = rival / np.maximum(with_rival, 1e-300)
-        return _Given(mean, np.maximum(square - mean**2, 0.0), with_rival, ratio, weight)
+        return _Given(np.minimum(mean, 1.0), np.maximum(square - mean**2, 0.0), with_rival, ratio, weight)
 
     def _below(self, m: float) -> tuple[Array, Array]:
-        """Nodes and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels."""
+        """Nodes m − a and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels.
+
+        Panels are fine as far down as a rival can win, and then as wide as φ allows.
+        """
+        end = m + 8.0 if m > -7.5 else 1.0
+        near = min(2 * self.reach / self.r, end) if self.r > 0 else end
         width = min(0.5, 2 * self.s / self.r) if self.r > 0 else 0.5
-        panels = int(np.ceil((m + 8.0) / width)) if m > -7.5 else 1
-        edges = np.linspace(-8.0 if m > -7.5 else m - 1.0, m, panels + 1)
+        edges = np.linspace(0.0, near, int(np.ceil(near / width)) + 1)
+        if near < end:
+            edges = np.concatenate([edges, np.linspace(near, end, int(np.ceil((end - near) / 0.5)) + 1)[1:]])
         z, w = np.polynomial.legendre.leggauss(10)
         half = np.diff(edges) / 2
-        a = (edges[:-1, None] + half[:, None] * (1 + z)).ravel()
-        return a, (half[:, None] * w).ravel() * np.exp(-a * a / 2) / _ROOT_2PI
+        below = (edges[:-1, None] + half[:, None] * (1 + z)).ravel()
+        a = m - below
+        return below, (half[:, None] * w).ravel() * np.exp(-a * a / 2) / _ROOT_2PI
 
 
 def _count_grid(n: int) -> Array:
-    """Counts at which the law is tabulated: every integer to 200, then steps of 1%, ending with N."""
+    """Counts at which the law is tabulated: every integer to 200, then steps of 1%, and likewise down from N."""
     far = 200 * 1.01 ** np.arange(1, max(int(np.ceil(np.log(max(n, 200) / 200) / np.log(1.01))), 0) + 1)
-    return np.unique(np.minimum(np.concatenate([np.arange(201), np.round(far), [n]]), n))
+    steps = np.concatenate([np.arange(201), np.round(far)])
+    return np.unique(np.clip(np.concatenate([steps[steps <= n / 2], n - steps[steps <= n / 2]]), 0, n))
 
 
 def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, counts: Array) -> tuple[Array, float]:
@@ -317,7 +334,7 @@ def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, count
     # Inputs that predict their own last token are spread evenly: they add lost/V to every token's probability.
     spread = lost / v
     # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
-    exceed = special.bdtrc(counts, n, np.minimum(np.exp(log_rate[:, None]) / n + spread, 1.0))
+    exceed = 1.0 - _binomial_cdf(counts, n, np.minimum(np.exp(log_rate) / n + spread, 1.0))
     scales = range(field.scale.size)
     for m, outer in zip(nodes, node_weight, strict=True):
         g = field.given(m)
@@ -325,7 +342,7 @@ def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, count
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
         rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
         rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
-        own = special.bdtr(counts, n, np.minimum(p.ravel() * (1 - lost) + spread, 1.0)[:, None])
+        own = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + spread, 1.0))
         cdf += weight @ (own * rivals)
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
         step = np.diff(own, axis=1)
@@ -333,6 +350,16 @@ def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, count
     full = np.ones(everything.size)
     full[: counts.size] = np.clip(cdf, 0.0, 1.0)
     return full, overlap
+
+
+def _binomial_cdf(counts: Array, n: int, p: Array) -> Array:
+    """P(Binomial(n, p_i) ≤ counts_k), [i, k]; beyond 8.5 standard deviations and 40 it is 0 or 1 to 1e-16."""
+    mean = n * p[:, None]
+    result = (counts[None, :] >= mean).astype(np.float64)
+    near = np.abs(counts[None, :] - mean) <= _NOISE * np.sqrt(mean * (1 - p[:, None])) + 40
+    i, k = np.nonzero(near)
+    result[i, k] = special.bdtr(counts[k], n, p[i])
+    return result
 
 
 def _beta_nodes(mean: float, variance: float, z: Array) -> Array:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theory import attention, mlp, positions
+from theory import attention, mlp, positions, seeds
 from theory.mean_field import Stack, profile
 
 
@@ -202,3 +202,16 @@ def test_no_layers_is_the_embedding() -> None:
     found = profile(gpt2(1, 64, num_layers=0), 4)
     np.testing.assert_array_equal(found.inter_cosine, [0.0])
     np.testing.assert_allclose(found.variance, 0.0004)
+
+
+def test_a_stream_that_vanishes_is_refused() -> None:
+    """No norm, no residual, B.1's scaling: the variance falls by 1e-4 to 1e-8 a layer, and float32 loses it, too."""
+    bare = dict(norm="none", residual=False, attention=False, activation="relu")
+    kept = profile(gpt2(12, 128, **bare), 2)
+    assert 1e-70 < kept.variance[-1, -1] < 1e-40
+    # What is kept does not depend on the scale: ReLU is homogeneous.
+    large = profile(gpt2(12, 128, **bare, embedding_std=2.0), 2)
+    np.testing.assert_allclose(kept.inter_cosine, large.inter_cosine, rtol=1e-9)
+    np.testing.assert_allclose(seeds.spread(kept).std, seeds.spread(large).std, rtol=1e-9, atol=1e-15)
+    with pytest.raises(ValueError, match="^num_layers: after block 1[0-9] of 40"):
+        profile(gpt2(40, 128, **bare), 2)

@@ -1,9 +1,11 @@
 """The favourite's share: against closed forms, exact arithmetic and simulation of the model it is the law of."""
 
+import tracemalloc
+
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -81,8 +83,9 @@ def test_uniform_top_count():
         assert abs(np.mean(tops >= count) - tail) <= STANDARD_ERRORS * error + tail / 300 * count
 
 
-@given(rho=st.floats(0, 0.999))
+@given(rho=st.floats(0, 1))
 @settings(max_examples=8)
+@example(rho=1 - 1e-12)
 def test_two_tokens_have_a_closed_form(rho):
     """V = 2: P(two differences of correlation √ρ have one sign) = ½ + arcsin(√ρ)/π."""
     exact = 0.5 + np.arcsin(np.sqrt(rho)) / np.pi
@@ -208,10 +211,36 @@ def test_spread_of_rho_widens_the_share():
     assert preference.share_distribution(0.3, 500, 400, rho_std=1e-9).share_mean == pytest.approx(narrow.share_mean)
 
 
+@pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-12, 2.0**-53])
+@pytest.mark.parametrize("vocab", [2, 50_257])
+def test_near_certain_preference_needs_little_memory(gap, vocab):
+    """The noise is √gap wide: a lattice over all logits would need 1e8 nodes and more."""
+    tracemalloc.start()
+    share = preference.share_distribution(1 - gap, vocab, 2_000, 768)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+    # The leader loses its place where the runner-up is within the noise: with a probability of order √gap · √(ln V).
+    lost = 2 * np.sqrt(gap * np.log(vocab))
+    for value in (share.share_mean, share.overlap):
+        assert 1 - lost - 1e-9 < value <= 1 + 1e-12
+    assert np.all(np.diff(share.cdf) >= 0) and share.cdf[-1] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_the_share_near_certainty_has_its_closed_form():
+    """V = 2, infinitely many inputs: 1 − share = arccos(√ρ)/π, of order √gap."""
+    for gap in (1e-2, 1e-4, 1e-6):
+        exact = np.arccos(np.sqrt(1 - gap)) / np.pi
+        assert 1 - preference.expected_share(1 - gap, 2) == pytest.approx(exact, rel=1e-4, abs=1e-9)
+
+
 def test_certain_preference():
     share = preference.share_distribution(1.0, 50, 20)
     assert share.share_mean == 1.0 and share.overlap == 1.0 and share.share_std == 0.0
     assert share.log10_p_p90 == pytest.approx(-19 * np.log10(50))
+    # The table of counts has its finest steps at either end, so that a share of 1 is read as 1.
+    assert preference.share_distribution(1.0, 50_257, 2_000).share_mean == 1.0
+    assert preference.share_distribution(1.0, 50_257).share_mean == 1.0
 
 
 @settings(max_examples=8)
