@@ -129,7 +129,13 @@ def _maps(
         if layer is None:
             layer = int(np.argmax(maps_LHTT[:, :, 0].mean(axis=1)))
         by_name[name] = np.round(maps_LHTT[layer], 4)
-    return {"layer": layer, "position": position, "by_intervention": by_name}
+    masked = {}
+    for other in settings["positions"]:
+        if other < length:
+            mask_TT = self_only_mask(length, [other])
+            maps_LHTT = attention_maps(cfg, params, tokens_NT, mask_TT=mask_TT).mean(axis=1)
+            masked[f"k = {other}"] = np.round(maps_LHTT[layer], 4)
+    return {"layer": layer, "position": position, "by_intervention": by_name, "masked": masked}
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -210,6 +216,11 @@ def panels(record: Record) -> Sequence[Panel]:
             first,
             f"Attention in block {maps['layer'] + 1}, mean over heads and sequences, without an "
             f"intervention and with one at position {maps['position']} (λ = {max(settings['factors']):g}).",
+        ),
+        Panel(
+            sink_figures.attention_maps(maps["masked"]),
+            f"Attention in block {maps['layer'] + 1}, mean over heads and sequences, where token k sees itself alone: "
+            "later tokens attend to k as they do to the first.",
         ),
         Panel(
             sink_figures.sink_map(result["score_LH"], epsilon=0.25),
@@ -309,7 +320,7 @@ EXPERIMENT = Experiment(
             "intervened_sequences": 2,
             "intervened_length": 16,
             "random_sequences": 8,
-            "positions": [8],
+            "positions": [4, 8],
             "factors": [10.0],
             "layers": [2],
             "drawn_position": 8,
@@ -327,7 +338,7 @@ EXPERIMENT = Experiment(
             "factors": [3.0, 10.0],
             "layers": [2],
             "drawn_position": 16,
-            "drawn_length": 32,
+            "drawn_length": 40,
         },
         "paper": {
             "seeds": [0],
@@ -341,7 +352,7 @@ EXPERIMENT = Experiment(
             "factors": [2.0, 3.0, 5.0, 10.0, 30.0],
             "layers": [2],
             "drawn_position": 16,
-            "drawn_length": 32,
+            "drawn_length": 40,
         },
     },
     cost={"smoke": "seconds", "laptop": "some minutes on two cores", "paper": "an hour on two cores"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,29 +121,23 @@ def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> d
     sinks_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
     held_NT = _text_sequences(context, data, None, mark_id)
     seen: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
-    spent = 0.0
 
     def look(step: int, weights: list[Params]) -> None:
-        nonlocal spent
-        before = time.perf_counter()
         found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
         seen["steps"].append(step)
         seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
         seen["largest_score"].append([float(one["score_LH"].max()) for one in found])
         seen["sink_rate"].append([one["sink_rate"] for one in found])
-        spent += time.perf_counter() - before
 
-    start = time.perf_counter()
     with progress.bar(config.steps, cure, unit="steps", quiet=context.quiet) as advance:
         every = max(1, config.steps // LOOKS)
-        params = train(config, data, mark_id=mark_id, look=look, every=every, advance=advance)
-    seconds = time.perf_counter() - start - spent
+        params, seconds = train(config, data, mark_id=mark_id, look=look, every=every, advance=advance)
     return {
         "params": params,
         "steps": config.steps,
         "tokens": config.steps * config.tokens_per_step,
         **{f"curve_{name}": values for name, values in seen.items()},
-        "seconds_per_step": seconds / config.steps / len(config.seeds),
+        "seconds_per_step": seconds,
     }
 
 
@@ -190,8 +183,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
 
 
 def sink_sequences(context: Context, data: Data, length: int, mark_id: int | None = None) -> np.ndarray:
-    """Sequences of running text on which sinks are looked for, with the mark in front where the model "
-    "knows it."""
+    """Sequences of running text on which sinks are looked for, with the mark in front where the model knows it."""
     settings = context.settings
     if settings.get("sink_text") is not None:
         ids = data.tokenizer.encode(read_text(settings["sink_text"]))

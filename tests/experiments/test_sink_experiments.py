@@ -121,4 +121,4 @@ def test_interventions_on_smollm2(tmp_path):
     rates = {one["intervention"]: one["sink_rate"] for one in result["interventions"]}
     assert min(rates["mask"], rates["variance amplification"]) > rates["control λ·o"] + 0.2
     tables, panels, claims = show(sink_interventions.EXPERIMENT, record)
-    assert len(tables) == 2 and len(panels) == 5 and len(claims) == 5
+    assert len(tables) == 2 and len(panels) == 6 and len(claims) == 5

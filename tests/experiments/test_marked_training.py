@@ -1,0 +1,68 @@
+"""The small training loop: the same updates as the pretraining loop, in either mode, and the mark in front."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.pretrain import PretrainConfig, pretrain, restore_params
+from bornbiased_jax.pretrain.setup import load_data
+from experiments.marked_training import loss_of, mark, train
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marked")
+    sizes = dict(num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=260, max_seq_len=16)
+    return PretrainConfig(
+        model=preset("llama-tiny", **sizes), data="builtin:prose", tokenizer="byte", out=str(folder / "run"),
+        seeds=(42, 123), context=16, batch_size=4, steps=6, learning_rate=3e-3, min_learning_rate=3e-4, warmup=2,
+        tensorboard=False, quiet=True, token_cache=str(folder / "tokens"),
+    )  # fmt: skip
+
+
+def trained(config, mark_id=None):
+    seen, steps = [], []
+    weights, seconds = train(
+        config,
+        load_data(config),
+        mark_id=mark_id,
+        look=lambda step, weights: seen.append((step, len(weights))),
+        every=4,
+        advance=steps.append,
+    )
+    assert seen == [(0, 2), (4, 2), (6, 2)] and steps == [1] * 6
+    assert seconds > 0
+    return weights
+
+
+def close(one, other):
+    # Six updates of at most 3e-3 each; what rounding does to Adam's first steps is far below 1% of one.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other)
+
+
+def test_without_a_mark_it_is_the_pretraining_loop(config):
+    pretrain(config)
+    for seed, params in zip(config.seeds, trained(config), strict=True):
+        close(params, restore_params(config.out, seed=seed)[1])
+
+
+def test_seeds_at_once_or_in_turn(config):
+    for one, other in zip(
+        trained(dataclasses.replace(config, seeds_mode="vmap"), mark_id=259),
+        trained(dataclasses.replace(config, seeds_mode="map"), mark_id=259),
+        strict=True,
+    ):
+        close(one, other)
+
+
+def test_the_mark_stands_first_and_the_model_learns_of_it(config):
+    rows = np.arange(12).reshape(2, 6)
+    np.testing.assert_array_equal(mark(rows, 99), [[99, 0, 1, 2, 3, 4], [99, 6, 7, 8, 9, 10]])
+    marked, plain = trained(config, mark_id=259)[0], trained(config)[0]
+    gap = np.abs(marked["embed"]["embedding"] - plain["embed"]["embedding"]).max(axis=-1)
+    assert gap[259] > 1e-3
+    held = np.random.default_rng(0).integers(0, 256, (5, 17))
+    assert loss_of(config.model, marked, held) == pytest.approx(np.log(260), abs=0.3)
