@@ -173,6 +173,7 @@ def tables(record: Record) -> Sequence[Table]:
             Quantity("share of row", percent(0)),
             Quantity("first over rest", significant(2)),
             Quantity("gate norm", fixed(1)),
+            Quantity("up norm", fixed(1)),
             Quantity("super", str),
         ],
         [
@@ -184,6 +185,7 @@ def tables(record: Record) -> Sequence[Table]:
                     "share of row": one["channel_share"],
                     "first over rest": one["firing_ratio"],
                     "gate norm": one["gate_norm_ratio"],
+                    "up norm": one["up_norm_ratio"],
                     "super": "yes" if one["super"] else "no",
                 },
                 configuration="ours",
@@ -193,8 +195,8 @@ def tables(record: Record) -> Sequence[Table]:
         note=(
             "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
             "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "
-            "first token over the others. Gate norm: of their column over the median of the block. Super: "
-            "at least 10 and 2."
+            "first token over the others. Gate and up norm: of their columns over the median of the block. Super: "
+            "fires at least 10 times as strongly at the first token, and one of the two norms is at least 2."
         ),
     )
     return [interventions, neurons]
@@ -246,7 +248,7 @@ def _dominance(result: Mapping[str, Any]) -> Any:
     depth = np.arange(1, len(result["dom_ratio_first"]) + 1)
     figures.line(ax, depth, result["dom_ratio_first"], name="first token", colour=figures.SERIES[1], markers=True)
     figures.line(ax, depth, result["dom_ratio_rest"], name="other tokens", markers=True)
-    ax.set_yscale("log")
+    sink_figures.log_axis(ax)
     figures.label(ax, "after block", "DomRatio")
     ax.legend(frameon=False)
     return figure

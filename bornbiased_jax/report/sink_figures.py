@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
@@ -61,7 +63,7 @@ def variance_by_position(
                 colour=colour,
                 dashed=True,
             )
-    ax.set_yscale("log")
+    log_axis(ax)
     figures.label(ax, "position", "standard deviation" if std else "variance")
     if len(series) > 1 or theory:
         ax.legend(frameon=False)
@@ -83,7 +85,7 @@ def top_channels(
     ax.bar(x - 0.2, first[order], width=0.4, color=figures.SERIES[1], label="first position")
     ax.bar(x + 0.2, rest[order], width=0.4, color=figures.SERIES[0], label="other positions")
     ax.set_xticks(x, [str(channel) for channel in names], rotation=60 if len(order) > 8 else 0)
-    ax.set_yscale("log")
+    log_axis(ax)
     figures.label(ax, "channel", "mean |h|", f"after block {layer + 1}")
     ax.legend(frameon=False)
     return figure
@@ -97,8 +99,14 @@ def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
     """
     if not maps:
         raise InputError("no attention map to draw: give at least one")
-    figure, axes = figures.new(columns=len(maps), width=2.9 * len(maps) + 0.6, height=3.0)
-    for ax, (name, weights) in zip(np.atleast_1d(axes), maps.items(), strict=True):
+    # Four side by side would be too small on a page.
+    columns = 2 if len(maps) == 4 else min(len(maps), 3)
+    rows = -(-len(maps) // columns)
+    figure, axes = figures.new(columns, rows, width=2.9 * columns + 0.6, height=2.9 * rows + 0.1)
+    panels = np.atleast_1d(axes).ravel()
+    for ax in panels[len(maps) :]:
+        ax.set_visible(False)
+    for ax, (name, weights) in zip(panels, maps.items(), strict=False):
         values = np.asarray(weights, dtype=float)
         # Above the diagonal nothing may attend: left blank.
         shown = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
@@ -175,6 +183,18 @@ def draw_report(report: Mapping[str, Any], folder: Path | str) -> list[Path]:
     with figures.style():
         drawn = of_report(report)
     return [figures.save(figure, Path(folder) / f"{name}.png") for name, figure in drawn.items()]
+
+
+def log_axis(ax: Any) -> None:
+    """A logarithmic y axis; where it spans little more than a power of ten, some numbers in between are named."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_minor_formatter(FuncFormatter(_between_powers) if high < 20 * low else NullFormatter())
+
+
+def _between_powers(value: float, position: int) -> str:
+    leading = round(value / 10 ** math.floor(math.log10(value)))
+    return f"{value:g}" if leading in (2, 3, 4, 6) else ""
 
 
 def _ticks(count: int) -> list[int]:

@@ -65,3 +65,33 @@ def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():
 def test_figures_become_inline_svg():
     figure = sink_figures.sink_map(np.eye(3), epsilon=0.5)
     assert figures.svg(figure, "sinks", "which heads are sinks").startswith("<svg")
+
+
+def test_figures_of_a_report_take_its_greatest_length():
+    rng = np.random.default_rng(0)
+    layers = [
+        {"layer": at, "largest": 1.0 + at, "top_channels": [{"channel": 40 + at, "first": 3.0, "rest": 1.0}]}
+        for at in range(3)
+    ]
+    report = {
+        "score_by_layer_head": {"8": rng.random((3, 2)).tolist(), "16": np.eye(3)[:, :2].tolist()},
+        "epsilon": 0.5,
+        "position": 2,
+        "variance": {name: {"pooled": rng.random((3, 16))} for name in ("attention_output", "residual")},
+        "outliers": {"layers": layers},
+    }
+    drawn = sink_figures.of_report(report)
+    np.testing.assert_array_equal(drawn["sink-map"].axes[0].images[0].get_array(), np.eye(3)[:, :2])
+    ax = drawn["top-channels"].axes[0]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["42"]
+    assert ax.get_title(loc="left") == "after block 3"
+    lines = drawn["variance-residual"].axes[0].lines
+    assert [line.get_label() for line in lines] == ["block 1", "block 2", "block 3"]
+    np.testing.assert_array_equal(lines[1].get_ydata(), report["variance"]["residual"]["pooled"][1])
+
+
+def test_numbers_between_powers_of_ten_are_plain():
+    figure = sink_figures.variance_by_position({"a": np.linspace(0.3, 2.0, 9)})
+    figure.canvas.draw()
+    shown = [tick.get_text() for tick in figure.axes[0].yaxis.get_minorticklabels()]
+    assert "0.6" in shown and "2" in shown and not any("e" in text or "×" in text for text in shown)
