@@ -24,6 +24,10 @@ _NAMES = (
     "sink_cures",
     "calibration",
     "figure13",
+    "table4a",
+    "table6",
+    "lineage_pairs",
+    "birth_to_life",
 )
 MODULES: dict[str, str] = {name: f"experiments.{name}" for name in _NAMES}
 """Name on the command line -> module with an ``EXPERIMENT``, in the order in which the page shows them."""

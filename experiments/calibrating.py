@@ -53,10 +53,13 @@ def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int)
 def results(context: Context, part: str, work: Callable[[Case], dict[str, Any]]) -> list[dict[str, Any]]:
     """``work`` on every case, each kept in the experiment's folder so that a killed run goes on."""
     every = cases(context.settings)
+    # What only by_size and the page read does not change a case.
+    power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
+    settings = jsonable({**context.settings, "power": power})
     found = []
     with progress.bar(len(every), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
         for case in every:
-            identity = json.dumps([provenance()["version"], jsonable(context.settings), part, case], sort_keys=True)
+            identity = json.dumps([provenance()["version"], settings, part, case], sort_keys=True)
             path = context.work / f"{part}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
             if not path.exists():
                 files.write_json(path, jsonable({"case": case, **work(case)}))

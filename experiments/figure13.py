@@ -174,7 +174,7 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "smoke": {"groups": _groups(4, 64, 4, _TINY, "llama-tiny")[:2]},
-        "laptop": {"groups": _groups(16, 1_000, 16, {"vocab_size": 1024}, "llama-tiny")},
+        "laptop": {"groups": _groups(8, 1_000, 32, {"d_model": 256, "d_ff": 704}, "llama-tiny")},
         # 72 births have 2,556 pairs.
         "paper": {"groups": _groups(72, 10_000, 1_024, {}, "llama-nano")},
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -12,11 +12,16 @@ from bornbiased_jax import keys, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef, reef_features
-from bornbiased_jax.seedprint.compare import TESTS
+from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
+from bornbiased_jax.seedprint.compare import TESTS, compare
+from bornbiased_jax.seedprint.fingerprint import Fingerprint
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.seedprint.verdict import Verdict
 
+_KEPT = (
+    *("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims"),
+    *("identical_tensors", "reordered_tensors", "num_tensors"),
+)
 BASELINES = ("intrinsic", "reef", "pcs", "ics")
 
 
@@ -45,19 +50,22 @@ def verdicts(
     return {name: row(TESTS[name](base_ND, suspect_ND)) for name in tests}
 
 
+def compared(base: Fingerprint, suspect: Fingerprint, tests: Sequence[str] = ("permutation", "paper", "iclr")) -> Any:
+    """As :func:`verdicts`, of fingerprints: what is identical comes before any test."""
+    return {name: row(compare(base, suspect, test=cast(Any, name))) for name in tests}
+
+
 def row(verdict: Verdict) -> dict[str, Any]:
     """What a record keeps of a verdict."""
     value = verdict.to_json()
-    kept = ("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims")
-    return {name: value[name] for name in kept if name in value}
+    return {name: value[name] for name in _KEPT if name in value}
 
 
-def features(cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> np.ndarray:
-    """REEF's features on ``settings``' text: {"text", "num_sentences", "sentence_len"}."""
-    inputs = parse_inputs(
+def sentences(cfg: ModelConfig, settings: Mapping[str, Any]) -> Inputs:
+    """REEF's text for a model: {"text", "num_sentences", "sentence_len"}."""
+    return parse_inputs(
         settings["text"], num_inputs=settings["num_sentences"], seq_len=settings["sentence_len"], cfg=cfg
     )
-    return reef_features(cfg, params, inputs)
 
 
 def baseline_scores(
