@@ -1,0 +1,234 @@
+"""Each experiment about lineage at its smallest scale, from its run to its tables and figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import inputs, keys, models
+from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from bornbiased_jax.seedprint import calibration as measured
+from bornbiased_jax.seedprint.fingerprint import fingerprint
+from experiments import birth_to_life, calibrating, calibration, figure13, lineage, lineage_pairs, table4a, table6
+from experiments.base import Context
+
+
+def record_of(experiment, work, data=None, **changes):
+    """Run at smoke scale; the record as it would come back from disk."""
+    settings = {**experiment.settings["smoke"], **changes}
+    context = Context(scale="smoke", settings=settings, work=work / experiment.name, data=data, quiet=True)
+    record = {
+        "experiment": experiment.name,
+        "scale": "smoke",
+        "settings": settings,
+        "data": data,
+        "status": "complete",
+        "result": jsonable(experiment.run(context)),
+        "provenance": {},
+    }
+    return json.loads(json.dumps(jsonable(record), allow_nan=False))
+
+
+def show(experiment, record):
+    """Everything that a page shows, with the figures drawn."""
+    with figures.style():
+        panels = list(experiment.figures(record))
+    for index, panel in enumerate(panels):
+        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
+    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    work = tmp_path_factory.mktemp("calibration")
+    return work, record_of(calibration.EXPERIMENT, work)
+
+
+def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
+    _, record = calibrated
+    result = record["result"]
+    # One architecture and two kinds of inputs: the permutation test on tokens, the population test on both.
+    assert result["family"]["num_checks"] == 9
+    assert result["confidence"] == pytest.approx(1 - 0.05 / 9)
+    assert {(row["inputs"], row["test"]) for row in result["pooled"]} == {
+        (kind, test) for kind in calibrating.KINDS for test in calibrating.TESTS
+    }
+    by = {(row["inputs"], row["test"]): row for row in result["cases"]}
+    # Shared vectors leak their coordinates into both models: all are accused, as the test on tokens does not.
+    assert by["gaussian", "permutation"]["rates"][0]["rate"] == 1.0
+    assert by["tokens", "permutation"]["num_pairs"] == 60
+    assert by["tokens", "permutation"]["rates"][1]["rate"] < 0.25  # 60 draws of 0.05: probability 1e-7 beyond
+    assert by["tokens", "permutation"]["power"][0]["rates"][0]["rate"] > 0.5  # a fifth of the weights is left
+    assert not by["gaussian", "permutation"]["claims_calibration"]
+    tables, panels, claims = show(calibration.EXPERIMENT, record)
+    assert len(tables) == 3 and len(panels) == 2 and tables[0].first_screen
+    assert claims[0].key and claims[0].theory == 0.01
+    assert f"of {result['family']['num_checks']} checks" in calibration.EXPERIMENT.headline(record)
+
+
+def test_a_killed_calibration_goes_on(calibrated, monkeypatch):
+    work, record = calibrated
+
+    def never(settings, case):
+        raise AssertionError("a finished case was run again")
+
+    monkeypatch.setattr(calibrating, "unrelated", never)
+    monkeypatch.setattr(calibrating, "related", never)
+    assert record_of(calibration.EXPERIMENT, work)["result"] == record["result"]
+
+
+def test_both_p_of_algorithm_1_come_from_one_computation():
+    rng = np.random.default_rng(0)
+    base, suspect = rng.standard_normal((2, 60, 24)).astype(np.float32)
+    direct = measured.pair_test("paper", decide_by="u")(base, suspect, 0)
+    found = calibrating.published(base, suspect, 0)
+    assert found["paper U"].p_value == pytest.approx(direct.p_value)
+    assert found["paper U"].verdict == direct.verdict and found["paper t"].p_value != found["paper U"].p_value
+
+
+def test_figure_13_in_units_of_the_null(tmp_path):
+    record = record_of(figure13.EXPERIMENT, tmp_path)
+    tokens, vectors = record["result"]["groups"]
+    width = np.diff(tokens["edges"])
+    assert (np.array(tokens["density"]) * width).sum() + tokens["outside"] == pytest.approx(1.0)
+    assert vectors["mean"] > 5 * abs(tokens["mean"])  # the leak
+    (table,), panels, claims = show(figure13.EXPERIMENT, record)
+    assert len(table.rows) == len(claims) == 2 and len(panels) == 1
+    # The unit is the spread of tau between independent draws.
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((2, 50, 400))
+    taus = figure13.tau_b(x, y)
+    assert taus.std() / figure13.null_std(50) == pytest.approx(1.0, abs=4 / np.sqrt(2 * 400))
+
+
+def test_tables_4a_and_9_beside_the_paper_only_at_its_sizes(tmp_path):
+    record = record_of(table4a.EXPERIMENT, tmp_path)
+    groups = record["result"]["groups"]
+    assert [[one["base"], one["suspect"]] for one in groups[1]["pairs"]] == groups[1]["group"]["pairs"]
+    (pairs, scores), _, claims = show(table4a.EXPERIMENT, record)
+    assert len(pairs.rows) == 8 and not any(row.paper for row in pairs.rows)
+    assert {row.settings[1] for row in scores.rows} == set(lineage.BASELINES) and len(claims) == 4
+    full = {"model": "llama-nano", "changes": {}, "num_inputs": 10_000, "seq_len": 1_024}
+    for done in groups:
+        done["group"] |= {**full, "model": done["group"]["model"].replace("tiny", "nano")}
+    (pairs, _), _, claims = show(table4a.EXPERIMENT, record)
+    assert pairs.rows[0].paper["t-test"] == pytest.approx(np.log10(0.357))
+    assert claims[0].paper == pytest.approx(np.log10(0.357)) and claims[2].paper == pytest.approx(np.log10(0.094))
+
+
+CFG = ModelConfig(
+    num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=260, max_seq_len=32,
+    norm="rmsnorm", activation="silu", gated_mlp=True,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """A base, a copy with noise, a stranger and a wider model, as Hugging Face directories."""
+    folder = tmp_path_factory.mktemp("models")
+    base = models.init(CFG, key=keys.init_key(1))
+    noisy = lineage_pairs.damaged(Checkpoint(CFG, base, "a", "birth", "a"), "noise", 0.2).params
+    wide = CFG.replace(d_model=48)
+    every = {
+        "base": (CFG, base),
+        "noisy": (CFG, noisy),
+        "stranger": (CFG, models.init(CFG, key=keys.init_key(2))),
+        "wide": (wide, models.init(wide, key=keys.init_key(1))),
+    }
+    for name, (cfg, params) in every.items():
+        export_hugging_face(cfg, params, folder / name)
+    return folder
+
+
+def test_table_6_without_models_says_so(tmp_path):
+    record = record_of(table6.EXPERIMENT, tmp_path)
+    assert record["result"]["attempted"] is False
+    assert show(table6.EXPERIMENT, record) == ([], [], [])
+    assert table6.EXPERIMENT.headline(record).startswith("Not attempted")
+    for data in ("base=a", "a=b;c=d", "base=a;base=b", "base"):
+        with pytest.raises(InputError, match="--data"):
+            table6.named(data)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_table_6_on_directories(tmp_path, directories, dtype):
+    data = ";".join(f"{name}={directories / name}" for name in ("base", "noisy", "stranger", "wide"))
+    reef = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
+    record = record_of(table6.EXPERIMENT, tmp_path, data, dtype=dtype, reef=reef)
+    assert str(directories) not in json.dumps(record["result"])
+    noisy, stranger, wide = record["result"]["suspects"]
+    assert noisy["tests"]["tokens"]["permutation"]["verdict"] == "same-lineage"
+    assert stranger["tests"]["tokens"]["permutation"]["z"] < noisy["tests"]["tokens"]["permutation"]["z"] / 2
+    assert noisy["baselines"]["pcs"] > 0.9 > abs(stranger["baselines"]["ics"])
+    assert "widths 32 and 48" in wide["undefined"]
+    (table,), _, _ = show(table6.EXPERIMENT, record)
+    assert len(table.rows) == 3 and not any(row.paper for row in table.rows)
+
+
+def test_pairs_of_checkpoints_at_hand(tmp_path, directories, monkeypatch):
+    monkeypatch.setattr(lineage_pairs, "find_smollm2", lambda: None)
+    (directories / "notes.bin").write_bytes(b"no checkpoint")
+    record = record_of(lineage_pairs.EXPERIMENT, tmp_path, str(directories))
+    result = record["result"]
+    assert result["smollm2"] == {"attempted": False, "reason": lineage_pairs.ABSENT}
+    verdict = {(one["base"], one["suspect"]): one["tests"]["permutation"] for one in result["others"]["pairs"]}
+    assert len(verdict) == 6
+    # Holm over the three pairs that have a p: the smallest is multiplied by three.
+    defined = sorted(one["p_value"] for one in verdict.values() if one["p_value"] is not None)
+    assert len(defined) == 3 and verdict["base", "noisy"]["adjusted_p"] == pytest.approx(3 * defined[0])
+    assert [one["num_pairs"] for one in result["others"]["strangers"]] == [6] * 4
+    assert verdict["base", "noisy"]["verdict"] == "same-lineage"
+    assert verdict["base", "wide"]["verdict"] == "undefined"
+    (table, strangers), panels, claims = show(lineage_pairs.EXPERIMENT, record)
+    assert len(table.rows) == 6 and len(strangers.rows) == 4 and not panels and not claims
+    with pytest.raises(InputError, match="no checkpoint lies there"):
+        (tmp_path / "empty").mkdir()
+        lineage_pairs.checkpoints_in(str(tmp_path / "empty"))
+    with pytest.raises(InputError, match="does not exist"):
+        lineage_pairs.checkpoints_in("nowhere")
+
+
+def test_changes_are_as_strong_as_they_say():
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((40, 300)).astype(np.float32)
+    noisy = lineage_pairs.add_noise(w, 0.5, rng) - w
+    assert noisy.std() / w.std() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(2 * w.size))
+    pruned = lineage_pairs.prune(w, 0.8, rng)
+    assert (pruned == 0).mean() == pytest.approx(0.8, abs=1 / w.size)
+    assert np.abs(w[pruned == 0]).max() <= np.abs(w[pruned != 0]).min()
+    rounded = lineage_pairs.requantise(w, 3, rng)
+    assert max(len(np.unique(row)) for row in rounded) == 7  # −3 … 3
+    assert np.abs(rounded - w).max() <= np.abs(w).max(axis=1).max() / 6 * (1 + 1e-6)
+
+
+def test_damage_reaches_matrices_alone():
+    base = Checkpoint(CFG, models.init(CFG, key=keys.init_key(1)), "a", "birth", "a")
+    before, after = (models.flatten(one.params) for one in (base, lineage_pairs.damaged(base, "pruning", 0.5)))
+    for path, leaf in before.items():
+        changed = not np.array_equal(leaf, after[path])
+        assert changed == ("norm" not in path), path
+
+
+def test_births_against_models_in_training(tmp_path):
+    record = record_of(birth_to_life.EXPERIMENT, tmp_path)
+    first, last = record["result"]["looks"]
+    assert (first["step"], last["step"]) == (0, 4)
+    assert first["moved"] == [0.0, 0.0] and min(last["moved"]) > 0
+    # ln of 260 ids and the initial spread of the logits; a few steps help.
+    assert np.allclose(first["held_out_loss"], np.log(260), atol=0.2)
+    assert np.all(np.array(last["held_out_loss"]) < first["held_out_loss"])
+    same, other = (birth_to_life._pick(first, "tokens", "permutation", flag) for flag in (True, False))
+    assert len(same) == len(other) == 2 and min(same) > max(other)
+    (table,), (panel,), claims = show(birth_to_life.EXPERIMENT, record)
+    assert len(table.rows) == 2 * 2 * 3 and len(claims) == 2
+
+
+def test_a_row_keeps_what_is_identical():
+    base = Checkpoint(CFG, models.init(CFG, key=keys.init_key(1)), "a", "birth", "a")
+    found = fingerprint(base, inputs.random_tokens(60, 4, 260))
+    kept = lineage.compared(found, found)["permutation"]
+    assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0
