@@ -12,8 +12,10 @@ import functools
 import io
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ from bornbiased_jax.keys import check_seed
 Mode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
 MAX_CHUNK = 256
+MAX_LANES = 4
 
 
 class Work(NamedTuple):
@@ -53,6 +56,8 @@ class Plan(NamedTuple):
     mode: Literal["vmap", "map"]
     chunk: int
     bytes_per_seed: int
+    lanes: int = 1
+    """Parts of a chunk that run side by side on one device, each in a thread of its own."""
 
 
 def plan(
@@ -67,9 +72,9 @@ def plan(
 ) -> Plan:
     """Choose mode and chunk from the memory that one seed needs.
 
-    On a CPU one seed already fills the cores, so seeds run one after the other and the chunk only
-    saves dispatches. On an accelerator they are vmapped, as many as fit in 60% of its memory by the
-    compiler's own account of one seed.
+    On a CPU the products of one seed fill the cores but what lies between them does not, so seeds run
+    one after the other in as many lanes as there are cores (at most ``MAX_LANES``). On an accelerator
+    they are vmapped, as many as fit in 60% of its memory by the compiler's own account of one seed.
 
     Raises:
         InputError: a chunk below 1, or a mesh without an axis ``seed``.
@@ -93,8 +98,10 @@ def plan(
         held += _scratch(work, params, state, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
-    chunk = min(chunk, math.ceil(num_seeds / devices) * devices)
-    return Plan(chosen, math.ceil(chunk / devices) * devices, held)
+    lanes = min(MAX_LANES, os.cpu_count() or 1, chunk, num_seeds) if on_cpu and mesh is None and chosen == "map" else 1
+    parts = devices * lanes
+    chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
+    return Plan(chosen, math.ceil(chunk / devices) * devices if lanes == 1 else chunk // lanes * lanes, held, lanes)
 
 
 def _bytes(tree: Any) -> int:
@@ -200,7 +207,8 @@ def sweep(
         for start in range(0, len(missing), layout.chunk):
             part = missing[start : start + layout.chunk]
             padded = part + [part[-1]] * (layout.chunk - len(part))
-            result = _run_chunk(lifted, padded, weights, batches(), functools.partial(_tick, advance, len(part)))
+            tick = functools.partial(_tick, advance, len(part))
+            result = _run_chunk(lifted, padded, layout.lanes, weights, batches(), tick)
             for i, seed in enumerate(part):
                 done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
     for seed in seeds:
@@ -213,15 +221,27 @@ def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
         advance(num_seeds)
 
 
-def _run_chunk(lifted: Lifted, seeds: list[int], weights: Any, batches: Iterable[Any], tick: Callable[[], None]) -> Any:
-    born, state = lifted.birth(np.asarray(seeds, np.uint32))
-    params = weights if born is None else born
-    for batch in batches:
-        state = lifted.step(params, state, batch)
+def _run_chunk(
+    lifted: Lifted, seeds: list[int], lanes: int, weights: Any, batches: Iterable[Any], tick: Callable[[], None]
+) -> Any:
+    size = len(seeds) // lanes
+    parts = [np.asarray(seeds[i * size : (i + 1) * size], np.uint32) for i in range(lanes)]
+
+    def step(lane: int, batch: Any) -> None:
+        states[lane] = lifted.step(params[lane], states[lane], batch)
         # Wait, so that batches do not pile up in memory and progress is honest.
-        jax.block_until_ready(jax.tree.leaves(state)[:1])
-        tick()
-    return jax.device_get(lifted.finish(params, state))
+        jax.block_until_ready(jax.tree.leaves(states[lane])[:1])
+
+    with ThreadPoolExecutor(lanes) as threads:
+        born, states = map(list, zip(*threads.map(lifted.birth, parts), strict=True))
+        params = [weights if one is None else one for one in born]
+        for batch in batches:
+            list(threads.map(step, range(lanes), [batch] * lanes))
+            tick()
+        results = list(
+            threads.map(lambda lane: jax.device_get(lifted.finish(params[lane], states[lane])), range(lanes))
+        )
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 
 
 class _Finished:
