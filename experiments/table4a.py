@@ -204,7 +204,7 @@ EXPERIMENT = Experiment(
     },
     cost={
         "smoke": "seconds",
-        "laptop": "about two minutes on two cores",
+        "laptop": "three minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 6e16 floating-point operations, for a GPU",
     },
     run=run,
