@@ -114,7 +114,7 @@ def claims(record: Record) -> Sequence[Claim]:
     """Centre and width against the published null's."""
     return [
         Claim(
-            f"Unrelated models' taus, mean ± std in units of the Gaussian null's spread: {', '.join(map(str, labels[:3]))}, "
+            f"Unrelated models' taus in units of the Gaussian null's spread: {', '.join(map(str, labels[:3]))}, "
             f"N = {labels[3]:,}, T = {labels[4]}, {one['num_pairs']:,} pairs",
             (one["mean"], one["std"]),
             theory=(0.0, 1.0),
