@@ -237,20 +237,24 @@ def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
 
 
 def laptop(cures: Sequence[str], marked: bool = True) -> dict[str, Any]:
-    """The smallest setting found in which the baseline grows sinks within minutes on two cores."""
+    """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
+
+    One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
+    an attention output, which the calibrations change, cannot matter to them.
+    """
     return {
         "model": "llama-tiny",
-        "changes": {"num_layers": 4, "d_model": 64, "num_heads": 4, "d_ff": 176, "vocab_size": 513},
+        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 88, "vocab_size": 513},
         "cures": list(cures),
-        "seeds": [42, 123],
+        "seeds": [42, 123, 1000],
         "data": "builtin:prose",
         "schedule": {
             "tokenizer": "bpe:512",
-            "steps": 1200,
+            "steps": 900,
             "batch_size": 16,
             "context": 64,
-            "learning_rate": 8e-3,
-            "min_learning_rate": 8e-4,
+            "learning_rate": 1.5e-2,
+            "min_learning_rate": 1.5e-3,
             "warmup": 100,
         },
         "marked": marked,
