@@ -190,7 +190,7 @@ EXPERIMENT = Experiment(
             "seeds": [42, 123],
             "model": "llama-tiny",
             "changes": {
-                "num_layers": 1,
+                "num_layers": 2,
                 "num_heads": 2,
                 "d_model": 32,
                 "d_ff": 48,

@@ -186,7 +186,7 @@ def _reef(sentences: int, length: int, text: str = "builtin:prose") -> dict[str,
     return {"text": text, "num_sentences": sentences, "sentence_len": length}
 
 
-_TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 256}
+_TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
 EXPERIMENT = Experiment(
     name="table4a",
     title="Models of different seeds are told apart at birth",
