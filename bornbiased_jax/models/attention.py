@@ -17,12 +17,33 @@ from bornbiased_jax.models.rope import rotate
 
 Edit = Callable[..., jax.Array]
 
+# Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
+MIN_ROWS = 32
+MAX_BLOCKS = 8
+
 
 def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
     """Boolean [T, S]: may the query at one absolute position see the key at another?"""
     distance_TS = query_T[:, None] - key_S[None, :]
     seen = distance_TS >= 0
     return seen if window is None else seen & (distance_TS < window)
+
+
+def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
+    """Rows of queries, each with the columns that causality and the window leave to any of them.
+
+    With as many queries as keys, half of the square is never seen: blocks of rows leave most of it out.
+    Other shapes (one query, or a cache that is partly empty) stay whole.
+    """
+    if num_queries != num_keys or num_queries < 2 * MIN_ROWS:
+        return [(slice(0, num_queries), slice(0, num_keys))]
+    size = max(MIN_ROWS, -(-num_queries // MAX_BLOCKS))
+    blocks = []
+    for start in range(0, num_queries, size):
+        stop = min(start + size, num_queries)
+        first = 0 if window is None else max(0, start - window + 1)
+        blocks.append((slice(start, stop), slice(first, stop)))
+    return blocks
 
 
 class Attention(nn.Module):
@@ -73,12 +94,23 @@ class Attention(nn.Module):
         seen_TS = allowed(query_T, key_S, cfg.window)
         if mask_TS is not None:
             seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
+        extra_H = None
+        if cfg.sink_logit == "zero":
+            extra_H = jnp.zeros((H,), jnp.float32)
+        elif cfg.sink_logit == "learned":
+            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
         weights_BHTS = None
-        if self._fusable(x_BTD.dtype):
+        if self._wants_weights():
+            weights_BHTS = self._weights(q_BTHK, k_BSGK, seen_TS, extra_H)
+            o_BTHK = self._aggregate(weights_BHTS.astype(v_BSGK.dtype), v_BSGK)
+        elif self._fusable(x_BTD.dtype):
             o_BTHK = jax.nn.dot_product_attention(q_BTHK, k_BSGK, v_BSGK, mask=seen_TS[None, None])
         else:
-            weights_BHTS = self._weights(q_BTHK, k_BSGK, seen_TS)
-            o_BTHK = self._aggregate(weights_BHTS.astype(v_BSGK.dtype), v_BSGK)
+            parts = []
+            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], cfg.window):
+                weights = self._weights(q_BTHK[:, rows], k_BSGK[:, columns], seen_TS[rows, columns], extra_H)
+                parts.append(self._aggregate(weights.astype(v_BSGK.dtype), v_BSGK[:, columns]))
+            o_BTHK = jnp.concatenate(parts, axis=1)
         o_BTHK = self._cures(o_BTHK, query_x, query_T)
         if self.edit is not None:
             o_BTHK = self.edit(o_BTHK)
@@ -99,14 +131,18 @@ class Attention(nn.Module):
             y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
         return y
 
+    def _wants_weights(self) -> bool:
+        return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
+
     def _fusable(self, dtype: Any) -> bool:
         """Half precision on a GPU goes to the fused kernel; probes in float32 keep the plain formula."""
-        wants_weights = {"attention_weights", "attention_received"} & set(self.capture)
         plain = self.cfg.attention_kernel == "softmax" and self.cfg.sink_logit == "none"
         half = dtype in (jnp.bfloat16, jnp.float16)
-        return plain and half and not wants_weights
+        return plain and half
 
-    def _weights(self, q_BTHK: jax.Array, k_BSGK: jax.Array, seen_TS: jax.Array) -> jax.Array:
+    def _weights(
+        self, q_BTHK: jax.Array, k_BSGK: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None
+    ) -> jax.Array:
         cfg = self.cfg
         B, T, H, K = q_BTHK.shape
         G = k_BSGK.shape[2]
@@ -121,11 +157,8 @@ class Attention(nn.Module):
             weights = jax.nn.sigmoid(scores_BHTS - math.log(cfg.max_seq_len))
             return jnp.where(seen_11TS, weights, 0.0)
         scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
-        if cfg.sink_logit == "none":
+        if extra_H is None:
             return jax.nn.softmax(scores_BHTS, axis=-1)
-        extra_H = jnp.zeros((H,), jnp.float32)
-        if cfg.sink_logit == "learned":
-            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
         extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
         return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
 

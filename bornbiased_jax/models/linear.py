@@ -19,12 +19,12 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel_IO = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
-        y = jax.lax.dot_general(
-            x,
-            kernel_IO.astype(x.dtype),
-            (((x.ndim - 1,), (0,)), ((), ())),
-            precision=self.precision,
+        # Rows in one axis: the kernel's gradient then contracts one axis, which needs no transposed copy of x.
+        rows_NI = x.reshape(-1, x.shape[-1])
+        y_NO = jax.lax.dot_general(
+            rows_NI, kernel_IO.astype(x.dtype), (((1,), (0,)), ((), ())), precision=self.precision
         )
+        y = y_NO.reshape(*x.shape[:-1], self.features)
         if self.use_bias:
             bias_O = self.param("bias", nn.initializers.zeros, (self.features,))
             y = y + jnp.broadcast_to(bias_O.astype(y.dtype), y.shape)

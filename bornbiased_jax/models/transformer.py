@@ -61,7 +61,7 @@ def apply(
     mask_TT: jax.Array | None = None,
     edit: EditOutput | None = None,
     cache: Cache | None = None,
-    remat: bool = False,
+    remat: bool | Callable[..., bool] = False,
 ) -> Outputs:
     """Run the decoder.
 
@@ -79,7 +79,8 @@ def apply(
         mask_TT: boolean, further restricts which keys each query sees.
         edit: ``edit(o_BTHK, layer)`` replaces the aggregated values of each layer before W_O.
         cache: keys and values of earlier positions; ``x`` continues after them.
-        remat: recompute each block in the backward pass instead of storing its activations.
+        remat: recompute each block in the backward pass instead of storing its activations; or what to store
+            nevertheless, one of ``jax.checkpoint_policies``.
 
     Returns:
         :class:`Outputs`.
@@ -109,7 +110,10 @@ def apply(
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
     every = functools.partial(block, last_only=False)
-    body: Callable[..., Any] = jax.checkpoint(every) if remat else every
+    body: Callable[..., Any] = every
+    if remat:
+        # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
+        body = jax.checkpoint(every, prevent_cse=False, policy=None if remat is True else remat)
     if last:
         head = jax.tree.map(lambda leaf: leaf[:-1], layers)
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)

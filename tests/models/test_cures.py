@@ -7,9 +7,9 @@ import pytest
 from scipy.special import expit
 
 from bornbiased_jax import keys
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.models import flatten, init, unflatten
-from bornbiased_jax.models.attention import Attention
+from bornbiased_jax.models.attention import Attention, visible
 from bornbiased_jax.models.transformer import apply
 
 T, D = 9, 16
@@ -196,3 +196,17 @@ def test_the_whole_model_uses_the_cure():
     for changes in (dict(positional_scale="amplify"), dict(window=2), dict(sink_logit="zero")):
         cured = apply(plain.replace(**changes), params, tokens).final_BTD
         assert float(jnp.max(jnp.abs(cured - base))) > 1e-3, changes
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 5}, {"window": 70}, {"sink_logit": "learned"}])
+def test_blocks_of_rows_are_the_whole_attention(changes):
+    cfg = preset("llama-tiny", num_layers=2, d_model=32, num_heads=4, num_kv_heads=2, d_ff=48, vocab_size=64, **changes)
+    params = init(cfg, key=keys.init_key(3))
+    x = np.random.default_rng(0).integers(0, 64, (2, 150))
+    mask_TT = np.ones((150, 150), bool)
+    mask_TT[7:, 3] = False
+    assert len(visible(150, 150, cfg.window)) > 1
+    blocks = apply(cfg, params, x, mask_TT=mask_TT)
+    # Asking for the weights computes the square in one piece.
+    whole = apply(cfg, params, x, mask_TT=mask_TT, capture=("attention_weights",))
+    np.testing.assert_allclose(blocks.final_BTD, whole.final_BTD, rtol=0, atol=2e-5)
