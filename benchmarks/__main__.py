@@ -1,17 +1,11 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: the sweep against PyTorch, or the benchmark of the given name.
+"""``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch."""
 
-Names: ``sweep_vs_torch`` (what runs without a name), ``kendall``, ``fingerprint``.
-"""
-
+import importlib
 import sys
 
-from benchmarks import fingerprint, kendall
+NAMES = ("sweep_vs_torch", "pieces", "pretrain_vs_torch", "seeds_at_once", "kendall", "fingerprint")
 
-if len(sys.argv) > 1 and sys.argv[1] in ("kendall", "fingerprint"):
-    {"kendall": kendall, "fingerprint": fingerprint}[sys.argv[1]].main(sys.argv[2:])
-else:
-    if len(sys.argv) > 1 and sys.argv[1] == "sweep_vs_torch":
-        del sys.argv[1]
-    from benchmarks import sweep_vs_torch
-
-    sweep_vs_torch.main()
+name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]
+if name not in NAMES:
+    sys.exit(f"unknown benchmark {name!r}: choose {', '.join(NAMES)}")
+importlib.import_module(f"benchmarks.{name}").main([word for word in sys.argv[1:] if word != name])

@@ -23,7 +23,9 @@ from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Mode, Work, sweep
 
-TARGET_BATCH_TOKENS = 8192
+# What one layer makes of a batch should stay in a CPU's cache; an accelerator wants more rows.
+BATCH_TOKENS_CPU = 2048
+BATCH_TOKENS = 8192
 EMBEDDING_SEED = 0
 
 
@@ -107,10 +109,11 @@ class Batches(NamedTuple):
 
 
 def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> int:
-    """Sequences in a batch: about ``TARGET_BATCH_TOKENS`` positions unless asked otherwise."""
+    """Sequences in a batch: about ``BATCH_TOKENS`` positions (fewer on a CPU) unless asked otherwise."""
     if requested is not None and requested < 1:
         raise InputError(f"batch size {requested} is not at least 1")
-    size = requested or max(1, TARGET_BATCH_TOKENS // inputs.seq_len)
+    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
+    size = requested or max(1, tokens // inputs.seq_len)
     return min(size, inputs.num_inputs)
 
 
