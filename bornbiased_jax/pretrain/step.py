@@ -34,14 +34,16 @@ def loss_sum(
         params: its weights, float32.
         tokens_BT1: int32 [B, T + 1]; rows of −1 count for nothing.
         dtype: of the computation.
-        remat: recompute each block in the backward pass.
+        remat: recompute each block in the backward pass; else only what is cheap to recompute.
     """
     dtype = jnp.dtype(dtype)
     # bfloat16 products have one precision; float32 ones are to be float32 on every device.
     precision = "highest" if dtype == jnp.float32 else "default"
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
-    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=remat)
+    # Norms and activations cost less to compute again than to write and read; products with weights are kept.
+    kept = True if remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept)
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
     total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)

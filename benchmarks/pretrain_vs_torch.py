@@ -1,0 +1,206 @@
+"""Training steps against the loop that a user would write with PyTorch and transformers.
+
+    python -m benchmarks.pretrain_vs_torch
+
+The same model from the same weights (written by our export, opened by transformers), the same batches in the
+same order, the same AdamW, schedule and clipping, float32, all cores; both loops read the loss of every step.
+Taken in turn; the figure is the ratio pair by pair. The PyTorch loop is tuned: SDPA attention, fused AdamW,
+each side with the fastest of its settings. That both train the same thing is checked by their losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.matmul import matmul_rate
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.models import init
+from bornbiased_jax.parallel import build_mesh, parse_mesh
+from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.pretrain.data import batches
+from bornbiased_jax.pretrain.optimiser import optimiser, schedule
+from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data
+from bornbiased_jax.pretrain.step import make_train_step
+from bornbiased_jax.pretrain.throughput import flops_per_token
+from bornbiased_jax.record import provenance
+
+SEED = 42
+MODEL = preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
+TINY = preset("llama-tiny")
+
+
+class Ours:
+    """Our loop: the compiled step of :mod:`bornbiased_jax.pretrain` and its read-behind of losses."""
+
+    def __init__(self, config: PretrainConfig, steps: int) -> None:
+        mesh = build_mesh(parse_mesh(None))
+        rule = optimiser(config, steps)
+        abstract = abstract_state(config, rule, mesh)
+        self.state = first_state(config, rule, abstract, None)
+        step = make_train_step(config.model, rule, dtype=config.dtype)
+        self.program, self.mode = compiled_step(config, step, abstract, mesh)
+
+    def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
+        """So many steps; their losses (of the first seed)."""
+        pending, losses = None, []
+        for _ in range(steps):
+            self.state, measured = self.program(self.state, jnp.asarray(next(rows))[None])
+            if pending is not None:
+                losses.append(float(pending["loss"][0]))
+            pending = measured
+        assert pending is not None
+        return [*losses, float(pending["loss"][0])]
+
+
+class Theirs:
+    """The user's loop."""
+
+    def __init__(self, config: PretrainConfig, steps: int, attention: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        cfg = config.model
+        with tempfile.TemporaryDirectory() as folder:
+            export_hugging_face(cfg, init(cfg, key=keys.init_key(SEED)), f"{folder}/model")
+            self.model = AutoModelForCausalLM.from_pretrained(f"{folder}/model", attn_implementation=attention)
+        self.model.train()
+        self.model.config.use_cache = False
+        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
+        others = [p for p in self.model.parameters() if p.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW(
+            groups, lr=1.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+        )
+        rate = schedule(config, steps)
+        rates = [float(rate(jnp.asarray(step))) for step in range(steps + 1)]
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimiser, lambda step: rates[min(step, steps)])
+        self.clip = config.clip
+
+    def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
+        """So many steps; their losses."""
+        import torch
+
+        losses = []
+        for _ in range(steps):
+            tokens = torch.from_numpy(np.asarray(next(rows), np.int64))
+            logits = self.model(tokens[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimiser.step()
+            self.scheduler.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            losses.append(loss.item())
+        return losses
+
+
+def measure(cfg: ModelConfig, *, pairs: int, steps: int, batch_size: int, context: int) -> dict[str, Any]:
+    """Paired timings of ``steps`` training steps."""
+    import torch
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    total = (2 * pairs + 6) * steps
+    with tempfile.TemporaryDirectory() as folder:
+        config = PretrainConfig(
+            model=cfg, data="builtin:prose", out=f"{folder}/run", seeds=(SEED,), context=context,
+            batch_size=batch_size, steps=total, warmup=10, quiet=True, token_cache=f"{folder}/tokens",
+        )  # fmt: skip
+        data = load_data(config)
+        # Held in memory, so that neither side pays for reading.
+        source = batches(data.train, batch_size=batch_size, data_seed=0)
+        pool = [np.array(next(source), np.int32) for _ in range(total)]
+    ours = Ours(config, total)
+    sides = {"sdpa": Theirs(config, total, "sdpa"), "eager": Theirs(config, total, "eager")}
+    start = {name: side.train(iter(pool), steps) for name, side in {"ours": ours, **sides}.items()}
+    # The faster of PyTorch's two attentions.
+    timed = {name: seconds(side, pool[steps:], steps)[0] for name, side in sides.items()}
+    seconds(ours, pool[steps:], steps)
+    chosen = min(timed, key=timed.__getitem__)
+    theirs = sides[chosen]
+    found, at = [], 2 * steps
+    ours_losses: list[float] = []
+    theirs_losses: list[float] = []
+    for _ in range(pairs):
+        mine, lost = seconds(ours, pool[at:], steps)
+        ours_losses += lost
+        other, lost = seconds(theirs, pool[at:], steps)
+        theirs_losses += lost
+        found.append((mine, other))
+        at += steps
+    tokens = steps * batch_size * context
+    rate = tokens / statistics.median(pair[0] for pair in found)
+    peak = matmul_rate(cfg, batch_size * context)
+    return {
+        "model": cfg.to_dict(),
+        "batch_size": batch_size,
+        "context": context,
+        "steps_each": steps,
+        "pairs": pairs,
+        "tokens_per_second_ours": rate,
+        "tokens_per_second_torch": tokens / statistics.median(pair[1] for pair in found),
+        "speedup_median": statistics.median(other / mine for mine, other in found),
+        "speedup_range": [min(b / a for a, b in found), max(b / a for a, b in found)],
+        "attention_torch": chosen,
+        "largest_loss_difference_first": float(np.max(np.abs(np.subtract(start["ours"], start[chosen])))),
+        "largest_loss_difference": float(np.max(np.abs(np.subtract(ours_losses, theirs_losses)))),
+        "loss_before_after": [start["ours"][0], ours_losses[-1]],
+        "needed_gflops_ours": rate * flops_per_token(cfg, context) / 1e9,
+        "gflops_matmul": peak / 1e9,
+        "share_of_matmul_rate": rate * flops_per_token(cfg, context) / peak,
+    }
+
+
+def seconds(side: Any, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
+    """Wall time of so many steps, and their losses."""
+    start = time.perf_counter()
+    losses = side.train(iter(rows), steps)
+    return time.perf_counter() - start, losses
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    import torch
+    import transformers
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--tiny", action="store_true", help="the preset llama-tiny itself instead of twice its width")
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    record = measure(
+        TINY if options.tiny else MODEL,
+        pairs=options.pairs,
+        steps=options.steps,
+        batch_size=options.batch_size,
+        context=options.context,
+    )
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    record["provenance"] = provenance(seeds=[SEED], backend=jax.default_backend(), **versions)
+    print(json.dumps({key: value for key, value in record.items() if key not in ("model", "provenance")}, indent=2))
+    if options.json:
+        with open(options.json, "w") as stream:
+            json.dump(record, stream, indent=2)
+    return record
+
+
+if __name__ == "__main__":
+    main()

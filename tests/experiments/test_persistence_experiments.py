@@ -1,0 +1,205 @@
+"""Each experiment about what training leaves of a birth, at its smallest scale, from its run to its tables."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from experiments import (
+    figure11,
+    figure14,
+    persistence,
+    persistence_tables,
+    stories,
+    table4b,
+    table4c,
+    table5,
+    table8,
+    table10,
+    table11,
+    table12,
+)
+from experiments.base import Context
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """One output folder, so that experiments find each other's models."""
+    return tmp_path_factory.mktemp("persistence")
+
+
+def context_of(experiment, work, data=None):
+    return Context(
+        scale="smoke", settings=experiment.settings["smoke"], work=work / experiment.name, data=data, quiet=True
+    )
+
+
+def record_of(experiment, work, scale="smoke"):
+    """The record as it would come back from disk."""
+    record = {
+        "experiment": experiment.name,
+        "scale": scale,
+        "settings": experiment.settings["smoke"],
+        "data": None,
+        "status": "complete",
+        "result": jsonable(experiment.run(context_of(experiment, work))),
+        "provenance": {},
+    }
+    return json.loads(json.dumps(jsonable(record), allow_nan=False))
+
+
+def show(experiment, record):
+    """Everything that a page shows, with the figures drawn."""
+    with figures.style():
+        panels = list(experiment.figures(record))
+    for index, panel in enumerate(panels):
+        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
+    assert isinstance(experiment.headline(record), str)
+    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+
+
+def test_a_birth_is_found_in_its_own_model_alone(work):
+    record = record_of(table4b.EXPERIMENT, work)
+    pairs = {(p["base"]["seed"], p["suspect"]["seed"]): p for p in record["result"]["pairs"]}
+    assert len(pairs) == 9
+    for (born, trained), pair in pairs.items():
+        # Eight steps leave a model its birth; the trace of the rank correlations is then close to its largest value.
+        assert (pair["permutation"]["z"] > 10) == (born == trained)
+        assert pair["suspect"]["step"] == 8 and 0 < pair["progress"]["moved"] < 0.5
+    (table,), _, claims = show(table4b.EXPERIMENT, record)
+    assert [row.settings[0] for row in table.rows] == [f"s{seed} at birth" for seed in (42, 123, 1000)]
+    assert claims[0].measured == "3 of 3"
+    # What was trained, beside the paper's, wherever a p stands.
+    assert "1,024 tokens" in table.note and "10B" in table.note
+    for row in table.rows:
+        assert row.measured[persistence_tables.LOSS] and row.measured[persistence_tables.ENTROPY] and not row.paper
+    # The paper's numbers stand beside its own configuration alone.
+    printed = show(table4b.EXPERIMENT, {**record, "scale": "paper"})[0][0].rows[0].paper
+    assert printed[persistence_tables.T_TEST] == pytest.approx(np.log10(2.20e-8))
+    assert show(table4b.EXPERIMENT, {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}
+
+
+def test_models_are_trained_once_for_all_tables(work):
+    record = record_of(table4b.EXPERIMENT, work)
+    runs = sorted((work / "persistence").glob("*/facts.json"))
+    stamps = [path.stat().st_mtime_ns for path in runs]
+    other = record_of(table4c.EXPERIMENT, work)
+    assert other["result"] == record["result"]
+    assert [path.stat().st_mtime_ns for path in runs] == stamps
+    (table,), _, claims = show(table4c.EXPERIMENT, other)
+    assert len(table.rows) == 6 and claims[0].measured.endswith(" of 6")
+
+
+def test_progress_is_measured_from_the_birth(work):
+    context = context_of(table4b.EXPERIMENT, work)
+    run = persistence.base_run(context)
+    born, trained = persistence.birth(run, 42), persistence.last(run, 42)
+    start, end = persistence.load(born), persistence.load(trained)
+    every = lambda params: np.concatenate([leaf.ravel() for leaf in persistence.flatten(params).values()])  # noqa: E731
+    expected = np.linalg.norm(every(end) - every(start)) / np.linalg.norm(every(start))
+    assert persistence.progress_of(trained)["moved"] == pytest.approx(expected, rel=1e-5)
+    at_birth = persistence.progress_of(born)
+    assert at_birth["moved"] == 0
+    # A newborn byte model knows nothing: ln 256, give or take its logits' spread; the bytes' own entropy is lower.
+    assert at_birth["loss"] == pytest.approx(np.log(256), abs=0.1)
+    assert at_birth["bigram_loss"] < at_birth["unigram_entropy"] < at_birth["loss"]
+
+
+def test_figures_follow_every_checkpoint(work):
+    record = record_of(figure11.EXPERIMENT, work)
+    result = record["result"]
+    assert result["steps"] == [0, 1, 2, 4, 8] and result["top"] == 32
+    for kind in persistence.KINDS:
+        assert result["taus"][kind]["own"]["mean"][0] == pytest.approx(1.0)
+        assert result["taus"][kind]["own"]["std"][0] == pytest.approx(0.0, abs=1e-12)
+    # 60 random inputs: one tau of independent numbers has a standard deviation of 0.089, and so has the mean of
+    # taus that all move together. Shared vectors reach both outputs in the same coordinates.
+    assert abs(result["taus"]["tokens"]["other"]["mean"][0]) < 5 * 0.089
+    assert result["taus"]["gaussian"]["other"]["mean"][0] > 5 * 0.089
+    (table,), panels, claims = show(figure11.EXPERIMENT, record)
+    assert len(table.rows) == 5 and len(panels) == 1 and len(claims) == 4
+
+    record = record_of(figure14.EXPERIMENT, work)
+    assert record["result"]["steps"] == [1, 2, 4, 8]
+    (table,), panels, claims = show(figure14.EXPERIMENT, record)
+    assert len(table.rows) == 4 and len(panels) == 1
+    assert claims[0].measured == "12 of 12" and claims[0].statement.endswith("permutation, tokens")
+
+
+def test_descendants_and_distractors(work):
+    record = record_of(table5.EXPERIMENT, work)
+    pairs = record["result"]["pairs"]
+    assert [(p["role"], p["suspect"]["seed"]) for p in pairs] == [
+        ("stories", 1000), ("stories", 123), ("code", 1000), ("code", 123),
+    ]  # fmt: skip
+    for pair in pairs:
+        assert (pair["permutation"]["verdict"] == "same-lineage") == pair["related"]
+        # Four steps hardly change the weights. Unrelated births share their norms' scales, all of them 1: a fixed
+        # number, and most of the length of so small a model.
+        assert (pair["pcs"]["score"] > 0.99) == pair["related"]
+    (table,), _, claims = show(table5.EXPERIMENT, record)
+    assert len(table.rows) == 4 and claims[0].measured == "4 of 4"
+    assert [row.measured["PCS"][-1] for row in table.rows] == ["✓", "✗", "✓", "✗"]
+    for experiment, reef in ((table5.EXPERIMENT, "0.759"), (table12.EXPERIMENT, "0.957")):
+        at_scale = show(experiment, {**record, "scale": "paper"})[0][0]
+        assert at_scale.rows[0].paper["REEF"] == reef
+        # The Stack is not what is trained on here.
+        assert not at_scale.rows[2].paper
+    assert (
+        show(table5.EXPERIMENT, {**record, "scale": "paper"})[0][0].rows[0].paper[persistence_tables.T_TEST]
+        == "0 (underflow)"
+    )
+
+
+def test_the_distractor_is_another_seed_in_another_order(work):
+    context = context_of(table5.EXPERIMENT, work)
+    base, other = (
+        persistence.facts_of(persistence.base_run(context)),
+        persistence.facts_of(persistence.distractor_run(context)),
+    )
+    assert base["source"] == other["source"] and base["data_seed"] != other["data_seed"]
+    run = persistence.continued_run(context, "code")
+    parent = persistence.load(persistence.last(persistence.base_run(context), 1000))
+    assert persistence.moved(parent, persistence.load(persistence.birth(run, 1000))) == 0
+
+
+def test_baselines_against_other_seeds(work):
+    record = record_of(table8.EXPERIMENT, work)
+    result = record["result"]
+    assert len(result["own"]) == 3 and len(result["other"]["pcs"]) == 6
+    for one in result["own"]:
+        assert one["pcs"]["score"] > max(result["other"]["pcs"]) and one["pcs"]["p_value"] == pytest.approx(1 / 7)
+    (table,), _, claims = show(table8.EXPERIMENT, record)
+    assert len(table.rows) == 4 and len(claims) == 4
+
+
+def test_qwen_tables(work):
+    for experiment, rows in ((table10.EXPERIMENT, 3), (table11.EXPERIMENT, 6)):
+        record = record_of(experiment, work)
+        assert record["result"]["facts"]["model"]["qkv_bias"]
+        (table,), _, _ = show(experiment, record)
+        assert len(table.rows) == rows
+
+
+def test_corpora_by_role(work):
+    def named(data):
+        return persistence.corpora(context_of(table5.EXPERIMENT, work, data))
+
+    assert named(None)["base"] == "builtin:prose"
+    assert named("a.txt") == {**named(None), "base": "a.txt"}
+    assert named("a.txt;stories=b.txt") == {"base": "a.txt", "stories": "b.txt", "code": "builtin:code"}
+    assert named("stories=b.txt") == {**named(None), "stories": "b.txt"}
+    with pytest.raises(InputError, match="'verse': the corpora are base, stories, code"):
+        named("verse=c.txt")
+
+
+def test_stories_are_the_same_every_time_and_tell_something():
+    text = stories.stories(50)
+    assert text == stories.stories(50) != stories.stories(50, seed=1)
+    told = text.split("<|endoftext|>")
+    assert len(told) == 50 and len(set(told)) == 50 and "{" not in text
+    assert stories.story(random.Random(3)).count(".") >= 4
