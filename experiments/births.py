@@ -122,7 +122,7 @@ SMOKE: dict[str, Any] = dict(num_layers=2, vocab_size=256)
 GPT2_SMOKE = group("gpt2-tiny", [42, 43], 16, 64, **SMOKE)
 LLAMA_SMOKE = group("llama-tiny", [42, 43], 16, 64, **SMOKE)
 PROSE_SMOKE = group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **SMOKE)
-GPT2_LAPTOP = group("gpt2-nano", [42, 43], 64, 500)
+GPT2_LAPTOP = group("gpt2-nano", [42, 43], 64, 2_000)
 LLAMA_LAPTOP = group("llama-nano", [42, 43], 64, 500)
 PROSE_LAPTOP = group("gpt2-tiny", [42, 43], 64, 1_000, inputs="builtin:prose")
 GPT2_PAPER = [group("gpt2-nano", [42, 43], length, 2_000) for length in (64, 256, 1024)]
