@@ -80,16 +80,27 @@ class Kernel(NamedTuple):
 
 
 def neuron_moment(activation: str, std_n: Array, rho_n: Array, power: int) -> Array:
-    """E over inputs of φ(u)^power for neurons of mean pre-activation std·√ρ·b, at nodes b of N(0, 1); [n, b]."""
+    """E over inputs of φ(u)^power for neurons of mean pre-activation std·√ρ·b, at nodes b of N(0, 1); [n, b].
+
+    A negative cosine has no common mean; it counts as 0.
+
+    Raises:
+        ValueError: a negative standard deviation, |rho| > 1, power below 1, an unknown activation.
+    """
+    kernels._function(activation), kernels._std(std_n, "std_n")
+    if power < 1:
+        raise ValueError(f"power: {power} is below 1")
     z, w = normal_nodes(QUADRATURE)
-    rho = np.clip(rho_n, 0.0, 1.0)[:, None, None]
+    rho = np.clip(kernels._rho(rho_n, "rho_n"), 0.0, 1.0)[:, None, None]
     pre = std_n[:, None, None] * (np.sqrt(rho) * z[:, None] + np.sqrt(1 - rho) * z)
     return np.asarray(ACTIVATIONS[activation](pre) ** power @ w)
 
 
 @functools.lru_cache(maxsize=8)
 def normal_nodes(count: int) -> tuple[Array, Array]:
-    """Nodes and weights of E f(z), z ~ N(0, 1), by the Gauss-Hermite rule."""
+    """Nodes and weights of E f(z), z ~ N(0, 1), by the Gauss-Hermite rule. Raises ValueError for a count below 1."""
+    if count < 1:
+        raise ValueError(f"count: {count} is below 1")
     z, w = np.polynomial.hermite_e.hermegauss(count)
     return z, w / w.sum()
 
@@ -100,6 +111,7 @@ def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
     Raises:
         ValueError: a negative standard deviation, an unknown activation.
     """
+    kernels._function(activation), kernels._std(std_n, "std_n")
     if activation in CLOSED:
         return Kernel(activation, gated, std_n, None)
     energy = kernels.second_moment(activation, std_n)

@@ -173,7 +173,13 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
 
     For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): a step h then leaves a
     relative error of e^(−π²/(h max(s, t))), and h is chosen to make that e^(−38). Shape of theta (one axis).
+
+    Raises:
+        ValueError: a negative s or t, or both 0.
     """
+    _std(s, "s"), _std(t, "t")
+    if not max(s, t) > 0:
+        raise ValueError("s: one of the two standard deviations must be positive")
     psi = psi or phi
     h = min(0.25, np.pi**2 / (38.0 * max(s, t)))
     z = np.arange(-np.ceil(9 / h), np.ceil(9 / h) + 1) * h
@@ -326,7 +332,7 @@ def gated_dual(
 
     The product of the gate's kernel and the linear kernel std_up·std_up2·rho_up; the second standard
     deviations default to the first ones, and the up-projection's values to the gate's. Odd in ρ_up: at ρ = 0
-    nothing contracts (F6 in ERRATA.md).
+    nothing contracts (ERRATA.md, entry 3).
 
     Raises:
         ValueError: |rho| > 1, a negative std, an unknown name.

@@ -111,7 +111,12 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
     Returns:
         (index [m] of the chosen nodes, mean_mm): row j of ``mean_mm`` averages over the positions that node j
         sees, for fields that are linear in log position between chosen nodes.
+
+    Raises:
+        ValueError: count below 1.
     """
+    if count < 1:
+        raise ValueError(f"count: {count} is below 1")
     places = np.arange(1.0, fine.length + 1)
     wanted = np.unique(np.round(np.geomspace(1, fine.length, count)))
     index = np.unique(np.searchsorted(fine.nodes, wanted))

@@ -105,6 +105,8 @@ def predict(
     Raises:
         ValueError: an argument out of range.
     """
+    if vocabulary < 1:
+        raise ValueError(f"vocabulary: {vocabulary} is below 1")
     found = profile(stack, length)
     cosine = contraction(found, num_inputs, coverage)
     rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))

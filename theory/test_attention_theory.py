@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import integrate
 
 from bornbiased_jax import keys
 from bornbiased_jax.models import apply, attn0, init, mlp0_config
@@ -133,6 +134,20 @@ def test_the_closed_form_is_the_integral_of_the_correlation(layers):
     value = attention.pair_correlation_limit(np.exp(-node), layers) * np.exp(node / 2)
     assert 2 * np.sum(weight * value) == pytest.approx(printed, rel=1e-10)
     assert printed - attention.prop5_closed_form(layers) > 0.1 / layers**1.5
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 12])
+def test_the_closed_form_against_adaptive_quadrature(layers):
+    def accepted(value):
+        found, error = integrate.quad(lambda r: float(attention.pair_correlation_limit(r, layers)), 0, 1, limit=200)
+        assert error < 1e-6
+        return abs(value - found) < 1e-6
+
+    right = attention.prop5_closed_form(layers)
+    assert accepted(right)
+    for wrong in (attention.prop5_closed_form(layers + 1), attention.prop5_printed_density(layers), 1 - 1 / layers**2):
+        assert not accepted(wrong)
+    assert not accepted(1 - 1.05 * (1 - right)) and not accepted(0.95 * right)
 
 
 def test_the_density_of_the_ratio_is_one():

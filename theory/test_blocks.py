@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
@@ -49,7 +50,8 @@ CASES: dict[str, tuple[ModelConfig, int]] = {
 def measure(
     cfg: ModelConfig, length: int, seeds: int = SEEDS, first: int = 0, num_inputs: int = NUM_INPUTS
 ) -> dict[str, np.ndarray]:
-    """Over seeds [S, L]: inter- and intra-sequence cosines, the variance of pair cosines, the mean square [S, L, T]."""
+    """Over seeds [S, L]: inter- and intra-sequence cosines, the variance of pair cosines; and [S, L, T] the mean square
+    and the inter-sequence cosine at every position."""
 
     def one(seed: jax.Array) -> dict[str, jax.Array]:
         params = init(cfg, key=keys.init_key(seed))
@@ -68,6 +70,7 @@ def measure(
                 "pair_square": jnp.sum(jnp.square(gram)) / pairs,
                 "intra": jnp.mean(along) / max(length * (length - 1), 1),
                 "variance": jnp.mean(jnp.square(x), axis=(0, 2)),
+                "inter_T": (jnp.sum(jnp.square(jnp.sum(unit, axis=0)), axis=-1) - num_inputs) / pairs,
             }
 
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
@@ -92,6 +95,14 @@ def excess(measured_SL: np.ndarray, theory: Contraction) -> np.ndarray:
 def test_cosine_of_every_layer(case: str) -> None:
     cfg, length = CASES[case]
     assert np.all(excess(measure(cfg, length)["inter"], predicted(cfg, length)) < 1)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
+def test_cosine_of_every_position(case: str) -> None:
+    cfg, length = CASES[case]
+    found = measure(cfg, length)["inter_T"]
+    for place in range(1, length):
+        assert np.all(excess(found[:, :, place - 1], predicted(cfg, place)) < 1)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -141,7 +152,11 @@ def test_any_stack(
         gated_mlp=gated,
         init="normal-0.02",
     )
-    assert np.all(excess(measure(cfg, length, 20, seed)["inter"], predicted(cfg, length)) < 1)
+    found, theory = measure(cfg, length, 20, seed)["inter"], predicted(cfg, length)
+    assert np.all(excess(found, theory) < 1)
+    # The interval of each block covers seeds at its stated rate, here with an error of the first kind of 1e-3.
+    outside = np.sum((found < theory.low[1:]) | (found > theory.high[1:]), axis=0)
+    assert np.all(stats.binom.sf(outside - 1, len(found), 1 - theory.coverage) > 1e-3 / depth)
 
 
 # Controls: what is wrong must be rejected by the same comparison.

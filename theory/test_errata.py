@@ -7,6 +7,8 @@ import pytest
 from scipy import special, stats
 
 from theory import attention, kernels, mlp, preference
+from theory.mean_field import Stack, profile
+from theory.predict import contraction
 
 
 def test_the_printed_decomposition_is_not_the_finite_size_correction():
@@ -58,6 +60,46 @@ def test_table_2_attention_only():
     means = (np.sum(np.sum(x, axis=1) ** 2, axis=-1) - 40) / (40 * 39)
     # Standard error of a standard deviation, allowing for the chi-square's kurtosis.
     assert np.std(means) == pytest.approx(np.sqrt(2 / (16 * 40 * 39)), rel=5 * np.sqrt(3 / 400))
+
+
+def gpt2_nano(**changes):
+    """Its 12 self-attention blocks alone, fed with Gaussian vectors."""
+    sizes = dict(num_layers=12, width=768, query_width=768, value_width=768, mlp=False)
+    return Stack(**{**sizes, "output_std": 0.02 / np.sqrt(24), **changes})
+
+
+def test_table_2_p_value_is_that_of_pairs():
+    """Attention alone at T = 1,024: pairs spread by 0.111, and 1.11e-4 over 2,000·1,999/2 of them is p = 0.16."""
+    found = contraction(profile(gpt2_nano(), 1024), 2_000)
+    assert found.mean[-1] == found.seed_std[-1] == 0
+    pairs = 2_000 * 1_999 / 2
+    spread = found.sampling_std[-1] * np.sqrt(pairs)
+    assert round(spread, 3) == 0.111
+    p = [2 * stats.norm.sf(1.11e-4 / s * np.sqrt(pairs)) for s in (spread, 768**-0.5)]
+    assert round(p[0], 2) == 0.16 and p[1] == pytest.approx(1.4e-5, rel=0.05)
+    assert round(2 * stats.norm.sf(1.11e-4 / (1.05 * spread) * np.sqrt(pairs)), 2) != 0.16
+
+
+def test_figure_8_with_and_without_residual():
+    """The rows of the table: with itself, a token has cosine 1."""
+    rows = {
+        (16, "bare"): [0.699, 0.921, 0.971, 0.989, 0.999, 1.000],
+        (16, "norm"): [0.655, 0.879, 0.943, 0.974, 0.996, 1.000],
+        (16, "both"): [0.395, 0.710, 0.805, 0.846, 0.886, 0.927],
+        (512, "norm"): [0.611, 0.846, 0.892, 0.920, 0.960, 0.999],
+        (512, "both"): [0.034, 0.352, 0.748, 0.836, 0.882, 0.915],
+    }
+    changes = {"bare": dict(norm="none", residual=False), "norm": dict(residual=False), "both": {}}
+    depths = np.array([1, 2, 3, 4, 6, 12])
+    for (T, name), row in rows.items():
+        pairs = profile(gpt2_nano(**changes[name]), T).intra_cosine[depths]
+        found = (pairs * (T - 1) + 1) / T
+        assert np.round(found, 3) == pytest.approx(row, abs=1e-9)
+    exact = attention.prop5_exact(16, 12)[depths - 1]
+    assert np.max(np.abs(exact - rows[16, "bare"])) < 6e-4
+    # The block with its residual contracts more slowly than Attn₀ at every depth, and not at the printed rate.
+    assert np.all(exact - rows[16, "both"] > 0.05)
+    assert 1 - rows[16, "both"][-1] > 10 * (1 - attention.prop5_printed(16, 13))
 
 
 def test_figure_5_norms_pass_an_epsilon():

@@ -205,6 +205,11 @@ def test_a_layer_of_a_thousand_positions_is_quick(name):
         (lambda: kernels.gated_dual("silu", 0.0, 1.0, 2.0), "rho_up"),
         (lambda: kernels.gated_dual("silu", 0.0, 1.0, 0.0, -2.0), "std_up"),
         (lambda: kernels.hermite_coefficients("relu", 1.0, 513), "degree"),
+        (lambda: kernels.hermite_dual("relu", 2.0), "rho"),
+        (lambda: kernels.hermite_tail("relu", -1.0, np.ones(3)), "std"),
+        (lambda: kernels.lattice_dual(np.tanh, np.zeros(1), -1.0, 1.0), "s"),
+        (lambda: kernels.lattice_dual(np.tanh, np.zeros(1), 0.0, 0.0), "s"),
+        (lambda: kernels.gated_dual("silu", 0.0, 1.0, std2=-1.0), "std2"),
     ],
 )
 def test_bad_arguments_are_named(call, word):

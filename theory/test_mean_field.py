@@ -29,7 +29,7 @@ def averaging(layers: int, width: int = 64) -> Stack:
     return gpt2(layers, width, norm="none", residual=False, mlp=False)
 
 
-# findings.md F4: uniform attention, no eps, infinite width; printed to three digits.
+# Established before this code was: uniform attention, no eps, infinite width; printed to three digits.
 
 NANO_64 = [0.099, 0.172, 0.216, 0.244, 0.265, 0.281, 0.294, 0.304, 0.313, 0.320, 0.327, 0.333]
 LAST_DIGIT = 5.5e-4
@@ -79,6 +79,28 @@ def test_averaging_is_proposition_5(length: int, layers: int) -> None:
     with_itself = float(attention.prop5_exact(length, layers)[-1])
     pairs = (length * with_itself - 1) / (length - 1)
     assert found == pytest.approx(pairs, abs=1e-10)
+
+
+@given(length=st.integers(1, 40), layers=st.integers(0, 6))
+@settings(max_examples=8)
+def test_averaging_is_proposition_5_for_every_pair_of_positions(length: int, layers: int) -> None:
+    within, cross = profile(averaging(6), length, uniform=True).cosines(layers)
+    np.testing.assert_allclose(within, attention.prop5_correlations(length, layers), atol=1e-12)
+    np.testing.assert_array_equal(cross, 0.0)
+
+
+@given(length=st.integers(2, 60), data=st.data())
+@settings(max_examples=8)
+def test_positions_do_not_see_what_follows_them(length: int, data: st.DataObject) -> None:
+    """Position t of a longer sequence is the last position of one of length t."""
+    place = data.draw(st.integers(1, length))
+    stack = gpt2(3, 64, activation="relu", position_std=data.draw(st.sampled_from([0.0, 0.02])))
+    whole, part = profile(stack, length), profile(stack, place)
+    np.testing.assert_allclose(whole.inter_cosine_by_position[:, place - 1], part.inter_cosine, atol=1e-12)
+    np.testing.assert_allclose(whole.inter_cosine_by_position[:, -1], whole.inter_cosine, atol=1e-12)
+    np.testing.assert_allclose(whole.variance[:, :place], part.variance, rtol=1e-10)
+    for all_, some in zip(whole.cosines(2), part.cosines(2), strict=True):
+        np.testing.assert_allclose(all_[:place, :place], some, atol=1e-12)
 
 
 @given(layers=st.integers(1, 6), width=st.integers(1, 4))
@@ -146,6 +168,11 @@ def test_a_few_positions_stand_for_all(stack: Stack) -> None:
     np.testing.assert_allclose(few.inter_cosine, all_.inter_cosine, atol=2e-5, rtol=2e-4)
     np.testing.assert_allclose(few.intra_cosine, all_.intra_cosine, atol=2e-4)
     np.testing.assert_allclose(few.variance, all_.variance, rtol=2e-4)
+    np.testing.assert_allclose(few.inter_cosine_by_position, all_.inter_cosine_by_position, atol=2e-4)
+    for coarse, fine in zip(few.cosines(stack.num_layers), all_.cosines(stack.num_layers), strict=True):
+        # Between nodes a cubic cannot follow the kink on the diagonal.
+        np.testing.assert_allclose(coarse, fine, atol=5e-3)
+        assert np.mean(np.abs(coarse - fine)) < 2e-4
 
 
 @given(length=st.integers(1, 3000))
@@ -196,6 +223,9 @@ def test_bad_lengths_are_named() -> None:
         profile(gpt2(1, 64, window=0), 8)
     with pytest.raises(ValueError, match="window"):
         profile(gpt2(1, 64, window=8), positions.LARGEST_EXACT + 1)
+    for layer in (-1, 2):
+        with pytest.raises(ValueError, match="^layer:"):
+            profile(gpt2(1, 64), 4).cosines(layer)
 
 
 def test_no_layers_is_the_embedding() -> None:

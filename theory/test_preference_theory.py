@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, special, stats
 
 from theory import preference
 
@@ -109,6 +109,34 @@ def test_expected_share_is_the_probability_that_two_maxima_agree(rho, vocab, see
     share = preference.expected_share(rho, vocab)
     error = np.sqrt(share * (1 - share) / agree.size)
     assert abs(np.mean(agree) - share) <= STANDARD_ERRORS * error
+
+
+@pytest.mark.parametrize(("rho", "vocab"), [(0.1, 5), (0.446, 30), (0.9, 400)])
+def test_expected_share_against_adaptive_quadrature(rho, vocab):
+    """V ∫∫ φ(a) φ(b) P(a' < a, √ρ a' + √(1 − ρ) b' < x)^(V−1) da db, x = √ρ a + √(1 − ρ) b."""
+    r, s = np.sqrt(rho), np.sqrt(1 - rho)
+
+    def both_below(h, k):
+        """Of a bivariate normal with correlation r, by Owen's function."""
+        side = np.sqrt(1 - rho)
+        owen = special.owens_t(h, (k - r * h) / (h * side)) + special.owens_t(k, (h - r * k) / (k * side))
+        return (special.ndtr(h) + special.ndtr(k)) / 2 - owen - (0.5 if h * k < 0 else 0.0)
+
+    def inner(a):
+        def density(b):
+            return np.exp(-(a * a + b * b) / 2) / (2 * np.pi) * both_below(a, r * a + s * b) ** (vocab - 1)
+
+        return integrate.quad(density, -7, 7, epsabs=1e-7, epsrel=1e-5)[0]
+
+    found = vocab * integrate.quad(inner, -5, 7, epsabs=1e-7, epsrel=1e-5)[0]
+
+    def accepts(value):
+        return abs(value - found) < 1e-4 * found
+
+    assert accepts(preference.expected_share(rho, vocab))
+    assert not accepts(1.05 * preference.expected_share(rho, vocab))
+    assert not accepts(preference.expected_share(rho, vocab + 1))
+    assert not accepts(preference.expected_share(1.05 * rho, vocab))
 
 
 def simulate(rho, vocab, inputs, width, seeds, seed):
@@ -252,6 +280,19 @@ def test_tied_share_against_simulation(alignment, vocab, width, seed):
     share = preference.tied_last_token_share(0.3, vocab, width, alignment)
     error = np.sqrt(max(share * (1 - share), 1e-4) / own.size)
     assert abs(np.mean(own > others) - share) <= STANDARD_ERRORS * error
+
+
+@given(alignment=st.floats(0, 0.5), vocab=st.integers(2, 10**5), width=st.integers(20, 2000))
+@settings(max_examples=10)
+def test_tied_share_against_adaptive_quadrature(alignment, vocab, width):
+    lift, spread = alignment * np.sqrt(width), np.sqrt(1 - alignment**2)
+
+    def density(x):
+        z = (x - lift) / spread
+        return np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / spread * special.ndtr(x) ** (vocab - 1)
+
+    found = integrate.quad(density, lift - 9, lift + 9, points=[lift], limit=400, epsabs=1e-12)[0]
+    assert preference.tied_last_token_share(0.3, vocab, width, alignment) == pytest.approx(found, rel=1e-6, abs=1e-10)
 
 
 def test_tied_share_at_birth_is_small_and_is_lost_to_the_favourite():

@@ -173,6 +173,73 @@ def test_stack_with_residual_and_norm_against_simulation():
     assert np.all(normed.output[1:, 1:] > 1 / np.arange(2, T + 1))
 
 
+THROUGH = [
+    {},
+    {"positional_scale": "amplify"},
+    {"positional_scale": "attenuate", "max_seq_len": 32},
+    {"head_norm": True},
+    {"positional_scale": "amplify", "sink_logit": "zero"},
+]
+
+
+def real_stack(cure, T, layers, seeds):
+    """Mean squares of the attention outputs and of the stream after each real pre-norm block, [seeds, L, T] each."""
+    cfg = ModelConfig(
+        num_layers=layers, num_heads=2, d_model=64, d_ff=1, vocab_size=2, norm="rmsnorm", norm_eps=1e-9, mlp=False,
+        positions="none", init="normal-0.02", **{"max_seq_len": 32, **cure},
+    )  # fmt: skip
+
+    def one(number):
+        params = init(cfg, key=keys.init_key(number))
+        x_BTD = 0.02 * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
+        found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output", "residual")).layers
+        return jnp.mean(found["attention_output"][:, 0] ** 2, axis=(2, 3)), jnp.mean(found["residual"][:, 0] ** 2, 2)
+
+    output, stream = jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32))
+    return np.asarray(output, np.float64), np.asarray(stream, np.float64), cfg
+
+
+@pytest.mark.parametrize("cure", THROUGH, ids=[",".join(cure) or "baseline" for cure in THROUGH])
+def test_the_cures_through_the_real_stack(cure):
+    T, layers = 10, 3
+    output, stream, cfg = real_stack(cure, T, layers, 600)
+    gains = dict(value_gain=cfg.d_model * 0.02**2, output_gain=cfg.d_model * 0.02**2)
+    theory = variance.stack_variance(
+        T, layers, covariance=0.02**2 * np.eye(T), residual=True, norm=True, norm_eps=cfg.norm_eps, **gains, **cure
+    )
+    # A logit's variance (D·0.02²)² is neglected, and at finite width each layer of norms shifts a cosine by at most
+    # max ρ(1 − ρ²)/2 = 0.2 over the dimensions normalised: D in the stream, K = D/2 in a head.
+    for layer in range(layers):
+        allowance = np.expm1(2 * (cfg.d_model * 0.02**2) ** 2) + 0.2 * layer * (1 / 64 + ("head_norm" in cure) / 32)
+        assert accepts(theory.output[layer], output[:, layer], allowance)
+        assert accepts(theory.stream[layer + 1], stream[:, layer], allowance)
+        assert not accepts(1.15 * theory.output[layer], output[:, layer], allowance)
+    others = [other for other in THROUGH if other != cure]
+    for other in others:
+        wrong = variance.stack_variance(
+            T, layers, covariance=0.02**2 * np.eye(T), residual=True, norm=True, norm_eps=cfg.norm_eps, **gains, **other
+        )
+        assert not accepts(wrong.stream[-1], stream[:, -1], allowance)
+
+
+def test_what_the_cures_leave_of_the_decay():
+    """Through a stack with residual: √i equalises the first layer only, head-wise RMSNorm every layer."""
+    T, layers = 64, 6
+    options = dict(residual=True, norm=True, value_gain=0.3, output_gain=0.3)
+    found = {name: variance.stack_variance(T, layers, **options, **cure) for name, cure in
+             (("none", {}), ("amplify", THROUGH[1]), ("attenuate", {"positional_scale": "attenuate"}),
+              ("norm", THROUGH[3]))}  # fmt: skip
+    i = np.arange(1, T + 1)
+    assert found["none"].output[0] == pytest.approx(0.3 / i)
+    assert found["amplify"].output[0] == pytest.approx(0.3 + 0 * i)
+    assert found["attenuate"].output[0] == pytest.approx(0.3 / T + 0 * i)
+    # Values of later layers are correlated, so that √i now amplifies: variance grows with the position.
+    assert np.all(np.diff(found["amplify"].output[-1]) > 0) and found["amplify"].output[-1][-1] > 0.6
+    assert np.all(np.diff(found["none"].output[-1]) < 0)
+    assert found["norm"].output == pytest.approx(np.ones((layers, T)))
+    assert np.ptp(found["norm"].stream[-1]) < 1e-9
+
+
 def test_the_decay_of_deep_stacks_ends():
     """binom(2n − 2, n − 1)/i for few layers, and everything a copy of position 1 for many."""
     for n in (1, 2, 3, 4):
@@ -215,6 +282,10 @@ def test_gate_spread():
         (lambda: variance.stack_variance(3, -1), "layers"),
         (lambda: variance.stack_variance(3, 1, value_gain=0.0), "value_gain"),
         (lambda: variance.stack_variance(3, 1, covariance=np.eye(2)), "covariance"),
+        (lambda: variance.stack_variance(3, 0, covariance=-np.eye(3)), "covariance"),
+        (lambda: variance.stack_variance(3, 1, output_gain=-1.0), "output_gain"),
+        (lambda: variance.born_matrix(0), "T"),
+        (lambda: variance.value_covariance(3, -1.0), "variance"),
         (lambda: variance.stack_decay_limit(0, 1), "position"),
         (lambda: variance.stack_decay_limit(3, 0), "layers"),
     ],

@@ -248,6 +248,8 @@ def stack_variance(
     k = np.eye(_length(T)) if covariance is None else np.array(covariance, dtype=np.float64)
     if k.shape != (T, T):
         raise ValueError(f"covariance: expected shape [{T}, {T}], not {k.shape}")
+    if not np.all(np.diagonal(k) >= 0):
+        raise ValueError("covariance: a variance is negative")
     stream, output = [np.diagonal(k).copy()], []
     for _ in range(layers):
         values = k
