@@ -97,6 +97,14 @@ def inside(done: Mapping[str, Any]) -> int:
     return sum(low <= one["contraction"]["inter_cosine_by_layer"][-1] <= high for one in done["records"])
 
 
+def half_width(done: Mapping[str, Any]) -> float:
+    """Of theory's interval, in standard deviations of the measured cosine over seeds."""
+    theory = done["theory"]
+    cosines = [one["contraction"]["inter_cosine_by_layer"][-1] for one in done["records"]]
+    width = theory["inter_cosine_by_layer_high"][-1] - theory["inter_cosine_by_layer_low"][-1]
+    return float(width / 2 / np.std(cosines, ddof=1))
+
+
 def coverage(record: Record) -> tuple[int, int, float, float]:
     """Seeds inside their interval, seeds, the stated rate, and the p of so few if the rate were true."""
     groups = record["result"]["groups"]
@@ -154,6 +162,7 @@ def tables(record: Record) -> Sequence[Table]:
             "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
             "deviation": (float(z.mean()), float(z.std(ddof=1))),
             "inside": f"{inside(done)} of {len(cosines)}",
+            "half-width": half_width(done),
         }
         predicted = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
         rows.append(Row(settings, measured, {}, predicted, "ours"))
@@ -178,10 +187,12 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         "Mean ± standard deviation over seeds. Deviation: (measured − predicted)/predicted standard "
         f"deviation; {hits} of {total} seeds lie inside theory's interval, whose stated rate is "
-        f"{100 * rate:g}% (p of so few or fewer: {p:.2g}). Seeds of a row without Gaussian inputs share "
-        "their inputs and embeddings."
+        f"{100 * rate:g}% (p of so few or fewer: {p:.2g}). Half-width: of the interval, in measured standard "
+        f"deviations, {stats.norm.ppf((1 + rate) / 2):.2f} for a normal law whose spread is predicted exactly. Seeds "
+        "of a row with random tokens share their inputs and embeddings, unless it says otherwise."
     )
     quantities = [Quantity("cosine", fixed(4)), Quantity("deviation", fixed(2)), Quantity("inside")]
+    quantities.append(Quantity("half-width", fixed(2)))
     made = [Table("Cosine between sequences after the last block", heads, quantities, rows, note)]
     if tests:
         share_note = (
@@ -245,6 +256,19 @@ def _width(width: int) -> dict[str, Any]:
     return {} if width == 128 else {"d_model": width}
 
 
+_NANO: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
+# Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
+_NANO_LAPTOP = [
+    births.group("gpt2-nano", range(300, 316), 8, 64, **_NANO),
+    births.group("llama-nano", range(300, 312), 4, 128, **_NANO),
+]
+_OWN: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
+_SCHEMES_LAPTOP = [
+    births.group("gpt2-tiny", range(300, 316), 16, 200, norm="rmsnorm", activation="relu", **_OWN),
+    births.group("llama-tiny", range(300, 316), 24, 200, norm="layernorm", num_layers=8, **_OWN),
+    births.group("gpt2-tiny", range(300, 316), 48, 100, num_layers=9, d_model=96, d_ff=480, num_heads=3, **_OWN),
+    births.group("olmo2-tiny", range(300, 316), 12, 200, **_OWN),
+]
 _WIDE: dict[str, Any] = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
 _LAPTOP_GRID: list[dict[str, Any]] = findings1.EXPERIMENT.settings["laptop"]["groups"]
@@ -282,7 +306,7 @@ EXPERIMENT = Experiment(
         },
         "laptop": {
             "seeds": list(range(8)),
-            "groups": [*_LAPTOP_GRID, *_LAPTOP_FITS],
+            "groups": [*_LAPTOP_GRID, *_LAPTOP_FITS, *_SCHEMES_LAPTOP, *_NANO_LAPTOP],
             "fits": list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS))),
         },
         "paper": {

@@ -1,6 +1,11 @@
 """The adapter from a configuration to the theory, and the JSON it returns."""
 
 import json
+import resource
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ from bornbiased_jax.models.initialise import distributions
 from bornbiased_jax.predict import predict, stack_of
 
 TINY = preset("gpt2-tiny")
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -93,6 +99,36 @@ def test_every_field_is_predicted(changes: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_layers": 12, "norm": "none", "residual": False, "attention": False},
+        {"num_layers": 40, "residual": False},
+        {"num_layers": 80, "init": "normal-0.02"},
+    ],
+)
+def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
+    """Cosines up to 1 exactly: the share's law may not need a lattice as fine as √(1 − ρ)."""
+    tracemalloc.start()
+    found = predict(TINY.replace(activation="relu", **changes), 8, num_inputs=2_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300e6
+    assert 0.5 < found["inter_cosine_final"] <= 1
+    assert found["inter_cosine_final_low"] <= found["inter_cosine_final"] <= found["inter_cosine_final_high"] <= 1
+    assert found["top1_share_p10"] <= found["top1_share_mean"] <= 1
+
+
+def test_the_command_takes_less_than_ten_seconds() -> None:
+    """At nano size and T = 1,024, start-up included; processor time, which other programs cannot lengthen much."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "bornbiased_jax", "predict", "--model", "gpt2-nano", "--seq-len", "1024", "--json"]
+    done = subprocess.run([*command, "-"], capture_output=True, text=True, check=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(json.loads(done.stdout)["inter_cosine_by_layer"]) == 12
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
+
+
+@pytest.mark.parametrize(
     ("changes", "arguments", "named"),
     [
         ({}, {"seq_len": 0}, "length"),
@@ -100,6 +136,7 @@ def test_every_field_is_predicted(changes: dict) -> None:
         ({}, {"seq_len": 8, "coverage": 1.5}, "coverage"),
         ({"window": 16}, {"seq_len": 4096}, "window"),
         ({"positions": "learned", "max_seq_len": 8}, {"seq_len": 9}, "max_seq_len"),
+        ({"num_layers": 60, "norm": "none", "residual": False}, {"seq_len": 8}, "num_layers"),
     ],
 )
 def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from bornbiased_jax.cli import options
@@ -23,6 +25,8 @@ def predict(
       bornbiased predict --model gpt2-nano --seq-len 1024
       bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
     """
+    # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from bornbiased_jax.predict import predict as predict_config
 
     options.prepare_json(json_file)
