@@ -13,7 +13,7 @@ from scipy import integrate, special, stats
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.predict import stack_of
-from theory import finite_width, positions
+from theory import finite_width, positions, seeds
 from theory.attention_weights import participation
 from theory.mean_field import profile
 from theory.predict import SECOND_ORDER, contraction, predict
@@ -103,6 +103,23 @@ def test_spread_over_seeds() -> None:
     assert np.all(np.abs(ratio - 1) < error + SECOND_ORDER * 2 / 128)
     # Without the neurons' and the projection's randomness nothing like it comes out.
     assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
+
+
+def test_few_neurons_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 32 neurons and no residual they make a third and more of the second block's spread."""
+    cfg, seeds_drawn = CONTROL.replace(num_layers=2, d_ff=32, residual=False), 400
+    found = measure(cfg, 1, seeds_drawn)["inter"].std(axis=0, ddof=1)
+    # The standard error of a standard deviation, and what is left out: second order in 1/F.
+    allowed = ERRORS / np.sqrt(2 * seeds_drawn) + SECOND_ORDER * 2 / cfg.d_ff
+
+    def accepts() -> bool:
+        return bool(np.all(np.abs(found / predicted(cfg, 1).std[1:] - 1) < allowed))
+
+    assert accepts()
+    right = seeds._neurons
+    for wrong in (0.0, 3.0):
+        monkeypatch.setattr(seeds, "_neurons", lambda *arguments, factor=wrong: factor * right(*arguments))
+        assert not accepts()
 
 
 # Intervals.
