@@ -1,0 +1,127 @@
+"""The probing of newborn models end to end: against counting by hand, and whatever the layout."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys, models
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.probes.run import given, newborn, probe
+
+CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
+N, T = 75, 9
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return parse_inputs("tokens", num_inputs=N, seq_len=T, cfg=CFG)
+
+
+def by_hand(seed, tokens_NT):
+    """Counts, cosines and the direction's favourite in float64 NumPy, from one plain forward pass."""
+    params = models.init(CFG, key=keys.init_key(seed), fixed_key=keys.stream_key(0, "embedding"))
+    out = models.apply(CFG, params, tokens_NT, capture=("residual",))
+    states = np.asarray(out.layers["residual"], np.float64)[:, :, -1]
+    states = np.concatenate([states, np.asarray(out.final_BTD, np.float64)[None, :, -1]])
+    logits = np.asarray(out.logits_BTV, np.float64)[:, -1]
+    counts = np.bincount(logits.argmax(-1), minlength=CFG.vocab_size)
+    unit = states / np.linalg.norm(states, axis=-1, keepdims=True)
+    cosines = np.einsum("LAD,LBD->LAB", unit, unit)
+    last = tokens_NT[:, -1]
+    kept = np.triu(last[:, None] != last[None, :], 1)
+    values = cosines[:, kept]
+    mean = unit[-1].mean(axis=0)
+    head = params["embed"]["embedding"].T if CFG.tie_embeddings else params["head"]["kernel"]
+    return {
+        "counts": counts,
+        "mean": values.mean(axis=1),
+        "std": cosines[:, ~np.eye(len(last), dtype=bool)].std(axis=1),  # over all pairs
+        "dimension": [np.bincount(one.argmax(-1), minlength=CFG.d_model).argmax() for one in states],
+        "direction": int((mean @ np.asarray(head, np.float64)).argmax()),
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_equals_counting_by_hand(seed, inputs):
+    (found,) = probe(newborn(CFG, fixed_embedding_seed=0), [seed], inputs)
+    expected = by_hand(seed, np.asarray(inputs.batch(0, N)))
+    preference, contraction = found["preference"], found["contraction"]
+    order = np.argsort(-expected["counts"], kind="stable")
+    assert preference["top1_id"] == order[0]
+    assert preference["ranked_ids"] == [int(i) for i in order[:30] if expected["counts"][i]]
+    assert (
+        preference["top1_count"] == expected["counts"].max()
+        and preference["top1_share"] == preference["top1_count"] / N
+    )
+    assert preference["num_distinct_tokens"] == np.count_nonzero(expected["counts"])
+    assert preference["top_dimension_by_layer"] == [int(i) for i in expected["dimension"]]
+    # float32 states of unit length, cosines of order one.
+    np.testing.assert_allclose(contraction["inter_cosine_by_layer"], expected["mean"][:-1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(contraction["inter_cosine_final"], expected["mean"][-1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(contraction["inter_cosine_std_final"], expected["std"][-1], rtol=0, atol=1e-4)
+    assert found["direction_token"] == expected["direction"]
+    assert found["direction_matches_top1"] == (expected["direction"] == order[0])
+
+
+@pytest.mark.parametrize("options", [dict(batch_size=7), dict(mode="vmap", chunk=2), dict(mode="map", chunk=1)])
+def test_layout_changes_nothing(options, inputs):
+    subject = newborn(CFG, fixed_embedding_seed=0)
+    usual, other = list(probe(subject, [1, 2, 3], inputs)), list(probe(subject, [1, 2, 3], inputs, **options))
+    for one, two in zip(usual, other, strict=True):
+        assert one["seed"] == two["seed"] and one["direction_token"] == two["direction_token"]
+        assert one["preference"] == two["preference"]
+        for name, value in one["contraction"].items():
+            if name.startswith("inter_cosine"):
+                np.testing.assert_allclose(two["contraction"][name], value, rtol=0, atol=2e-5)
+
+
+def test_given_weights_are_those_of_their_birth(inputs):
+    params = models.init(CFG, key=keys.init_key(5), fixed_key=keys.stream_key(0, "embedding"))
+    (birth,) = probe(newborn(CFG, fixed_embedding_seed=0), [5], inputs)
+    (life,) = probe(given(CFG, params, "the same weights"), [5], inputs)
+    assert life["preference"] == birth["preference"]
+
+
+MEMORY = """
+import json, resource, sys
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.probes.run import newborn, probe
+cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
+peaks = []
+for count, seeds in ((256, 4), (8192, 4), (256, 64)):
+    inputs = parse_inputs("tokens", num_inputs=count, seq_len=32, cfg=cfg)
+    list(probe(newborn(cfg), range(seeds), inputs, batch_size=32, chunk=4))
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(json.dumps(peaks))
+"""
+
+
+def test_memory_grows_neither_with_inputs_nor_with_seeds():
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, inputs, seeds = json.loads(done.stdout)
+    # In KiB. The states of 8,192 sequences would take 128 MiB for each layer's cosines in float32 and N²
+    # cosines 256 MiB; sixty more models 35 MiB. What may grow is the interpreter's own: 16 MiB.
+    assert inputs - first < 16 * 1024
+    assert seeds - inputs < 16 * 1024
+
+
+def test_compiles_once_and_not_per_call(inputs):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+    )
+    subject = newborn(CFG, fixed_embedding_seed=0)
+    list(probe(subject, [1], inputs, batch_size=11))
+    assert compiled
+    compiled.clear()
+    list(probe(subject, [2], inputs, batch_size=11))
+    assert not compiled
