@@ -95,7 +95,7 @@ EXPERIMENT = Experiment(
         },
         "paper": {"seeds": list(range(100)), "groups": [births.group("gpt2-nano", range(100), 1024, 2_000)]},
     },
-    cost={"smoke": "seconds", "laptop": "COST_FINDING2", "paper": "needs a GPU"},
+    cost={"smoke": "seconds", "laptop": "40 seconds on two cores", "paper": "needs a GPU"},
     run=births.run_groups,
     tables=tables,
     claims=claims,
