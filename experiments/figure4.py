@@ -25,6 +25,7 @@ def panels(record: Record) -> Sequence[Panel]:
     name = "theory, 99% of seeds"
     figures.line(ax, depth, theory["inter_cosine_by_layer"], low, high, name=name, colour=figures.THEORY, dashed=True)
     figures.label(ax, "after MLP block", "cosine between sequences")
+    ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
     caption = (
         f"{births.name_of(group)}, seed {done['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "

@@ -32,6 +32,7 @@ def panels(record: Record) -> Sequence[Panel]:
             curve = one["contraction"]["inter_cosine_by_layer"]
             figures.line(ax, depth, curve, name=name if number == 0 else "", colour=colour, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
+    ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
     group = found["full model"]["group"]
     caption = (
