@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any] | None:
     model = open_checkpoint(path)
     cfg = model.cfg
     size = options.num_inputs // options.pieces
-    rows = (options.batch_size or max(1, 4096 // LENGTH)) * LENGTH
+    rows = min(size, options.batch_size or 4096 // LENGTH) * LENGTH
     inputs = [random_tokens(size, LENGTH, cfg.vocab_size, seed) for seed in range(options.pieces)]
 
     def work(piece: Any) -> float:
