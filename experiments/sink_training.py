@@ -51,7 +51,8 @@ def run_cures(context: Context) -> dict[str, Any]:
 
 
 def _trained(context: Context, cure: str) -> dict[str, Any]:
-    settings = {key: value for key, value in context.settings.items() if key != "cures"}
+    # What does not change a trained model is not a part of its identity.
+    settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
     identity = json.dumps([provenance()["version"], jsonable(settings), context.data, cure], sort_keys=True)
     name = f"{cure.replace(' ', '-')}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     folder = context.work.parent / "sink_training" / name

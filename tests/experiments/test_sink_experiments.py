@@ -91,6 +91,8 @@ def test_every_cure_side_by_side(tmp_path):
     (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
     assert [row.settings[0] for row in table.rows] == ["baseline", "head-wise RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
+    assert table.rows[0].measured["cost"] == (1.0, 0.0) and table.rows[1].measured["cost"][0] > 0
+    assert [len(seconds) for seconds in record["result"]["step_seconds"].values()] == [2, 2]
     assert isinstance(claim.measured, tuple) and len(panels) == 2
 
 
