@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
         "laptop": sink_training.laptop(FIGURE_12),
         "paper": sink_training.paper(FIGURE_12),
     },
-    cost={"smoke": "seconds", "laptop": "minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
+    cost={"smoke": "seconds", "laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",
     run=sink_training.run_cures,
     tables=tables,

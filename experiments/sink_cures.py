@@ -168,7 +168,7 @@ EXPERIMENT = Experiment(
     },
     cost={
         "smoke": "seconds",
-        "laptop": "a quarter of an hour on two cores; figure12's models are taken from there",
+        "laptop": "10 minutes on two cores, 8 where figure12 ran before: its models are taken from there",
         "paper": "weeks on several GPUs",
     },
     precision="float32 highest; bfloat16 training at paper scale",

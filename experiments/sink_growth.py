@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
         "laptop": _SMALL,
         "paper": _SMALL,
     },
-    cost={"smoke": "seconds", "laptop": "minutes on two cores", "paper": "minutes on two cores"},
+    cost={"smoke": "seconds", "laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
     tables=tables,
     figures=panels,

@@ -139,6 +139,8 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
             markers=True,
         )
     ax.set_xscale("log", base=2)
+    shown = sorted({int(length) for found in rates.values() for length in found})
+    ax.set_xticks(shown, [str(length) for length in shown])
     ax.set_ylim(-0.03, 1.03)
     figures.label(ax, "sequence length", "sink rate")
     ax.legend(frameon=False)

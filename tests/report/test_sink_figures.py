@@ -60,6 +60,7 @@ def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():
     np.testing.assert_allclose(line.get_ydata(), [0.2, 0.6])
     assert len(figure.axes[0].collections) == 1
     np.testing.assert_allclose(other.get_ydata(), [0.1])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["8", "64"]
 
 
 def test_figures_become_inline_svg():
