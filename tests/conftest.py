@@ -1,11 +1,14 @@
 """Rules for every test: warnings are errors, ranks are not promoted silently, keys are used once."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import jax
 import pytest
+
+from bornbiased_jax import progress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,3 +44,10 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip("the reference material is absent: set BORNBIASED_SHARED to its folder")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _speaks() -> Iterator[None]:
+    """A test that ran a command with --quiet leaves this process silent; the next one may listen."""
+    yield
+    progress.set_quiet(False)

@@ -11,8 +11,8 @@ from theory.activations import Array
 from theory.positions import Grid
 from theory.stack import Stack
 
-MEAN, OWN, SHARED = range(3)
-PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED))
+MEAN, OWN, SHARED, CARRIED = range(4)
+PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED), (CARRIED, CARRIED))
 
 
 class Fields(NamedTuple):
@@ -30,7 +30,9 @@ class Fields(NamedTuple):
     """Variances, from pair to pair of sequences, of (1/D) a_t·b'_s for each of PARTS: order 1/D.
 
     A token's x is the mean m over inputs, plus a part of its own, plus a part that the sequence's tokens
-    share: averaging over positions keeps the shared part and thins the own.
+    share: averaging over positions keeps the shared part and thins the own. What a token holds of its own it
+    finds again, projected, in the averages of every later position; those products (CARRIED) have a mean of 0
+    over the weights, and averaging thins them in a way of their own.
     """
     skew_n: Array
     """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean towards the mean are longer."""
@@ -38,16 +40,16 @@ class Fields(NamedTuple):
     """Variance over tokens of (1/D)‖x̃‖²."""
 
     @property
-    def kinds_n(self) -> tuple[Array, Array, Array]:
-        """(1/D) E‖·‖² of the mean, own and shared parts at each node."""
+    def kinds_n(self) -> tuple[Array, Array, Array, Array]:
+        """(1/D) E‖·‖² of the mean, own and shared parts at each node, and 0 for what is carried."""
         shared = np.maximum(np.diag(self.within_nn) - np.diag(self.cross_nn), 0.0)
-        return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared
+        return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared, 0.0 * shared
 
     def overlap(self) -> finite_width.Overlap:
         """The spread of cosines over pairs, relative to the variances, [n, n]."""
-        to_own, to_shared, own, mixed, shared = self.pair_cnn
+        to_own, to_shared, own, mixed, shared, carried = self.pair_cnn
         size = np.outer(self.variance_n, self.variance_n)
-        own, lean = over(own + mixed + mixed.T + shared, size), over(to_own + to_shared, size)
+        own, lean = over(own + mixed + mixed.T + shared + carried, size), over(to_own + to_shared, size)
         skew, length = (np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n))
         return finite_width.Overlap(own, lean, skew, length)
 
@@ -199,8 +201,8 @@ def _lengths(
 
 def _diagonal(pair_cnn: Array) -> Array:
     """Variance of x̃_t·x̃'_t of two tokens at one node; for Gaussian tokens half that of ‖x̃_t‖²."""
-    _, _, own, mixed, shared = np.einsum("cnn->cn", pair_cnn)
-    return np.asarray(own + 2 * mixed + shared)
+    _, _, own, mixed, shared, carried = np.einsum("cnn->cn", pair_cnn)
+    return np.asarray(own + 2 * mixed + shared + carried)
 
 
 def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False) -> Sublayer:
@@ -237,11 +239,20 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     seen_by_own = np.diag(own - shared) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
-    pair = _averaged(n, (raw.cross_n, weight**2 * seen_by_own, weight**2 * seen_by_shared))
+    # What is carried is not of that form: x̃_i meets its average at every t ≥ i, with a weight k_t that does not
+    # depend on i, so a sum over pairs of positions is a sum of t k_t.
+    carried_n = np.sqrt(np.diag(n.pair_cnn[PARTS.index((CARRIED, CARRIED))]))
+    seen_by_carried = over(grid.seen_nn @ (grid.reach * carried_n), carried_n)
+    amounts = (seen_by_own, seen_by_shared, seen_by_carried)
+    pair = _averaged(n, (raw.cross_n, *(weight**2 * seen for seen in amounts)))
+    pair[PARTS.index((SHARED, SHARED))] += pair[PARTS.index((CARRIED, CARRIED))]
+    pair[PARTS.index((CARRIED, CARRIED))] = 0.0
     to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
     to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
     kept = weight / scale
-    aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared))
+    # Of W k_t at t and Wᵀ k_t at each of the positions before: tr over both, beside tr (W + Wᵀ)².
+    to_carried = np.sqrt((grid.reach**2 + 1) / 2)
+    aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared, kept * to_carried))
     return Sublayer(
         kind="attention",
         layer=layer,
@@ -259,18 +270,24 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     )
 
 
-def _averaged(n: Fields, amounts: tuple[Array, Array, Array]) -> Array:
-    """Pair variances of an average that holds these amounts of each kind; what was own is shared now."""
-    kinds = n.kinds_n
+def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
+    """Pair variances of an average that holds these amounts of each kind.
+
+    What was own is shared now. Products of own parts alone come out as CARRIED: that is what they are between a
+    token and its own average, and ``attend`` counts them as shared between two averages.
+    """
+    kinds = n.kinds_n[:CARRIED]
     to = dict(zip(PARTS, n.pair_cnn, strict=True))
 
-    def carried(left: int, right: int) -> Array:
+    def of(left: int, right: int) -> Array:
         return over(to[left, right], np.outer(kinds[left], kinds[right])) * np.outer(amounts[left], amounts[right])
 
-    mixed = carried(OWN, SHARED)
+    mixed = of(OWN, SHARED)
+    again = to[CARRIED, CARRIED] * np.outer(amounts[CARRIED], amounts[CARRIED])
     result = np.zeros_like(n.pair_cnn)
-    result[PARTS.index((MEAN, SHARED))] = carried(MEAN, OWN) + carried(MEAN, SHARED)
-    result[PARTS.index((SHARED, SHARED))] = carried(OWN, OWN) + mixed + mixed.T + carried(SHARED, SHARED)
+    result[PARTS.index((MEAN, SHARED))] = of(MEAN, OWN) + of(MEAN, SHARED)
+    result[PARTS.index((SHARED, SHARED))] = mixed + mixed.T + of(SHARED, SHARED) + again
+    result[PARTS.index((CARRIED, CARRIED))] = of(OWN, OWN)
     return result
 
 
