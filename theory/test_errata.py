@@ -107,8 +107,34 @@ def test_figure_5_norms_pass_an_epsilon():
     gains = dict(up_gain=768 * 0.02**2, down_gain=3072 * 0.02**2 / 24)
     norm = mlp.mlp0_stack("relu", 12, input_std=0.02, **gains).rms * np.sqrt(768)
     assert norm[7] > 1e-8 > norm[8] and norm[12] == pytest.approx(1.3e-13, rel=0.02)
-    # The cosine itself does not see the norm.
-    assert np.all(np.diff(mlp.mlp0_stack("relu", 12, input_std=0.02, **gains).rho) > 0)
+    # The cosine itself does not see the norm; one with an epsilon does, as the table says.
+    rho = mlp.mlp0_stack("relu", 12, input_std=0.02, **gains).rho
+    assert np.all(np.diff(rho) > 0)
+    depth = np.array([1, 4, 6, 7, 8, 9, 12])
+    table = {
+        0: [0.318, 0.681, 0.777, 0.809, 0.834, 0.855, 0.897],
+        1: [0.318, 0.681, 0.777, 0.809, 0.0375, 3.02e-4, 1.54e-10],
+        2: [0.318, 0.0800, 5.65e-6, 4.62e-8, 3.75e-10, 3.02e-12, 1.54e-18],
+    }
+    shrunk = {0: 1.0, 1: np.minimum(norm / 1e-8, 1) ** 2, 2: np.minimum(norm**2 / 1e-8, 1)}
+    for kind, row in table.items():
+        assert (rho * shrunk[kind])[depth] == pytest.approx(row, rel=2e-3)
+
+
+def test_the_approach_of_proposition_2_to_its_rate():
+    depth = np.array([1, 3, 5, 10, 20, 100, 1000])
+    rows = {
+        "exact": [0.6817, 0.3952, 0.2641, 0.1285, 0.05157, 3.577e-3, 4.313e-5],
+        "rate": [44.41, 4.935, 1.777, 0.4441, 0.1110, 4.441e-3, 4.441e-5],
+        "refined": [1.529, 0.5437, 0.3187, 0.1395, 0.05324, 3.585e-3, 4.313e-5],
+    }
+    found = {
+        "exact": mlp.prop2_gap(1000)[depth - 1],
+        "rate": mlp.prop2_rate(depth),
+        "refined": mlp.prop2_rate_refined(depth),
+    }
+    for name, row in rows.items():
+        assert found[name] == pytest.approx(row, rel=3e-4)
 
 
 def test_sizes_of_the_intersection():

@@ -219,7 +219,7 @@ def test_overlap_of_finding_2_2():
     overlap = preference.expected_overlap(0.446, 50_257, 2_000, 768)
     assert abs(overlap - 0.76) <= 3 * np.sqrt(overlap * (1 - overlap) / 100)
     # It is not 1 because of the finite number of inputs and the unequal lengths of the rows.
-    assert overlap < preference.expected_overlap(0.446, 50_257, 2_000) - 0.02
+    assert round(overlap, 2) == 0.81 and round(preference.expected_overlap(0.446, 50_257, 2_000), 2) == 0.85
     assert preference.expected_overlap(0.446, 50_257) == 1.0
 
 
