@@ -8,6 +8,7 @@ inputs, data order and dropout are separate streams of separate integers.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ from bornbiased_jax.errors import InputError
 
 PRNG_IMPL = "threefry2x32"
 MAX_SEED = 2**32 - 1
+SMALL = 1 << 18
+"""Entries of a matrix that no mesh needs to cut while it is drawn."""
 
 
 def stable_hash(text: str) -> int:
@@ -58,10 +61,14 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     """float32 normal draws with mean 0 and the given standard deviation.
 
     The barrier keeps XLA from folding ``std`` into the constants of the inverse error function,
-    which would change the last bit between eager and jitted initialisation.
+    which would change the last bit between eager and jitted initialisation. A small matrix is drawn as a
+    vector: the same bits, in half the compilation. A large one is not, because a vector that becomes a matrix
+    cannot be drawn shard by shard.
     """
-    unit = jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))
-    return unit * jnp.float32(std)
+    size = math.prod(shape)
+    drawn = (size,) if size <= SMALL else shape
+    unit = jax.lax.optimization_barrier(jax.random.normal(key, drawn, jnp.float32))
+    return unit.reshape(shape) * jnp.float32(std)
 
 
 def normal_error_bound(z: np.ndarray) -> np.ndarray:

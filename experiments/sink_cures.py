@@ -53,10 +53,10 @@ def tables(record: Record) -> Sequence[Table]:
                 {
                     "sink rate": sink_training.over_seeds(one, lambda seed: list(seed["sink_rate"].values())[-1]),
                     "of shares": sink_training.over_seeds(one, lambda seed: seed["sink_rate_of_shares"]),
-                    "largest score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
+                    "top score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
                     "DomRatio": sink_training.over_seeds(one, lambda seed: seed["dom_ratio_first"][-1]),
-                    "effective rank": sink_training.over_seeds(one, lambda seed: seed["effective_rank"][-1]),
-                    "validation loss": loss,
+                    "rank": sink_training.over_seeds(one, lambda seed: seed["effective_rank"][-1]),
+                    "loss": loss,
                     "less baseline": _paired(one, base),
                     "cost": _cost(record, name),
                 },
@@ -64,13 +64,13 @@ def tables(record: Record) -> Sequence[Table]:
             )
         )
     quantities = [
-        Quantity("sink rate", percent(1)),
-        Quantity("of shares", percent(1)),
-        Quantity("largest score", significant(2)),
+        Quantity("sink rate", percent(0)),
+        Quantity("of shares", percent(0)),
+        Quantity("top score", significant(2)),
         Quantity("DomRatio", fixed(1)),
-        Quantity("effective rank", fixed(1)),
-        Quantity("validation loss", fixed(4)),
-        Quantity("less baseline", fixed(4)),
+        Quantity("rank", fixed(1)),
+        Quantity("loss", fixed(3)),
+        Quantity("less baseline", fixed(3)),
         Quantity("cost", times(2)),
     ]
     timed = "step_seconds" in record["result"]
@@ -79,7 +79,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
         f"{sink_training.EPSILON}; of shares: rows of weights divided by their sums first, which matters "
         "where they do not sum to 1. DomRatio of the first token and effective rank of all states, after "
-        "the last block. Less baseline: paired by seed. Cost: time per step over the baseline's"
+        "the last block. Loss: held out; less baseline: paired by seed. Cost: time per step over the baseline's"
         + (", timed in turn, median ± standard deviation over rounds. " if timed else " over the whole run. ")
         + setting_note(record)
     )

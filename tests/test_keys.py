@@ -47,6 +47,13 @@ def test_streams_and_paths_are_independent():
     assert len(seen) == 16
 
 
+def test_small_and_large_matrices_are_drawn_alike(monkeypatch):
+    shape = (24, 33)
+    small = keys.normal(keys.init_key(9), shape, 0.02)
+    monkeypatch.setattr(keys, "SMALL", 0)
+    np.testing.assert_array_equal(keys.normal(keys.init_key(9), shape, 0.02), small)
+
+
 def test_depth_changes_no_earlier_layer():
     key = keys.init_key(5)
     shallow = keys.stacked_normal(key, 2, (3, 4), 0.02)

@@ -52,6 +52,12 @@ class Section:
     record: Mapping[str, Any] | None = None
     failure: str = ""
 
+    @property
+    def label(self) -> str:
+        """A few words to link to it by: the part of the paper if it is one, else its name."""
+        known = self.paper.startswith(("Table", "Figure", "Finding", "Section"))
+        return self.paper if known else self.name.replace("_", " ")
+
 
 def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
     """The page as a text of HTML.
