@@ -62,6 +62,7 @@ def apply(
     edit: EditOutput | None = None,
     cache: Cache | None = None,
     remat: bool | Callable[..., bool] = False,
+    unroll: int = 1,
 ) -> Outputs:
     """Run the decoder.
 
@@ -81,6 +82,8 @@ def apply(
         cache: keys and values of earlier positions; ``x`` continues after them.
         remat: recompute each block in the backward pass instead of storing its activations; or what to store
             nevertheless, one of ``jax.checkpoint_policies``.
+        unroll: blocks in one turn of the scan; ``cfg.num_layers`` leaves no loop. Numbers stay the same up to
+            rounding; compilation grows with it.
 
     Returns:
         :class:`Outputs`.
@@ -117,11 +120,11 @@ def apply(
     if last:
         head = jax.tree.map(lambda leaf: leaf[:-1], layers)
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
-        stream, stacked = jax.lax.scan(body, embedded_BTD, head)
+        stream, stacked = jax.lax.scan(body, embedded_BTD, head, unroll=unroll)
         stream, found = block(stream, tail, last_only=True)
         stacked = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), stacked, found)
     else:
-        stream, stacked = jax.lax.scan(body, embedded_BTD, layers)
+        stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
     captured, filled = stacked
 
     final_norm = Norm(cfg.norm, cfg.norm_eps)

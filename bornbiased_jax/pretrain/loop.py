@@ -23,7 +23,7 @@ from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metri
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
-from bornbiased_jax.pretrain.step import State, loss_sum, make_train_step
+from bornbiased_jax.pretrain.step import State, loss_sum
 from bornbiased_jax.pretrain.throughput import flops_per_token, matmul_peak
 
 NOTE_SECONDS = 30.0
@@ -57,7 +57,6 @@ def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = N
     steps = setup.total_steps(config, data.train)
     folder = setup.claim_folder(config, data, steps, start_params)
 
-    cfg = config.model
     optimiser = make_optimiser(config, steps)
     abstract = setup.abstract_state(config, optimiser, mesh)
     checkpointer = Checkpointer(folder, config, steps)
@@ -77,9 +76,9 @@ def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = N
             checkpointer.save(0, state, iterator.get_state())
         run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator)
         if first < steps:
-            train = make_train_step(cfg, optimiser, dtype=config.dtype, remat=config.remat)
+            train = setup.train_step(config, optimiser, mesh)
             run.program, run.mode = setup.compiled_step(config, train, abstract, mesh)
-            run.peak = matmul_peak(cfg, config.micro_batch * config.context, config.dtype)
+            run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
         state, reached = run.go(first, state)
         checkpointer.wait()
     finally:

@@ -13,7 +13,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.parameters import Params
 
 # Logits held at once, in scalars: what fits a CPU's cache, and what an accelerator does not notice.
-CHUNK_CPU = 2**20
+CHUNK_CPU = 2**22
 CHUNK_ACCELERATOR = 2**28
 
 

@@ -21,7 +21,7 @@ from bornbiased_jax.pretrain.checkpoints import RUN_FILE, TOKENIZER, read_run, t
 from bornbiased_jax.pretrain.data import Windows, split
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
 from bornbiased_jax.pretrain.shards import Dataset, prepare
-from bornbiased_jax.pretrain.step import Mode, State, over_seeds
+from bornbiased_jax.pretrain.step import Mode, State, cache_pieces, make_train_step, over_seeds, unrolled_blocks
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
 
@@ -118,7 +118,8 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         files.check_writable(folder / RUN_FILE)
         data.tokenizer.save(folder / TOKENIZER)
         facts = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
-        made_of = record.provenance(precision=config.dtype, data=facts)
+        unrolled = unrolled_blocks(config.model, config.remat)
+        made_of = record.provenance(precision=config.dtype, data=facts, unrolled_blocks=unrolled)
         parameters = count_parameters(parameter_shapes(config.model))
         files.write_json(folder / RUN_FILE, {**run, "parameters": parameters, "provenance": made_of})
     parallel.agree("ready", "folder")
@@ -200,6 +201,12 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
     stacked = [params for _, params in initial]
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+
+
+def train_step(config: PretrainConfig, optimiser: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Any:
+    """The step of one seed: on one CPU in pieces that fit its caches; a mesh cuts the batch already."""
+    pieces = cache_pieces(config.micro_batch, config.context) if mesh.size == 1 else 1
+    return make_train_step(config.model, optimiser, dtype=config.dtype, remat=config.remat, pieces=pieces)
 
 
 def compiled_step(config: PretrainConfig, step: Any, abstract: State, mesh: jax.sharding.Mesh) -> tuple[Any, Mode]:

@@ -16,12 +16,27 @@ from bornbiased_jax.pretrain.loss import chunk_length, cross_entropy, head_table
 
 Mode = Literal["vmap", "map"]
 
+# A CPU runs blocks written out after one another faster than a loop over them, which copies each block's
+# weights, activations and gradients in and out of stacks; but the compiler's time grows with them.
+MAX_UNROLLED = 12
+# Positions that go through a model at once on a CPU: more fall out of its caches, fewer starve its products.
+ROWS_CPU = 1024
+
 
 class State(NamedTuple):
     """Everything that an update changes; leaves have a leading axis S once lifted over seeds."""
 
     params: Params
     optimiser: Any
+
+
+def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
+    """How many blocks follow one another without a loop: all of a shallow model on a CPU, else one.
+
+    With rematerialisation the loop stays: without it the compiler merges what is computed twice.
+    """
+    few = cfg.num_layers <= MAX_UNROLLED
+    return cfg.num_layers if few and not remat and jax.default_backend() == "cpu" else 1
 
 
 def loss_sum(
@@ -41,22 +56,38 @@ def loss_sum(
     precision = "highest" if dtype == jnp.float32 else "default"
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
-    # Norms and activations cost less to compute again than to write and read; products with weights are kept.
-    kept = True if remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept)
+    unroll = unrolled_blocks(cfg, remat)
+    kept: Any = remat
+    if not remat and unroll < cfg.num_layers:
+        # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
+        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll)
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
     total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
     return total, jnp.sum(labels_BT >= 0)
 
 
+def cache_pieces(batch: int, context: int) -> int:
+    """Into how many equal pieces a CPU had better cut a micro-batch of so many sequences; 1 on other devices."""
+    if jax.default_backend() != "cpu":
+        return 1
+    return min(k for k in range(1, batch + 1) if batch % k == 0 and (batch // k * context <= ROWS_CPU or k == batch))
+
+
 def make_train_step(
-    cfg: ModelConfig, optimiser: optax.GradientTransformation, *, dtype: Any = jnp.float32, remat: bool = False
+    cfg: ModelConfig,
+    optimiser: optax.GradientTransformation,
+    *,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+    pieces: int = 1,
 ) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
     """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
 
     The loss is that of the batch before the update, in nats per token; the norm is that of the averaged
-    gradient before clipping.
+    gradient before clipping. Each micro-batch goes through the model in ``pieces`` (a divisor of B), which changes
+    nothing beyond rounding.
     """
 
     def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
@@ -65,16 +96,17 @@ def make_train_step(
 
     def gradient(params: Params, tokens_ABT1: jax.Array) -> tuple[jax.Array, Params]:
         value_and_grad = jax.value_and_grad(mean_loss)
-        pieces = tokens_ABT1.shape[0]
-        if pieces == 1:
+        A, B, T1 = tokens_ABT1.shape
+        parts = A * pieces
+        if parts == 1:
             return value_and_grad(params, tokens_ABT1[0])
 
         def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
 
         zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-        total, _ = jax.lax.scan(body, zeros, tokens_ABT1)
-        return jax.tree.map(lambda leaf: leaf / pieces, total)
+        total, _ = jax.lax.scan(body, zeros, tokens_ABT1.reshape(parts, B // pieces, T1))
+        return jax.tree.map(lambda leaf: leaf / parts, total)
 
     def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
         loss, grads = gradient(state.params, tokens_ABT1)

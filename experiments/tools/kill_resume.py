@@ -126,6 +126,7 @@ def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
     last = finish(out, steps)
     calm_losses, last_losses = losses(folder / "calm"), losses(out)
     return {
+        "kills_asked_for": kills,
         "kills": killed,
         "kills_during_a_write": killed_writing,
         "steps": steps,
@@ -142,6 +143,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--json", type=Path, help="also write the outcome here")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
@@ -149,7 +151,10 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         result = compare(Path(folder), options.kills, options.steps, options.seed)
-    print(json.dumps(result, indent=2))
+    text = json.dumps(result, indent=2)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n")
     return 0 if result["losses_equal"] and result["digests_equal"] else 1
 
 
