@@ -117,11 +117,14 @@ def seedprint(
     prints = dict(stored)
     widths = {ref: model.cfg.d_model for ref, model in opened.items()}
     widths |= {ref: found.outputs_ND.shape[1] for ref, found in stored.items()}
-    if arguments["inputs"] == "gaussian" and widths[base] != widths[suspect]:
+    # Said before anything is computed; two stored fingerprints cost nothing, and their inputs are compared first.
+    vectors = arguments["inputs"] == "gaussian"
+    if opened and (vectors or not baselines) and widths[base] != widths[suspect]:
+        both = f"{widths[base]} and {widths[suspect]}"
+        fed = f"vectors of one width cannot be fed to models of widths {both}, and "
         reason = (
-            f"vectors of one width cannot be fed to models of widths {widths[base]} and {widths[suspect]}, and no "
-            "coordinate of one corresponds to one of the other"
-        )
+            fed if vectors else f"the widths differ ({both}): "
+        ) + "no coordinate of one model corresponds to one of the other"
         _report(undefined(test, reason, num_inputs=arguments["num_inputs"], alpha=alpha), json_file, {})
         return
     for ref, model in opened.items():
