@@ -117,9 +117,9 @@ def seedprint(
     prints = dict(stored)
     widths = {ref: model.cfg.d_model for ref, model in opened.items()}
     widths |= {ref: found.outputs_ND.shape[1] for ref, found in stored.items()}
-    # Said before anything is computed; two stored fingerprints cost nothing, and their inputs are compared first.
+    # Said before anything is computed; two stored ones of tokens have their inputs compared first.
     vectors = arguments["inputs"] == "gaussian"
-    if opened and (vectors or not baselines) and widths[base] != widths[suspect]:
+    if widths[base] != widths[suspect] and (vectors or (opened and not baselines)):
         both = f"{widths[base]} and {widths[suspect]}"
         fed = f"vectors of one width cannot be fed to models of widths {both}, and "
         reason = (
