@@ -116,7 +116,7 @@ def test_accumulation_and_modes_agree():
     """Two micro-batches, or four pieces of them, are one batch; seeds at once are seeds in turn and seeds alone."""
     step = jax.jit(make_train_step(CFG, _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
-    params = jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed)))(seeds)
+    params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(seeds)
     state = State(params, ())
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]

@@ -44,8 +44,9 @@ def test_three_updates_by_hand():
     """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
     chain = optimiser(RUN, 10)
     seeds = jnp.asarray([1, 2], jnp.uint32)
-    params = jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed)))(seeds)
+    params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(seeds)
     state = jax.vmap(chain.init)(params)
+    update = jax.jit(jax.vmap(chain.update))
     mask, rate = flatten(decayed(CFG)), schedule(RUN, 10)
     expected = {path: np.asarray(leaf, np.float64) for path, leaf in flatten(params).items()}
     first = {path: np.zeros_like(leaf) for path, leaf in expected.items()}
@@ -60,7 +61,7 @@ def test_three_updates_by_hand():
         tree = jax.tree.unflatten(
             jax.tree.structure(params), [jnp.asarray(grads[path], jnp.float32) for path in _paths(params)]
         )
-        updates, state = jax.vmap(chain.update)(tree, state, params)
+        updates, state = update(tree, state, params)
         params = jax.tree.map(jnp.add, params, updates)
         norm = np.sqrt(sum((grad**2).reshape(2, -1).sum(1) for grad in grads.values()))
         assert norm[0] < RUN.clip < norm[1]
