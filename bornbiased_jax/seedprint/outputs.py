@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models.parameters import Params
 
-_BATCH_TOKENS = 4096
+# Tokens at a time: on a CPU what its caches hold, elsewhere enough to fill the device.
+BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
+MAX_LANES = 4
+"""Batches at once on a CPU: where one lane's norms and softmax leave cores idle, another's products fill them."""
 
 
 def last_outputs(
@@ -37,7 +43,8 @@ def last_outputs(
         inputs: N sequences; ids must be below the vocabulary, vectors as wide as the model.
         mean, std: vectors are multiplied by ``std`` and shifted by ``mean``; ids are left alone.
         layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
-        batch_size: sequences at a time; about 4,096 tokens by default.
+        batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
+            several batches at once, one for each core, at most ``MAX_LANES``.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -51,20 +58,38 @@ def last_outputs(
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch size {batch_size} is not at least 1")
-    size = min(batch_size or max(1, _BATCH_TOKENS // inputs.seq_len), inputs.num_inputs)
+    on_cpu = jax.default_backend() == "cpu"
+    tokens = BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS
+    size = min(batch_size or max(1, tokens // inputs.seq_len), inputs.num_inputs)
     outputs_ND = np.empty((inputs.num_inputs, cfg.d_model), np.float32)
-    for start in range(0, inputs.num_inputs, size):
+
+    def compute(start: int) -> int:
         stop = min(start + size, inputs.num_inputs)
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         if inputs.kind == "gaussian":
             x = x * jnp.float32(std) + jnp.float32(mean)
         outputs_ND[start:stop] = np.asarray(_last(cfg, layer, params, x))[: stop - start]
-        if advance is not None:
-            advance(stop - start)
+        return stop - start
+
+    first, *rest = range(0, inputs.num_inputs, size)
+    # Programs over several devices must start on all of them in one order, so they share no device with another.
+    lanes = min(MAX_LANES, os.cpu_count() or 1) if on_cpu and _on_one_device(params) else 1
+    threads = ThreadPoolExecutor(lanes)
+    try:
+        # The first alone, so that one lane compiles and not each.
+        for done in itertools.chain([compute(first)], threads.map(compute, rest)):
+            if advance is not None:
+                advance(done)
+    finally:
+        threads.shutdown(cancel_futures=True)
     if not np.isfinite(outputs_ND).all():
         raise InputError("the model's outputs hold NaN or infinite numbers: check its weights")
     return outputs_ND
+
+
+def _on_one_device(params: Params) -> bool:
+    return all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
