@@ -9,12 +9,15 @@ from scipy import stats
 
 from theory import finite_width, preference, seeds
 from theory.activations import Array
+from theory.logits import Scatter
 from theory.mean_field import Profile, profile
 from theory.preference import Share
 from theory.stack import Stack
 
 SECOND_ORDER = 1.5
 """Size of the terms beyond first order in 1/D, relative to cosine × variance of the overlap of two inputs."""
+ROUNDING = 1e-10
+"""A cosine below this is none: there is no mean to lean towards."""
 
 
 class Contraction(NamedTuple):
@@ -60,9 +63,7 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
         raise ValueError(f"num_inputs: {num_inputs} is below 2: a cosine between sequences needs two")
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
-    rho = found.inter_cosine
-    last = [[part[-1] for part in fields.overlap().diagonal()] for fields in found.layers]
-    spread = finite_width.Overlap(*np.array(last).T)
+    rho, spread = found.inter_cosine, _last_overlap(found)
     over_seeds = seeds.spread(found)
     bias = 0.0 if found.stack.gated_mlp else spread.cosine_bias(rho)
     mean = np.clip(rho + bias + over_seeds.shift, -1.0, 1.0)
@@ -81,6 +82,27 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
     return Contraction(
         mean, over_seeds.std, sampling, beyond, np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0), coverage
     )
+
+
+def _last_overlap(found: Profile) -> finite_width.Overlap:
+    """The spread of cosines at the last position, [L + 1] each."""
+    last = [[part[-1] for part in fields.overlap().diagonal()] for fields in found.layers]
+    return finite_width.Overlap(*np.array(last).T)
+
+
+def scatter(found: Profile) -> Scatter:
+    """How the final states of one seed lie around their mean, for ``share_distribution``.
+
+    That is D tr Σ²/(tr Σ)² of their covariance Σ over inputs, and the variance of their cosine with the mean.
+    Both follow from the spread of pairs: a pair's own parts have the variance tr Σ²/D², and a cosine ρ + δ + δ' + …
+    of two states means a cosine √ρ + δ/√ρ with the mean.
+    """
+    overlap = _last_overlap(found)
+    rho = np.clip(found.inter_cosine, 0.0, 1.0)
+    width, cosine, own, one = found.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
+    even = (1 - cosine) ** 2
+    anisotropy = max(float(width * own / even), 1.0) if even > 0 else 1.0
+    return Scatter(width if width > 1 else None, anisotropy, float(one / cosine) if cosine > ROUNDING else 0.0)
 
 
 def predict(
@@ -119,8 +141,8 @@ def predict(
         rho,
         vocabulary,
         num_inputs,
-        stack.width if stack.width > 1 else None,
         rho_std=float(cosine.seed_std[-1]),
         last_token_share=lost,
+        **scatter(found)._asdict(),
     )
     return Prediction(found, cosine, share)

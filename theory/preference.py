@@ -14,9 +14,7 @@ the leader and is likelier where the leader is low, by linear regression; counts
 given m and the leader's p. Simulation of the model agrees with the result to its own error
 (test_preference_theory.py).
 
-Finite width d: the part of a row at right angles to û has squared length χ²/(d − 1) around 1, which gives b_v
-a token-dependent scale. Near the maximum, at 4 standard deviations, a scale that is 2% larger is worth as
-much as a sizeable part of a_v.
+How the logits compete, also at finite width, is in ``logits``.
 """
 
 from __future__ import annotations
@@ -27,12 +25,10 @@ import numpy as np
 from scipy import special
 
 from theory.kernels import Array
+from theory.logits import NOISE, ROOT_2PI, Field, Given, Scatter, leaders
 
 _MANY = 10**7
 _RATE_STEP = 0.02
-_NOISE = 8.5
-"""Standard deviations of one logit beyond which nothing is kept: probability 1e-17."""
-_ROOT_2PI = np.sqrt(2 * np.pi)
 
 
 def _probability(value: float, label: str) -> float:
@@ -45,6 +41,12 @@ def _count(value: int, label: str, least: int = 1) -> int:
     if value < least or value != int(value):
         raise ValueError(f"{label}: {value} must be a whole number of at least {least}")
     return int(value)
+
+
+def _at_least(value: float, label: str, least: float) -> float:
+    if not value >= least or not np.isfinite(value):
+        raise ValueError(f"{label}: {value} must be finite and at least {least:g}")
+    return float(value)
 
 
 # The test of Appendix B.2.
@@ -111,8 +113,8 @@ def expected_share(rho: float, vocab_size: int) -> float:
     r, v = _probability(rho, "rho"), _count(vocab_size, "vocab_size")
     if v == 1 or r == 1:
         return 1.0
-    field = _Field(r, v, None)
-    nodes, weights = _leaders(v, 61, 7.5)
+    field = Field(r, v, Scatter())
+    nodes, weights = leaders(v, 61, 7.5)
     return float(sum(w * field.given(m).mean[0] for m, w in zip(nodes, weights, strict=True)))
 
 
@@ -146,6 +148,8 @@ def share_distribution(
     *,
     rho_std: float = 0.0,
     last_token_share: float = 0.0,
+    anisotropy: float = 1.0,
+    lean: float = 0.0,
 ) -> Share:
     """Distribution over seeds of the share of the most predicted token, of its p-value, and the expected
     overlap.
@@ -158,6 +162,8 @@ def share_distribution(
         rho_std: seed-to-seed standard deviation of rho (mixed over with three nodes).
         last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`):
             random tokens, spread evenly over the vocabulary.
+        anisotropy: d tr Σ²/(tr Σ)² of the covariance over inputs, at least 1; needs ``width``.
+        lean: variance over inputs of their cosine with the contraction direction (at most (1 − rho)/2 is used).
 
     Raises:
         ValueError: an argument out of range.
@@ -169,27 +175,36 @@ def share_distribution(
         _count(width, "width", 2)
     if not rho_std >= 0:
         raise ValueError(f"rho_std: {rho_std} is negative")
+    scatter = Scatter(width, _at_least(anisotropy, "anisotropy", 1.0), _at_least(lean, "lean", 0.0))
     counts = _count_grid(n)
     if rho_std == 0:
-        cdf, overlap = _count_law(r, v, n, width, lost, counts)
+        cdf, overlap = _count_law(r, v, n, scatter, lost, counts)
     else:
         z, w = np.polynomial.hermite_e.hermegauss(3)
-        laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, width, lost, counts) for x in z]
+        laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, lost, counts) for x in z]
         w = w / w.sum()
         cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
         overlap = float(np.sum(w * np.array([law[1] for law in laws])))
-    if num_inputs is None and width is None:
+    if num_inputs is None and width is None and lean == 0:
         overlap = 1.0  # p_v grows with a_v; the table of counts would resolve this to 1% only.
     return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
 
 
-def expected_overlap(rho: float, vocab_size: int, num_inputs: int | None = None, width: int | None = None) -> float:
+def expected_overlap(
+    rho: float,
+    vocab_size: int,
+    num_inputs: int | None = None,
+    width: int | None = None,
+    *,
+    anisotropy: float = 1.0,
+    lean: float = 0.0,
+) -> float:
     """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted
     one).
 
     Arguments as :func:`share_distribution`. 1 for infinitely many inputs and infinite width.
     """
-    return share_distribution(rho, vocab_size, num_inputs, width).overlap
+    return share_distribution(rho, vocab_size, num_inputs, width, anisotropy=anisotropy, lean=lean).overlap
 
 
 def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: float) -> float:
@@ -211,101 +226,11 @@ def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: fl
     c, v, d = _probability(alignment, "alignment"), _count(vocab_size, "vocab_size"), _count(width, "width")
     spread = np.sqrt(max(1 - c * c, 1e-12))
     z = np.linspace(-10, 10, 2001)
-    weight = np.exp(-z * z / 2) / _ROOT_2PI * (z[1] - z[0])
+    weight = np.exp(-z * z / 2) / ROOT_2PI * (z[1] - z[0])
     return float(np.sum(weight * np.exp((v - 1) * special.log_ndtr(c * np.sqrt(d) + spread * z))))
 
 
 # The machinery.
-
-
-def _leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
-    """Nodes and weights of the law Φ(m)^V of the largest of V normals, trapezoidal in its normal score."""
-    t = np.linspace(-reach, reach, nodes)
-    weights = np.exp(-t * t / 2)
-    return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
-
-
-class _Given(NamedTuple):
-    """Given the leader's a = m: its p, and that of one rival at each node. Axes: leader's scale R, rival's
-    type J.
-
-    mean, variance [R]: of the leader's p over the rivals. with_rival [R, J]: its mean if one rival is of type
-    j. ratio [R, J]: mean p of that rival over with_rival. rival_weight [J]: probability of type j, summing to
-    1.
-    """
-
-    mean: Array
-    variance: Array
-    with_rival: Array
-    ratio: Array
-    rival_weight: Array
-
-
-class _Field:
-    """Everything that does not depend on m: the scales of the rows and the reach of one logit's noise.
-
-    Logits are followed by their distance from the leader's mean r·m, and rivals by their distance below m, so
-    that work and memory stay bounded however small the noise s = √(1 − ρ) is, and no digit is lost.
-    """
-
-    def __init__(self, rho: float, vocab: int, width: int | None) -> None:
-        self.r, self.s, self.vocab = np.sqrt(rho), np.sqrt(1 - rho), vocab
-        if width is None:
-            self.scale, self.scale_weight = np.ones(1), np.ones(1)
-        else:
-            z, w = np.polynomial.hermite_e.hermegauss(5)
-            df = width - 1
-            # Wilson-Hilferty: the cube root of χ²/df is normal to O(1/df).
-            self.scale = np.sqrt(np.maximum(1 - 2 / (9 * df) + z * np.sqrt(2 / (9 * df)), 1e-3) ** 3)
-            self.scale_weight = w / w.sum()
-        # Below `low` the maximum of the field has no probability, whoever leads.
-        low = special.ndtri(np.exp(-400.0 / vocab)) if vocab > 50 else -9.0
-        self.low = max(low, -9.0) - 1.0
-        # The leader's logit, and so whatever beats it or loses to it, lies within this of its mean.
-        self.reach = _NOISE * self.s * float(self.scale.max())
-        self.step = min(0.1, 0.35 * self.s * max(float(self.scale.min()), 0.1))
-
-    def given(self, m: float) -> _Given:
-        r, s, vocab = self.r, self.s, self.vocab
-        below, a_weight = self._below(m)
-        sd = s * self.scale
-        start = min(max(-self.reach, self.low - r * m), self.reach - self.step)
-        x = np.arange(start, self.reach + self.step, self.step)
-        gap = ((x + r * below[:, None])[None] / sd[:, None, None]).reshape(-1, x.size)
-        miss = special.ndtr(-gap)  # P(a rival's logit exceeds x), [J, X]
-        weight = (self.scale_weight[:, None] * (a_weight / special.ndtr(m))).ravel()
-        over = weight @ miss
-        both = (miss * weight[:, None]).T @ miss
-        # ln P(one rival below x; and, for a second input, below y), the rival integrated over its type.
-        log_one = np.log1p(-np.minimum(over, 1 - 1e-16))
-        log_pair = np.log1p(-np.minimum(over[:, None] + over - both, 1 - 1e-16))
-        lead_gap = x / sd[:, None]
-        lead = np.exp(-(lead_gap**2) / 2) * (self.step / (_ROOT_2PI * sd[:, None]))
-        mean = lead @ np.exp((vocab - 1) * log_one)
-        square = np.einsum("rx,xy,ry->r", lead, np.exp((vocab - 1) * log_pair), lead, optimize=True)
-        rest = np.exp((vocab - 2) * log_one)
-        with_rival = (lead * rest) @ (1 - miss).T
-        density = np.exp(-gap * gap / 2) * (self.step / (_ROOT_2PI * np.repeat(sd, below.size)))[:, None]
-        rival = (special.ndtr(lead_gap) * rest) @ density.T
-        ratio = rival / np.maximum(with_rival, 1e-300)
-        return _Given(np.minimum(mean, 1.0), np.maximum(square - mean**2, 0.0), with_rival, ratio, weight)
-
-    def _below(self, m: float) -> tuple[Array, Array]:
-        """Nodes m − a and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels.
-
-        Panels are fine as far down as a rival can win, and then as wide as φ allows.
-        """
-        end = m + 8.0 if m > -7.5 else 1.0
-        near = min(2 * self.reach / self.r, end) if self.r > 0 else end
-        width = min(0.5, 2 * self.s / self.r) if self.r > 0 else 0.5
-        edges = np.linspace(0.0, near, int(np.ceil(near / width)) + 1)
-        if near < end:
-            edges = np.concatenate([edges, np.linspace(near, end, int(np.ceil((end - near) / 0.5)) + 1)[1:]])
-        z, w = np.polynomial.legendre.leggauss(10)
-        half = np.diff(edges) / 2
-        below = (edges[:-1, None] + half[:, None] * (1 + z)).ravel()
-        a = m - below
-        return below, (half[:, None] * w).ravel() * np.exp(-a * a / 2) / _ROOT_2PI
 
 
 def _count_grid(n: int) -> Array:
@@ -315,15 +240,15 @@ def _count_grid(n: int) -> Array:
     return np.unique(np.clip(np.concatenate([steps[steps <= n / 2], n - steps[steps <= n / 2]]), 0, n))
 
 
-def _count_law(rho: float, v: int, n: int, width: int | None, lost: float, counts: Array) -> tuple[Array, float]:
+def _count_law(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: Array) -> tuple[Array, float]:
     """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
         probability = 1 - lost + lost / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
-    field = _Field(rho, v, width)
+    field = Field(rho, v, scatter)
     z, z_weight = np.polynomial.hermite_e.hermegauss(9)
     z_weight = z_weight / z_weight.sum()
-    nodes, node_weight = _leaders(v)
+    nodes, node_weight = leaders(v)
     # Beyond the largest share that any node gives the leader, counts have no probability worth a table.
     top = field.given(nodes[-1])
     most = n * max(float(_beta_nodes(m, s, np.array([6.5]))[0]) for m, s in zip(*top[:2], strict=True))
@@ -356,7 +281,7 @@ def _binomial_cdf(counts: Array, n: int, p: Array) -> Array:
     """P(Binomial(n, p_i) ≤ counts_k), [i, k]; beyond 8.5 standard deviations and 40 it is 0 or 1 to 1e-16."""
     mean = n * p[:, None]
     result = (counts[None, :] >= mean).astype(np.float64)
-    near = np.abs(counts[None, :] - mean) <= _NOISE * np.sqrt(mean * (1 - p[:, None])) + 40
+    near = np.abs(counts[None, :] - mean) <= NOISE * np.sqrt(mean * (1 - p[:, None])) + 40
     i, k = np.nonzero(near)
     result[i, k] = special.bdtr(counts[k], n, p[i])
     return result
@@ -371,7 +296,7 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
     return np.asarray(nodes)
 
 
-def _rival_rates(g: _Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
+def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
     """Law of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape
     [p, rates].
 

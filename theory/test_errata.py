@@ -8,7 +8,7 @@ from scipy import special, stats
 
 from theory import attention, kernels, mlp, preference
 from theory.mean_field import Stack, profile
-from theory.predict import contraction
+from theory.predict import contraction, scatter
 
 
 def test_the_printed_decomposition_is_not_the_finite_size_correction():
@@ -157,6 +157,16 @@ def test_uniform_baseline_of_section_3():
     assert preference.uniform_top_count_tail(2, 2_000, 50_304) > 1 - 1e-9
     assert preference.uniform_top_count_tail(3, 2_000, 50_304) == pytest.approx(0.40, abs=0.005)
     assert preference.uniform_top_count_tail(4, 2_000, 50_304) == pytest.approx(0.005, abs=2e-4)
+
+
+def test_overlap_with_the_scatter_of_gpt2():
+    """The rows of the table at T = 1,024; the paper's 76 of 100 models is within one standard error."""
+    stack = gpt2_nano(mlp=True, mlp_width=3072)
+    scattered = scatter(profile(stack, 1024))
+    assert round(scattered.anisotropy, 1) == 3.6
+    overlaps = [preference.expected_overlap(0.446, 50_257, n, **scattered._asdict()) for n in (2_000, 10_000, None)]
+    assert np.round(overlaps, 2).tolist() == [0.75, 0.79, 0.80]
+    assert abs(overlaps[0] - 0.76) < np.sqrt(0.76 * 0.24 / 100)
 
 
 def test_schedule_of_b4():

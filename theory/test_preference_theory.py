@@ -145,9 +145,13 @@ def simulate(rho, vocab, inputs, width, seeds, seed):
     counts, won = np.empty(seeds, int), np.empty(seeds, bool)
     for i in range(seeds):
         a = rng.normal(size=vocab)
-        scale = 1.0 if width is None else np.sqrt(rng.chisquare(width - 1, vocab) / (width - 1))
-        noise = rng.standard_normal((inputs, vocab), dtype=np.float32) * (np.sqrt(1 - rho) * scale)
-        found = np.bincount(np.argmax(np.sqrt(rho) * a + noise, axis=1), minlength=vocab)
+        if width is None:
+            noise = rng.standard_normal((inputs, vocab), dtype=np.float32)
+        else:
+            own = rng.normal(size=(inputs, width - 1))
+            own /= np.linalg.norm(own, axis=1, keepdims=True)
+            noise = own @ rng.normal(size=(width - 1, vocab))
+        found = np.bincount(np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * noise, axis=1), minlength=vocab)
         counts[i] = found.max()
         won[i] = rng.choice(np.flatnonzero(found == counts[i])) == np.argmax(a)
     return counts, won

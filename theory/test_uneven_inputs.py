@@ -1,0 +1,136 @@
+"""The favourite's share where inputs scatter unevenly around their mean: its model, and the real modules."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import apply, init
+from bornbiased_jax.predict import stack_of
+from theory import preference
+from theory.logits import Scatter
+from theory.mean_field import profile
+from theory.predict import contraction, scatter
+from theory.test_preference_theory import share_accepts
+
+# The model, written out: unit vectors √ρ û + a part of their own, whose covariance is that of a product of Gaussian
+# matrices; tokens are Gaussian rows.
+
+RHO, VOCAB, INPUTS, WIDTH = 0.1, 300, 200, 128
+
+
+@functools.lru_cache
+def simulated(factors: int, lean: float, seeds: int = 500) -> tuple[np.ndarray, float]:
+    """Top counts over seeds, and the mean of d tr Σ²/(tr Σ)² over them."""
+    rng = np.random.default_rng(factors)
+    counts, anisotropy = np.empty(seeds, int), 0.0
+    for i in range(seeds):
+        shape = functools.reduce(np.matmul, rng.normal(size=(factors, WIDTH, WIDTH)), np.eye(WIDTH))
+        covariance = shape @ shape.T
+        anisotropy += WIDTH * np.sum(covariance**2) / np.trace(covariance) ** 2 / seeds
+        along = np.sqrt(RHO) + np.sqrt(lean) * rng.normal(size=INPUTS)
+        own = rng.normal(size=(INPUTS, WIDTH)) @ shape.T
+        own *= (np.sqrt(np.maximum(1 - along**2, 0)) / np.linalg.norm(own, axis=1))[:, None]
+        logits = along[:, None] * rng.normal(size=VOCAB) + own @ rng.normal(size=(WIDTH, VOCAB))
+        counts[i] = np.bincount(np.argmax(logits, axis=1)).max()
+    return counts, anisotropy
+
+
+def law(anisotropy: float, lean: float, rho: float = RHO) -> preference.Share:
+    return preference.share_distribution(rho, VOCAB, INPUTS, WIDTH, anisotropy=anisotropy, lean=lean)
+
+
+@pytest.mark.parametrize("factors", [1, 2])
+def test_uneven_scatter_against_simulation(factors: int) -> None:
+    counts, anisotropy = simulated(factors, 0.0)
+    assert anisotropy == pytest.approx(factors + 1, rel=0.05)
+    assert share_accepts(law(anisotropy, 0.0), counts)
+    assert not share_accepts(law(1.0, 0.0), counts)
+
+
+def test_inputs_that_lean_against_simulation() -> None:
+    counts, anisotropy = simulated(1, 0.03)
+    assert share_accepts(law(anisotropy, 0.03), counts)
+    assert not share_accepts(law(anisotropy, 0.0), counts)
+
+
+@pytest.mark.parametrize("anisotropy", [1.0, 2.0, 3.5])
+def test_moments_of_the_scales(anisotropy: float) -> None:
+    """Of w·Σw over rows: mean 1, variance 2r/(d − 1), third central moment 4r(3r − 1)/(d − 1)²."""
+    scale, weight = Scatter(WIDTH, anisotropy).scales()
+
+    def accepts(r: float) -> bool:
+        df = WIDTH - 1
+        moments = [np.sum(weight * (scale**2 - 1) ** k) for k in (1, 2, 3)]
+        # Quantiles at Gauss-Hermite nodes are exact for polynomials in the normal score only: 1e-3 is their error.
+        return moments == pytest.approx([0.0, 2 * r / df, 4 * r * (3 * r - 1) / df**2], rel=1e-3, abs=1e-5)
+
+    assert accepts(anisotropy)
+    assert not accepts(1.05 * anisotropy)
+    assert Scatter(None).scales() == (np.ones(1), np.ones(1))
+
+
+# The real modules.
+
+GPT2 = ModelConfig(
+    num_layers=3, num_heads=4, d_model=128, d_ff=512, max_seq_len=16, vocab_size=512, tie_embeddings=False, bias=True
+)
+SEEDS, SEEN, LENGTH = 300, 200, 4
+
+
+@functools.lru_cache
+def measured() -> np.ndarray:
+    """Top counts of GPT-2 blocks, every seed with inputs of its own."""
+
+    def one(seed: jax.Array) -> jax.Array:
+        params = init(GPT2, key=keys.init_key(seed))
+        x_BTD = GPT2.embedding_std * jax.random.normal(keys.stream_key(seed, "inputs"), (SEEN, LENGTH, GPT2.d_model))
+        logits_BV = apply(GPT2, params, x_BTD, positions="last").logits_BTV[:, 0]
+        return jnp.bincount(jnp.argmax(logits_BV, axis=-1), length=GPT2.vocab_size).max()
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(SEEDS, dtype=jnp.uint32)))
+
+
+def test_the_favourites_share_of_real_blocks() -> None:
+    found = profile(stack_of(GPT2, tokens=False), LENGTH)
+    cosine = contraction(found)
+    rho, spread, right = float(cosine.mean[-1]), float(cosine.seed_std[-1]), scatter(found)
+
+    def law(factor: float, **changes: float) -> preference.Share:
+        scattered = right._replace(**changes)._asdict()
+        return preference.share_distribution(factor * rho, GPT2.vocab_size, SEEN, rho_std=spread, **scattered)
+
+    assert share_accepts(law(1.0), measured())
+    assert not share_accepts(law(1.0, anisotropy=1.0, lean=0.0), measured())
+    assert not share_accepts(law(0.0), measured())
+    assert not share_accepts(law(2.0), measured())
+
+
+def test_scatter_of_no_blocks_is_even() -> None:
+    stack = stack_of(GPT2, tokens=False)
+    assert scatter(profile(dataclasses.replace(stack, num_layers=0), 1)) == (GPT2.d_model, pytest.approx(1.0), 0.0)
+    # Every block squeezes what inputs have of their own into fewer dimensions.
+    found = [scatter(profile(dataclasses.replace(stack, num_layers=n), 1)) for n in (1, 2, 3)]
+    assert 1 < found[0].anisotropy < found[1].anisotropy < found[2].anisotropy
+    # Attention alone leaves no mean to lean towards.
+    alone = scatter(profile(dataclasses.replace(stack, mlp=False), 4))
+    assert alone.lean == 0.0 and alone.anisotropy > 1
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: preference.share_distribution(0.1, 10, 5, 8, anisotropy=0.9), "anisotropy"),
+        (lambda: preference.share_distribution(0.1, 10, 5, 8, lean=-0.1), "lean"),
+        (lambda: preference.expected_overlap(0.1, 10, 5, 8, lean=np.nan), "lean"),
+    ],
+)
+def test_bad_arguments_are_named(call: Callable[[], object], word: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{word}:"):
+        call()
