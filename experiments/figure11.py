@@ -32,6 +32,8 @@ def panels(record: Record) -> Sequence[Panel]:
             )
         _log_steps(ax, steps)
         figures.label(ax, "step", "Kendall's τ with the birth", words)
+        # Room for the legend above the lines, which begin at 1.
+        ax.set_ylim(top=1.35)
         figures.legend(ax)
     draw_training(axes[2], record)
     caption = (
@@ -58,6 +60,7 @@ def draw_training(ax: Any, record: Record) -> None:
     figures.reference(ax, result["facts"]["bigram_loss"], "bigram loss", colour=figures.BASELINE)
     _log_steps(ax, steps)
     figures.label(ax, "step", "", "training")
+    ax.set_ylim(top=1.75 * ax.get_ylim()[1])
     figures.legend(ax)
 
 
@@ -66,6 +69,7 @@ def _log_steps(ax: Any, steps: np.ndarray) -> None:
     ax.set_xscale("symlog", base=2, linthresh=1)
     ax.set_xticks([step for step in steps if step == 0 or step & (step - 1) == 0][::3])
     ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
+    ax.set_xlim(-0.3 if steps[0] == 0 else 0.8 * steps[0], 1.3 * steps[-1])
 
 
 def tables(record: Record) -> Sequence[Table]:
