@@ -236,7 +236,7 @@ EXPERIMENT = Experiment(
     },
     cost={
         "smoke": "seconds",
-        "laptop": "about four minutes on two cores",
+        "laptop": "a minute on two cores",
         "paper": "not measured: 3e17 floating-point operations, for a GPU",
     },
     run=run,
