@@ -34,6 +34,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.label(ax, "step", "Kendall's τ with the birth", words)
         # Room for the legend above the lines, which begin at 1.
         ax.set_ylim(top=1.35)
+        ax.set_yticks(np.linspace(0.0, 1.0, 6))
         figures.legend(ax)
     draw_training(axes[2], record)
     caption = (

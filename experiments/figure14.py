@@ -38,7 +38,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", colour=figures.MUTED)
         ax.set_xscale("log", base=2)
         ax.set_yscale("symlog", linthresh=10)
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 2 * ax.get_ylim()[1])
         ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
         figures.label(ax, "step", "−log₁₀ p", words)
         figures.legend(ax)
