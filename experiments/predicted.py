@@ -301,6 +301,7 @@ _LAPTOP_GRID: list[dict[str, Any]] = findings1.EXPERIMENT.settings["laptop"]["gr
 _LAPTOP_FITS = [
     _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
     _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),
+    _fit_group("gpt2-tiny", 64, 8, 500, norm="rmsnorm", activation="silu", num_layers=3, d_model=192, d_ff=768),
 ]
 _PAPER_FITS = [
     _fit_group("gpt2-nano", 256, 1, 2_000, attention=False),
