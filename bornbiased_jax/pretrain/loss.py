@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.parameters import Params
 
-# Logits held at once, in scalars: what fits a CPU's cache, and what an accelerator does not notice.
-CHUNK_CPU = 2**22
+# Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator
+# does not notice.
+CHUNK_CPU = 2**24
 CHUNK_ACCELERATOR = 2**28
 
 
