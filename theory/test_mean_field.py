@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theory import attention, mlp, positions, seeds
+from theory import attention, mlp, positions, seeds, variance
 from theory.mean_field import Stack, profile
 
 
@@ -148,6 +148,25 @@ def test_amplification_flattens_the_variance() -> None:
     np.testing.assert_allclose(std["none"] * places, std["none"][0], rtol=1e-10)
     np.testing.assert_allclose(std["amplify"], std["amplify"][0], rtol=1e-10)
     np.testing.assert_allclose(std["attenuate"] * 32, std["amplify"], rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("cure", "same"),
+    [
+        ({}, {}),
+        ({"window": 5}, {"window": 5}),
+        ({"sink_logit": True}, {"sink_logit": "zero"}),
+        ({"attention_kernel": "sigmoid"}, {"attention_kernel": "sigmoid", "max_seq_len": 32}),
+        ({"positional_scale": "amplify"}, {"positional_scale": "amplify"}),
+        ({"positional_scale": "attenuate"}, {"positional_scale": "attenuate", "max_seq_len": 32}),
+        ({"head_norm": True}, {"head_norm": True}),
+        ({"output_gate": True}, {"output_gate": "headwise", "gate_std": 0.16}),
+    ],
+)
+def test_every_cure_is_that_of_one_layer(cure: dict, same: dict) -> None:
+    """Uniform attention to independent values of variance 0.02²·64 = 0.16²; gate logits have it, too."""
+    found = profile(gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **cure), 16, uniform=True).sublayers[0]
+    np.testing.assert_allclose(found.aggregated_n, variance.output_variance(16, 0.16**2, **same), rtol=1e-9)
 
 
 # The grid of positions.
