@@ -32,6 +32,7 @@ def test_prop4_values():
     assert attention.prop4(128) == pytest.approx(128 / (128 + np.pi - 1), rel=1e-15)
     assert round(float(attention.prop4(128)), 2) == 0.98  # Table 3.
     assert attention.prop4(1) == pytest.approx(1 / np.pi)
+    assert attention.prop4_gap(128) == pytest.approx((np.pi - 1) / (128 + np.pi - 1), rel=1e-15)
     assert attention.prop4_after_mlp(64, 0) == 0.0
     assert attention.prop4_after_mlp(64, 1) == pytest.approx(float(attention.prop4(64)), rel=1e-15)
 

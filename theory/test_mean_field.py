@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theory import attention, mlp, positions, seeds, variance
+from theory import attention, attention_weights, mlp, positions, seeds, variance
 from theory.mean_field import Stack, profile
 
 
@@ -165,8 +165,13 @@ def test_amplification_flattens_the_variance() -> None:
 )
 def test_every_cure_is_that_of_one_layer(cure: dict, same: dict) -> None:
     """Uniform attention to independent values of variance 0.02²·64 = 0.16²; gate logits have it, too."""
-    found = profile(gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **cure), 16, uniform=True).sublayers[0]
+    stack, grid = gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **cure), positions.grid(16, cure.get("window"))
+    found = profile(stack, 16, uniform=True).sublayers[0]
     np.testing.assert_allclose(found.aggregated_n, variance.output_variance(16, 0.16**2, **same), rtol=1e-9)
+    # The mean weight enters covariances, the mean square the variance.
+    chosen = {key: value for key, value in same.items() if key in ("window", "sink_logit", "attention_kernel")}
+    mean = attention_weights.weights(stack, np.ones(16), np.zeros((16, 16)), grid, uniform=True).mean_n
+    np.testing.assert_allclose(mean, variance.born_weights(16, max_seq_len=32, **chosen)[1], rtol=1e-12)
 
 
 # The grid of positions.
