@@ -258,6 +258,12 @@ def test_gate_spread():
     rng = np.random.default_rng(0)
     squares = (1 / (1 + np.exp(-2 * rng.normal(size=200_000)))) ** 2
     assert accepts(variance.output_variance(1, 1.0, output_gate="headwise", gate_std=2.0), squares[:, None])
+    # Between positions, whose gates are independent, the factor is ¼ whatever the spread.
+    products = np.prod(1 / (1 + np.exp(-2 * rng.normal(size=(200_000, 2)))), axis=1)
+    plain = variance.output_covariance(np.ones((2, 2)))
+    gated = variance.output_covariance(np.ones((2, 2)), output_gate="headwise", gate_std=2.0)
+    assert accepts(gated[0, 1] / plain[0, 1], products[:, None])
+    assert not accepts(1.05 * gated[0, 1] / plain[0, 1], products[:, None])
 
 
 @pytest.mark.parametrize(
