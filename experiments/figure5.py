@@ -240,8 +240,8 @@ EXPERIMENT = Experiment(
     },
     cost={
         "smoke": "seconds",
-        "laptop": "a minute on two cores, the paper's configuration (2e12 floating-point operations)",
-        "paper": "some minutes on two cores: more seeds of the same",
+        "laptop": "40 s on two cores, the paper's configuration",
+        "paper": "not run: about 5 minutes on two cores, more seeds of the same",
     },
     run=run,
     tables=tables,

@@ -256,6 +256,11 @@ def test_no_layers_is_the_embedding() -> None:
     found = profile(gpt2(1, 64, num_layers=0), 4)
     np.testing.assert_array_equal(found.inter_cosine, [0.0])
     np.testing.assert_allclose(found.variance, 0.0004)
+    # Learned positions are common to all sequences; of two random tokens one in V are the same.
+    placed = profile(gpt2(1, 64, num_layers=0, position_std=0.03, vocabulary=50), 4)
+    np.testing.assert_allclose(placed.variance, 0.0004 + 0.0009)
+    np.testing.assert_allclose(placed.inter_cosine, 9 / 13)
+    np.testing.assert_allclose(placed.intra_cosine, 4 / 13 / 50)
 
 
 def test_a_stream_that_vanishes_is_refused() -> None:
