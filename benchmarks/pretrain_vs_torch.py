@@ -34,7 +34,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.models import init
-from bornbiased_jax.parallel import build_mesh, parse_mesh
+from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.data import batches
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule
@@ -60,6 +60,7 @@ class Ours:
 
     def __init__(self, config: PretrainConfig, steps: int) -> None:
         mesh = build_mesh(parse_mesh(None))
+        self.mesh, self.rows = mesh, config.micro_batch
         rule = optimiser(config, steps)
         abstract = abstract_state(config, rule, mesh)
         self.state = first_state(config, rule, abstract, None)
@@ -69,12 +70,13 @@ class Ours:
         """So many steps; their losses (of the first seed)."""
         pending, losses = None, []
         for _ in range(steps):
-            self.state, measured = self.program(self.state, jnp.asarray(next(rows))[None])
+            batch = place_batch(next(rows)[None], self.mesh, axis=1, rows=self.rows)
+            self.state, measured = self.program(self.state, batch)
             if pending is not None:
-                losses.append(float(pending["loss"][0]))
+                losses.append(float(jax.device_get(pending["loss"])[0]))
             pending = measured
         assert pending is not None
-        return [*losses, float(pending["loss"][0])]
+        return [*losses, float(jax.device_get(pending["loss"])[0])]
 
 
 class Theirs:

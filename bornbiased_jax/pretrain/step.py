@@ -18,7 +18,7 @@ Mode = Literal["vmap", "map"]
 
 # A CPU runs blocks written out after one another faster than a loop over them, which copies each block's
 # weights, activations and gradients in and out of stacks; but the compiler's time grows with them.
-MAX_UNROLLED = 12
+MAX_UNROLLED = 8
 # Positions that go through a model at once on a CPU: more fall out of its caches, and their temporaries are paged in
 # anew at every step; fewer starve its products.
 ROWS_CPU = 512
