@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(argv)
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((NUM_INPUTS, COLUMNS)).astype(np.float32) for _ in range(2))
-    expected = [kendalltau(x[:, j], y[:, j]).statistic for j in range(8)]
+    expected = [kendalltau(x[:, j].astype(float), y[:, j].astype(float)).statistic for j in range(8)]
     np.testing.assert_allclose(tau_b(x[:, :8], y[:, :8]), expected, rtol=0, atol=1e-12)
     rank_correlation(x, y)
     loop, ours, matrix = [], [], []

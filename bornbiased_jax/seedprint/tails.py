@@ -76,7 +76,7 @@ def log_mann_whitney_greater(sample: np.ndarray, null: np.ndarray) -> float:
     if min(num_a, num_b) == 0:
         return math.nan
     total = num_a + num_b
-    ranks = stats.rankdata(np.concatenate([sample, null]))
+    ranks = stats.rankdata(np.concatenate([sample, null], dtype=np.float64))
     _, counts = np.unique(ranks, return_counts=True)
     ties = float((counts.astype(np.float64) ** 3 - counts).sum())
     u = float(ranks[:num_a].sum()) - num_a * (num_a + 1) / 2

@@ -50,7 +50,7 @@ def test_paper_equals_algorithm_one_by_scipy():
         set(np.argsort(-base.astype(float).mean(axis=0))[:num_dims])
         & set(np.argsort(-suspect.astype(float).mean(axis=0))[:num_dims])
     )
-    taus = [stats.kendalltau(base[:, j], suspect[:, j]).statistic for j in dims]
+    taus = [stats.kendalltau(base[:, j].astype(float), suspect[:, j].astype(float)).statistic for j in dims]
     nulls = [null_taus(200, 60, num_dims, 4, draw) for draw in range(draws)]
     t = np.mean([stats.ttest_ind(taus, null, alternative="greater").pvalue for null in nulls])
     u = np.mean([stats.mannwhitneyu(taus, null, alternative="greater", method="asymptotic").pvalue for null in nulls])
