@@ -4,6 +4,7 @@ The measurements are those of ``test_blocks``, and so are the stated errors.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +120,30 @@ def test_few_neurons_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     right = seeds._neurons
     for wrong in (0.0, 3.0):
         monkeypatch.setattr(seeds, "_neurons", lambda *arguments, factor=wrong: factor * right(*arguments))
+        assert not accepts()
+
+
+def test_few_values_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one head of 16 values and no residual, W_V makes a third of the second block's spread."""
+    head_dim, seeds_drawn = 16, 300
+    shape = dict(num_layers=2, residual=False, attention=True, num_heads=1, num_kv_heads=1, head_dim=head_dim)
+    cfg = CONTROL.replace(**shape)
+    found = measure(cfg, 4, seeds_drawn)["inter"].std(axis=0, ddof=1)
+    # As above, of second order in 1/(values).
+    allowed = ERRORS / np.sqrt(2 * seeds_drawn) + SECOND_ORDER * 2 / head_dim
+
+    def accepts() -> bool:
+        return bool(np.all(np.abs(found / predicted(cfg, 4).std[1:] - 1) < allowed))
+
+    assert accepts()
+    right = seeds._attention
+    for wrong in (0.0, 5.0):
+
+        def changed(*arguments: Any, factor: float = wrong) -> Any:
+            linear, shift, fresh = right(*arguments)
+            return linear, shift, factor * fresh
+
+        monkeypatch.setattr(seeds, "_attention", changed)
         assert not accepts()
 
 
