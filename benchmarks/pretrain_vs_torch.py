@@ -38,7 +38,7 @@ from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.data import batches
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule
-from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data, train_step
+from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data
 from bornbiased_jax.pretrain.throughput import flops_per_token
 from bornbiased_jax.record import provenance
 
@@ -64,7 +64,7 @@ class Ours:
         rule = optimiser(config, steps)
         abstract = abstract_state(config, rule, mesh)
         self.state = first_state(config, rule, abstract, None)
-        self.program, self.mode = compiled_step(config, train_step(config, rule, mesh), abstract, mesh)
+        self.program, self.mode = compiled_step(config, rule, abstract, mesh)
 
     def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
         """So many steps; their losses (of the first seed)."""

@@ -19,6 +19,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.data import batches, held_out
+from bornbiased_jax.pretrain.lanes import stacked
 from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
@@ -55,7 +56,7 @@ def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = N
     share = parallel.batch_share(mesh, config.micro_batch)
     data = setup.load_data(config)
     steps = setup.total_steps(config, data.train)
-    folder = setup.claim_folder(config, data, steps, start_params)
+    folder = setup.claim_folder(config, data, steps, start_params, mesh.size)
 
     optimiser = make_optimiser(config, steps)
     abstract = setup.abstract_state(config, optimiser, mesh)
@@ -76,8 +77,7 @@ def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = N
             checkpointer.save(0, state, iterator.get_state())
         run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator)
         if first < steps:
-            train = setup.train_step(config, optimiser, mesh)
-            run.program, run.mode = setup.compiled_step(config, train, abstract, mesh)
+            run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh)
             run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
         state, reached = run.go(first, state)
         checkpointer.wait()
@@ -145,6 +145,7 @@ class _Run:
                     advance(a_step)
                 pending = (step, measured)
                 if self.checkpointer.wants(step) or self._evaluates(step) or step == self.steps:
+                    state = stacked(state)
                     self._log(*pending, extra=self._validation(step, state))
                     advance(a_step)
                     pending = None
@@ -155,6 +156,7 @@ class _Run:
                 self._log(*pending)
                 advance(a_step)
             if step < self.steps and step > first and not self.checkpointer.wants(step):
+                state = stacked(state)
                 self._save(step, state)
         return state, step
 

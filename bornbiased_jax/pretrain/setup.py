@@ -19,6 +19,7 @@ from bornbiased_jax.models import count_parameters, flatten, init, parameter_sha
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.checkpoints import RUN_FILE, TOKENIZER, read_run, tokenizer_file
 from bornbiased_jax.pretrain.data import Windows, split
+from bornbiased_jax.pretrain.lanes import LanedStep, lanes_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
 from bornbiased_jax.pretrain.shards import Dataset, prepare
 from bornbiased_jax.pretrain.step import Mode, State, cache_pieces, make_train_step, over_seeds, unrolled_blocks
@@ -81,7 +82,7 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     return steps
 
 
-def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None) -> Path:
+def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> Path:
     """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
 
     Raises:
@@ -118,8 +119,12 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         files.check_writable(folder / RUN_FILE)
         data.tokenizer.save(folder / TOKENIZER)
         facts = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
-        unrolled = unrolled_blocks(config.model, config.remat)
-        made_of = record.provenance(precision=config.dtype, data=facts, unrolled_blocks=unrolled)
+        # What decides the order of sums, beside the versions.
+        order: dict[str, Any] = {
+            "unrolled_blocks": unrolled_blocks(config.model, config.remat),
+            "lanes": lanes_for(config.model, config.batch_size, devices),
+        }
+        made_of = record.provenance(precision=config.dtype, data=facts, **order)
         parameters = count_parameters(parameter_shapes(config.model))
         files.write_json(folder / RUN_FILE, {**run, "parameters": parameters, "provenance": made_of})
     parallel.agree("ready", "folder")
@@ -203,23 +208,27 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
 
 
-def train_step(config: PretrainConfig, optimiser: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Any:
-    """The step of one seed: on one CPU in pieces that fit its caches; a mesh cuts the batch already."""
-    pieces = cache_pieces(config.micro_batch, config.context) if mesh.size == 1 else 1
-    return make_train_step(config.model, optimiser, dtype=config.dtype, remat=config.remat, pieces=pieces)
-
-
-def compiled_step(config: PretrainConfig, step: Any, abstract: State, mesh: jax.sharding.Mesh) -> tuple[Any, Mode]:
+def compiled_step(
+    config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, mesh: jax.sharding.Mesh
+) -> tuple[Any, Mode]:
     """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
-    this does not fit in 90% of the device's memory.
+    this does not fit in 90% of the device's memory. On one CPU a small model's batch is cut into a part for each core,
+    and a larger one's into pieces that fit its caches; a mesh cuts the batch already.
     """
+    model = config.model
+    how: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat}
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def build(mode: Mode) -> Any:
+        lanes = lanes_for(model, config.batch_size, mesh.size)
+        if mode == "map" and lanes > 1:
+            return LanedStep(model, optimiser, abstract, batch, lanes=lanes, **how)
+        pieces = cache_pieces(config.micro_batch, config.context) if mesh.size == 1 else 1
+        step = make_train_step(model, optimiser, pieces=pieces, **how)
         whole = parallel.replicated(mesh)
         lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
         return lifted.lower(abstract, batch).compile()

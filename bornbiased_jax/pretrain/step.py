@@ -76,6 +76,37 @@ def cache_pieces(batch: int, context: int) -> int:
     return min(k for k in range(1, batch + 1) if batch % k == 0 and (batch // k * context <= ROWS_CPU or k == batch))
 
 
+def mean_gradient(
+    cfg: ModelConfig, params: Params, tokens_PBT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
+) -> tuple[jax.Array, Params]:
+    """The mean over P equal pieces of a batch of their losses (nats per token) and of their gradients."""
+
+    def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
+        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat)
+        return total / count
+
+    value_and_grad = jax.value_and_grad(mean_loss)
+    pieces = tokens_PBT1.shape[0]
+    if pieces == 1:
+        return value_and_grad(params, tokens_PBT1[0])
+
+    def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
+
+    zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+    total, _ = jax.lax.scan(body, zeros, tokens_PBT1)
+    return jax.tree.map(lambda leaf: leaf / pieces, total)
+
+
+def update(
+    optimiser: optax.GradientTransformation, state: State, loss: jax.Array, grads: Params
+) -> tuple[State, dict[str, jax.Array]]:
+    """The state after one update, with "loss" and "grad_norm" (before clipping) as measured."""
+    updates, inner = optimiser.update(grads, state.optimiser, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return State(params, inner), {"loss": loss, "grad_norm": _norm(grads)}
+
+
 def make_train_step(
     cfg: ModelConfig,
     optimiser: optax.GradientTransformation,
@@ -91,29 +122,11 @@ def make_train_step(
     nothing beyond rounding.
     """
 
-    def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat)
-        return total / count
-
-    def gradient(params: Params, tokens_ABT1: jax.Array) -> tuple[jax.Array, Params]:
-        value_and_grad = jax.value_and_grad(mean_loss)
-        A, B, T1 = tokens_ABT1.shape
-        parts = A * pieces
-        if parts == 1:
-            return value_and_grad(params, tokens_ABT1[0])
-
-        def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
-
-        zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-        total, _ = jax.lax.scan(body, zeros, tokens_ABT1.reshape(parts, B // pieces, T1))
-        return jax.tree.map(lambda leaf: leaf / parts, total)
-
     def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        loss, grads = gradient(state.params, tokens_ABT1)
-        updates, inner = optimiser.update(grads, state.optimiser, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return State(params, inner), {"loss": loss, "grad_norm": _norm(grads)}
+        A, B, T1 = tokens_ABT1.shape
+        tokens_PBT1 = tokens_ABT1.reshape(A * pieces, B // pieces, T1)
+        loss, grads = mean_gradient(cfg, state.params, tokens_PBT1, dtype=dtype, remat=remat)
+        return update(optimiser, state, loss, grads)
 
     return step
 
