@@ -1,4 +1,4 @@
-"""A training step on the cores of one CPU: each takes its part of the batch through the model by itself.
+"""A training step on one CPU: each core takes its part of the batch through a small model by itself.
 
 Inside one program the cores share every single operation and wait for one another after each; a model that is small
 has little to share. Here they meet once a step, where the gradients are added.
@@ -21,8 +21,9 @@ from bornbiased_jax.pretrain.step import State, mean_gradient, update
 # Above so many parameters products fill all cores by themselves, and a gradient for each lane costs more than it saves.
 MAX_PARAMETERS = 12_000_000
 MAX_LANES = 8
-# Positions that go through a lane at once: what one core's second-level cache holds of a small model's activations.
-ROWS = 256
+# Positions that go through a model at once: more fall out of the caches, and their temporaries are paged in anew at
+# every step; fewer starve the products. A lane has one core's cache.
+ROWS, ROWS_LANE = 512, 256
 
 
 def cores() -> int:
@@ -30,17 +31,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def lanes_for(cfg: ModelConfig, sequences: int, devices: int) -> int:
-    """How many parts of a batch of so many sequences are taken at once: 1 unless a small model trains on one CPU."""
-    small = count_parameters(parameter_shapes(cfg)) <= MAX_PARAMETERS
-    if jax.default_backend() != "cpu" or devices > 1 or jax.process_count() > 1 or not small:
+def lanes_for(cfg: ModelConfig, sequences: int) -> int:
+    """How many parts of a batch of so many sequences one CPU takes at once: a small model one for each core."""
+    if jax.default_backend() != "cpu" or count_parameters(parameter_shapes(cfg)) > MAX_PARAMETERS:
         return 1
     return max(count for count in range(1, min(cores(), MAX_LANES, sequences) + 1) if sequences % count == 0)
 
 
-def lane_pieces(sequences: int, context: int) -> int:
-    """Into how many equal pieces a lane had better cut its sequences."""
-    fits = lambda k: sequences // k * context <= ROWS or k == sequences  # noqa: E731
+def cache_pieces(sequences: int, context: int, rows: int) -> int:
+    """Into how many equal pieces so many sequences had better be cut, to have at most so many rows of positions."""
+    fits = lambda k: sequences // k * context <= rows or k == sequences  # noqa: E731
     return min(k for k in range(1, sequences + 1) if sequences % k == 0 and fits(k))
 
 
@@ -49,8 +49,8 @@ class LanedStep:
 
     The same update as :func:`~bornbiased_jax.pretrain.step.make_train_step`, but for the order of sums. For one number
     of lanes the result is the same bits at every call: each part's gradient is a sum in a fixed order, and so is
-    theirs. ``states`` is a :class:`State` of leaves [S, ...] at first and then a list of one with [1, ...] for each
-    seed, which saves copies; :func:`stacked` makes the first from the second.
+    theirs. ``states`` is a :class:`State` of leaves [S, ...] at first and then a list of each seed's own, which saves
+    copies and is overwritten; :func:`stacked` makes the first from the second.
 
     Args:
         cfg: the architecture.
@@ -77,62 +77,63 @@ class LanedStep:
         if A * B % lanes:
             raise ValueError(f"{A * B} sequences do not divide among {lanes} lanes")
         share = A * B // lanes
-        pieces = lane_pieces(share, T1 - 1)
+        pieces = cache_pieces(share, T1 - 1, ROWS if lanes == 1 else ROWS_LANE)
         self.lanes = lanes
 
         def gradient(params: Any, tokens_ABT1: jax.Array, lane: jax.Array) -> Any:
             tokens_LPBT1 = tokens_ABT1.reshape(lanes, pieces, share // pieces, T1)
             tokens_PBT1 = jax.lax.dynamic_index_in_dim(tokens_LPBT1, lane, keepdims=False)
-            return mean_gradient(cfg, _only(params), tokens_PBT1, dtype=dtype, remat=remat)
+            return mean_gradient(cfg, params, tokens_PBT1, dtype=dtype, remat=remat)
 
         def finish(one: State, parts: list[Any]) -> Any:
             loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / lanes, *parts)
-            return jax.tree.map(lambda leaf: leaf[None], update(optimiser, _only(one), loss, grads))
+            return update(optimiser, one, loss, grads)
 
-        places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
         index = jax.ShapeDtypeStruct((), jnp.int32)
-        one = jax.tree.map(lambda leaf: leaf.update(shape=(1, *leaf.shape[1:])), abstract)
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract)
         part = jax.eval_shape(gradient, one.params, batch, index)
         self._gradient = jax.jit(gradient).lower(one.params, batch, index).compile()
-        # Nothing is donated: moments are read for their own update and for the weights', so that the compiler would
-        # copy all of them before it overwrites any.
-        self._finish = jax.jit(finish, out_shardings=(places, None)).lower(one, [part] * lanes).compile()
+        # A program of its own, which overwrites the state: within one with the gradient, or with an axis of seeds, the
+        # compiler copies weights and moments first.
+        self._finish = jax.jit(finish, donate_argnums=0).lower(one, [part] * lanes).compile()
         self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="lane")
 
-    def __call__(
-        self, states: State | list[State], tokens_ABT1: jax.Array
-    ) -> tuple[State | list[State], dict[str, jax.Array]]:
-        if isinstance(states, State):
-            single = jax.tree.leaves(states)[0].shape[0] == 1
-            states = [states] if single else _seeds(states)
-
+    def __call__(self, states: State | list[State], tokens_ABT1: jax.Array) -> tuple[list[State], dict[str, jax.Array]]:
         def part(params: Any, lane: int) -> Any:
             return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(lane)))
 
+        ones = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a lane that is done goes on with the next seed, and updates are made meanwhile.
-        parts = [[self._threads.submit(part, one.params, lane) for lane in range(self.lanes)] for one in states]
-        done = [self._finish(one, [piece.result() for piece in parts.pop(0)]) for one in states]
-        if len(done) == 1:
-            return done[0]
-        measured = jax.tree.map(lambda *found: jnp.concatenate(found), *[found for _, found in done])
+        parts = [[self._threads.submit(part, one.params, lane) for lane in range(self.lanes)] for one in ones]
+        done = [self._finish(one, [piece.result() for piece in parts.pop(0)]) for one in ones]
+        measured = jax.tree.map(lambda *found: jnp.stack(found), *[found for _, found in done])
         return [state for state, _ in done], measured
 
 
 def stacked(states: State | list[State]) -> State:
-    """The state of all seeds, leaves [S, ...]."""
-    return _stack(states) if isinstance(states, list) else states
+    """The state of all seeds, leaves [S, ...]; a list is given up for it."""
+    if isinstance(states, State):
+        return states
+    return _stack_one(states) if len(states) == 1 else _stack(states)
+
+
+def unstacked(state: State) -> list[State]:
+    """The state of each seed; that of all is given up for them."""
+    single = jax.tree.leaves(state)[0].shape[0] == 1
+    return _unstack_one(state) if single else _unstack(state)
 
 
 @jax.jit
 def _stack(states: list[State]) -> State:
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 @jax.jit
-def _seeds(state: State) -> list[State]:
+def _unstack(state: State) -> list[State]:
     count = jax.tree.leaves(state)[0].shape[0]
-    return [jax.tree.map(lambda leaf, seed=seed: leaf[seed : seed + 1], state) for seed in range(count)]
+    return [jax.tree.map(lambda leaf, seed=seed: leaf[seed], state) for seed in range(count)]
 
 
-def _only(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], tree)
+# The buffers of a single seed only change their shape.
+_stack_one = jax.jit(_stack, donate_argnums=0)
+_unstack_one = jax.jit(_unstack, donate_argnums=0)

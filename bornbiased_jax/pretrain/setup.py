@@ -22,7 +22,7 @@ from bornbiased_jax.pretrain.data import Windows, split
 from bornbiased_jax.pretrain.lanes import LanedStep, lanes_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
 from bornbiased_jax.pretrain.shards import Dataset, prepare
-from bornbiased_jax.pretrain.step import Mode, State, cache_pieces, make_train_step, over_seeds, unrolled_blocks
+from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds, unrolled_blocks
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
 
@@ -122,7 +122,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         # What decides the order of sums, beside the versions.
         order: dict[str, Any] = {
             "unrolled_blocks": unrolled_blocks(config.model, config.remat),
-            "lanes": lanes_for(config.model, config.batch_size, devices),
+            "lanes": lanes_for(config.model, config.batch_size) if devices == 1 else 1,
         }
         made_of = record.provenance(precision=config.dtype, data=facts, **order)
         parameters = count_parameters(parameter_shapes(config.model))
@@ -214,8 +214,8 @@ def compiled_step(
     """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
-    this does not fit in 90% of the device's memory. On one CPU a small model's batch is cut into a part for each core,
-    and a larger one's into pieces that fit its caches; a mesh cuts the batch already.
+    this does not fit in 90% of the device's memory. On one CPU the batch is cut into pieces that fit its caches, a
+    small model's into a part for each core; a mesh cuts the batch already.
     """
     model = config.model
     how: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat}
@@ -224,11 +224,10 @@ def compiled_step(
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def build(mode: Mode) -> Any:
-        lanes = lanes_for(model, config.batch_size, mesh.size)
-        if mode == "map" and lanes > 1:
+        if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
+            lanes = lanes_for(model, config.batch_size)
             return LanedStep(model, optimiser, abstract, batch, lanes=lanes, **how)
-        pieces = cache_pieces(config.micro_batch, config.context) if mesh.size == 1 else 1
-        step = make_train_step(model, optimiser, pieces=pieces, **how)
+        step = make_train_step(model, optimiser, **how)
         whole = parallel.replicated(mesh)
         lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
         return lifted.lower(abstract, batch).compile()

@@ -19,9 +19,6 @@ Mode = Literal["vmap", "map"]
 # A CPU runs blocks written out after one another faster than a loop over them, which copies each block's
 # weights, activations and gradients in and out of stacks; but the compiler's time grows with them.
 MAX_UNROLLED = 8
-# Positions that go through a model at once on a CPU: more fall out of its caches, and their temporaries are paged in
-# anew at every step; fewer starve its products.
-ROWS_CPU = 512
 
 
 class State(NamedTuple):
@@ -69,13 +66,6 @@ def loss_sum(
     return total, jnp.sum(labels_BT >= 0)
 
 
-def cache_pieces(batch: int, context: int) -> int:
-    """Into how many equal pieces a CPU had better cut a micro-batch of so many sequences; 1 on other devices."""
-    if jax.default_backend() != "cpu":
-        return 1
-    return min(k for k in range(1, batch + 1) if batch % k == 0 and (batch // k * context <= ROWS_CPU or k == batch))
-
-
 def mean_gradient(
     cfg: ModelConfig, params: Params, tokens_PBT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
 ) -> tuple[jax.Array, Params]:
@@ -113,19 +103,15 @@ def make_train_step(
     *,
     dtype: Any = jnp.float32,
     remat: bool = False,
-    pieces: int = 1,
 ) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
     """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
 
     The loss is that of the batch before the update, in nats per token; the norm is that of the averaged
-    gradient before clipping. Each micro-batch goes through the model in ``pieces`` (a divisor of B), which changes
-    nothing beyond rounding.
+    gradient before clipping.
     """
 
     def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        A, B, T1 = tokens_ABT1.shape
-        tokens_PBT1 = tokens_ABT1.reshape(A * pieces, B // pieces, T1)
-        loss, grads = mean_gradient(cfg, state.params, tokens_PBT1, dtype=dtype, remat=remat)
+        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, dtype=dtype, remat=remat)
         return update(optimiser, state, loss, grads)
 
     return step

@@ -11,7 +11,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import init
 from bornbiased_jax.pretrain import PretrainConfig, lanes
-from bornbiased_jax.pretrain.lanes import LanedStep, lane_pieces, lanes_for, stacked
+from bornbiased_jax.pretrain.lanes import LanedStep, cache_pieces, lanes_for, stacked, unstacked
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.step import State, make_train_step
 
@@ -34,12 +34,12 @@ def laned(state: State, batch: jax.Array, count: int) -> LanedStep:
     return LanedStep(CFG, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), lanes=count)
 
 
-@pytest.mark.parametrize(("seeds", "count", "rows"), [(3, 2, 256), (1, 3, 8)])
+@pytest.mark.parametrize(("seeds", "count", "rows"), [(3, 2, 256), (1, 3, 8), (1, 1, 24)])
 def test_lanes_make_the_same_update(monkeypatch, seeds, count, rows):
-    """Two updates by two and three lanes, in one piece and in several, for one seed and three."""
-    monkeypatch.setattr(lanes, "ROWS", rows)
+    """Two updates by one, two and three lanes, in one piece and in several, for one seed and three."""
+    monkeypatch.setattr(lanes, "ROWS" if count == 1 else "ROWS_LANE", rows)
     rounds = batches(2, 2, 6, 9)
-    assert lane_pieces(12 // count, 8) == {256: 1, 8: 4}[rows]
+    assert cache_pieces(12 // count, 8, rows) == {256: 1, 24: 4, 8: 4}[rows]
     step = jax.jit(make_train_step(CFG, RULE))
     states = [jax.tree.map(lambda leaf, seed=seed: leaf[seed], births(seeds)) for seed in range(seeds)]
     measured = []
@@ -75,14 +75,32 @@ def test_the_same_bits_at_every_call():
             np.testing.assert_array_equal(ours, theirs)
 
 
+def test_stacks_and_back():
+    """The state of all seeds and those of each are the same numbers; one seed's buffers are given on."""
+    for seeds in (1, 3):
+        state = births(seeds)
+        want = jax.tree.map(np.array, state)
+        ones = unstacked(state)
+        assert len(ones) == seeds
+        for index, one in enumerate(ones):
+            jax.tree.map(lambda leaf, all_of, at=index: np.testing.assert_array_equal(leaf, all_of[at]), one, want)
+        again = stacked(ones)
+        assert stacked(again) is again
+        jax.tree.map(np.testing.assert_array_equal, again, want)
+        assert jax.tree.leaves(state)[0].is_deleted() == (seeds == 1)
+
+
 def test_who_takes_lanes(monkeypatch):
-    """A small model on one CPU, as many parts as divide its batch; a large model and a mesh take none."""
+    """A small model as many as divide its batch, and a large one none."""
     monkeypatch.setattr(lanes, "cores", lambda: 4)
-    assert [lanes_for(CFG, sequences, 1) for sequences in (1, 2, 6, 7, 16)] == [1, 2, 3, 1, 4]
+    assert [lanes_for(CFG, sequences) for sequences in (1, 2, 6, 7, 16)] == [1, 2, 3, 1, 4]
     monkeypatch.setattr(lanes, "cores", lambda: 64)
-    assert lanes_for(CFG, 64, 1) == lanes.MAX_LANES
-    assert lanes_for(preset("llama-nano"), 16, 1) == 1
-    assert lanes_for(CFG, 16, 2) == 1
+    assert lanes_for(CFG, 64) == lanes.MAX_LANES
+    assert lanes_for(preset("llama-nano"), 16) == 1
     (batch,) = batches(1, 1, 3, 9)
     with pytest.raises(ValueError, match="3 sequences do not divide among 2 lanes"):
         laned(births(1), batch, 2)
+
+
+def test_pieces_that_fit_a_cache():
+    assert [cache_pieces(*shape, 64) for shape in ((4, 16), (8, 16), (6, 16), (7, 16), (3, 128))] == [1, 2, 2, 7, 3]

@@ -11,7 +11,7 @@ from bornbiased_jax.models import apply, init
 from bornbiased_jax.pretrain import loss as loss_module
 from bornbiased_jax.pretrain import step as step_module
 from bornbiased_jax.pretrain.loss import bits_per_byte, chunk_length, cross_entropy
-from bornbiased_jax.pretrain.step import State, cache_pieces, loss_sum, make_train_step, over_seeds, unrolled_blocks
+from bornbiased_jax.pretrain.step import State, loss_sum, make_train_step, over_seeds, unrolled_blocks
 
 
 def plain(final, table, labels, axis):
@@ -99,11 +99,6 @@ def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(jnp.abs(theirs).max()))
 
 
-def test_pieces_that_fit_a_cache(monkeypatch):
-    monkeypatch.setattr(step_module, "ROWS_CPU", 64)
-    assert [cache_pieces(*shape) for shape in ((4, 16), (8, 16), (6, 16), (7, 16), (3, 128))] == [1, 2, 2, 7, 3]
-
-
 class _Descent:
     """Plain gradient descent stands for the optimiser: linear in the gradient."""
 
@@ -113,7 +108,7 @@ class _Descent:
 
 
 def test_accumulation_and_modes_agree():
-    """Two micro-batches, or four pieces of them, are one batch; seeds at once are seeds in turn and seeds alone."""
+    """Two micro-batches are one batch; seeds at once are seeds in turn and seeds alone."""
     step = jax.jit(make_train_step(CFG, _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
     params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(seeds)
@@ -121,9 +116,8 @@ def test_accumulation_and_modes_agree():
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
-    for mode, pieces in (("vmap", 1), ("map", 1), ("map", 2)):
-        step = make_train_step(CFG, _Descent(), pieces=pieces)
-        got = jax.jit(over_seeds(step, mode))(state, batch)
+    for mode in ("vmap", "map"):
+        got = jax.jit(over_seeds(make_train_step(CFG, _Descent()), mode))(state, batch)
         for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             # Gradients of order 0.1 summed in another order.
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
