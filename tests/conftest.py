@@ -20,14 +20,14 @@ jax.config.update("jax_debug_key_reuse", True)
 
 # Most of the suite's time is compilation, and the same small programs recur within a run and between
 # runs. A folder for each worker: two writers of one entry could show a reader half of it. By way of
-# the environment, so that subprocesses share it.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+# the environment, so that subprocesses share it; a worker inherits that of the process that started it.
+_FOLDER = ROOT / ".pytest_cache" / "jax"
 _CACHE = {
-    "jax_compilation_cache_dir": str(ROOT / ".pytest_cache" / "jax" / _WORKER),
+    "jax_compilation_cache_dir": str(_FOLDER / os.environ.get("PYTEST_XDIST_WORKER", "main")),
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+if os.environ.get("JAX_COMPILATION_CACHE_DIR", str(_FOLDER / "main")) == str(_FOLDER / "main"):
     for _name, _value in _CACHE.items():
         os.environ[_name.upper()] = str(_value)
         jax.config.update(_name, _value)
