@@ -18,16 +18,15 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
-# Most of the suite's time is compilation, and the same small programs recur within a run and between
-# runs. A folder for each worker: two writers of one entry could show a reader half of it. By way of
-# the environment, so that subprocesses share it; a worker inherits that of the process that started it.
-_FOLDER = ROOT / ".pytest_cache" / "jax"
+# Most of the suite's time is compilation, and the same small programs recur within a run and between runs, in workers
+# and in subprocesses: by way of the environment, so that all share one folder. An entry that another process is
+# writing, or was killed writing, is compiled anew (pyproject.toml lets jax say so).
 _CACHE = {
-    "jax_compilation_cache_dir": str(_FOLDER / os.environ.get("PYTEST_XDIST_WORKER", "main")),
+    "jax_compilation_cache_dir": str(ROOT / ".pytest_cache" / "jax"),
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-if os.environ.get("JAX_COMPILATION_CACHE_DIR", str(_FOLDER / "main")) == str(_FOLDER / "main"):
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     for _name, _value in _CACHE.items():
         os.environ[_name.upper()] = str(_value)
         jax.config.update(_name, _value)
