@@ -149,8 +149,11 @@ def main() -> int:
     if options.child is not None:
         child(options.child, options.steps)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
+    from bornbiased_jax.record import measure, provenance
+
+    with tempfile.TemporaryDirectory() as folder, measure() as measurement:
         result = compare(Path(folder), options.kills, options.steps, options.seed)
+    result["provenance"] = provenance(measurement=measurement, seed_of_moments=options.seed)
     text = json.dumps(result, indent=2)
     print(text)
     if options.json is not None:
