@@ -3,9 +3,24 @@
 import importlib
 import sys
 
-NAMES = ("sweep_vs_torch", "pieces", "pretrain_vs_torch", "seeds_at_once", "kendall", "fingerprint")
+from bornbiased_jax.errors import InputError
+
+NAMES = (
+    "sweep_vs_torch",
+    "pieces",
+    "pretrain_vs_torch",
+    "training_rate",
+    "seeds_at_once",
+    "kendall",
+    "fingerprint",
+)
 
 name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]
 if name not in NAMES:
-    sys.exit(f"unknown benchmark {name!r}: choose {', '.join(NAMES)}")
-importlib.import_module(f"benchmarks.{name}").main([word for word in sys.argv[1:] if word != name])
+    print(f"unknown benchmark {name!r}: choose {', '.join(NAMES)}", file=sys.stderr)
+    sys.exit(2)
+try:
+    importlib.import_module(f"benchmarks.{name}").main([word for word in sys.argv[1:] if word != name])
+except InputError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)

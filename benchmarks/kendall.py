@@ -6,15 +6,14 @@ Same machine, one process, taken in turn; the figure is the median of the ratios
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.record import provenance
+from benchmarks.recorded import run
 from bornbiased_jax.seedprint.kendall import tau_b
 from bornbiased_jax.seedprint.ranks import rank_correlation
 
@@ -31,21 +30,17 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+def measure(pairs: int) -> dict[str, Any]:
+    """Seconds and ratios, taken in turn so many times."""
     from scipy.stats import kendalltau
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json")
-    options = parser.parse_args(argv)
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((NUM_INPUTS, COLUMNS)).astype(np.float32) for _ in range(2))
     expected = [kendalltau(x[:, j].astype(float), y[:, j].astype(float)).statistic for j in range(8)]
     np.testing.assert_allclose(tau_b(x[:, :8], y[:, :8]), expected, rtol=0, atol=1e-12)
     rank_correlation(x, y)
     loop, ours, matrix = [], [], []
-    for _ in range(options.pairs):
+    for _ in range(pairs):
         timed = seconds(lambda: [kendalltau(x[:, j], y[:, j]) for j in range(TIMED_COLUMNS)])
         loop.append(timed * COLUMNS / TIMED_COLUMNS)
         ours.append(seconds(lambda: tau_b(x, y)))
@@ -53,7 +48,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     tau_ratios = [a / b for a, b in zip(loop, ours, strict=True)]
     # The loop over columns gives 400 numbers; the matrix holds 160,000. Both readings of "faster" are given.
     matrix_ratios = [a / b for a, b in zip(loop, matrix, strict=True)]
-    record = {
+    return {
         "num_inputs": NUM_INPUTS,
         "columns": COLUMNS,
         "seconds_scipy_loop": statistics.median(loop),
@@ -66,13 +61,16 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "rank_matrix_speedup_over_entries_median": COLUMNS * statistics.median(matrix_ratios),
         "tau_b_goal": TAU_GOAL,
         "rank_matrix_goal": MATRIX_GOAL,
-        "provenance": provenance(),
     }
-    print(json.dumps(record, indent=2))
-    if options.json:
-        with open(options.json, "w") as stream_out:
-            json.dump(record, stream_out, indent=2)
-    return record
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json")
+    options = parser.parse_args(argv)
+    return run(lambda: measure(options.pairs), options.json)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import tempfile
@@ -30,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
+from benchmarks.recorded import run
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
@@ -40,7 +40,6 @@ from bornbiased_jax.pretrain.data import batches
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule
 from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data
 from bornbiased_jax.pretrain.throughput import flops_per_token
-from bornbiased_jax.record import provenance
 
 SEED = 42
 _llama = functools.partial(preset, "llama-tiny")
@@ -70,7 +69,9 @@ class Ours:
         """So many steps; their losses (of the first seed)."""
         pending, losses = None, []
         for _ in range(steps):
-            batch = place_batch(next(rows)[None], self.mesh, axis=1, rows=self.rows)
+            whole = next(rows)
+            pieces = whole.reshape(-1, self.rows, whole.shape[-1])
+            batch = place_batch(pieces, self.mesh, axis=1, rows=self.rows)
             self.state, measured = self.program(self.state, batch)
             if pending is not None:
                 losses.append(float(jax.device_get(pending["loss"])[0]))
@@ -211,16 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--sizes", default=",".join(SIZES), help="comma-separated")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
-    record: dict[str, Any] = {}
-    for size in options.sizes.split(","):
-        record[size] = measure(size, pairs=options.pairs)
-        print(json.dumps({key: value for key, value in record[size].items() if key != "model"}, indent=2))
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    record["provenance"] = provenance(seeds=[SEED], backend=jax.default_backend(), **versions)
-    if options.json:
-        with open(options.json, "w") as stream:
-            json.dump(record, stream, indent=2)
-    return record
+    facts = dict(
+        seeds=[SEED], precision="float32 highest", torch=torch.__version__, transformers=transformers.__version__
+    )
+
+    def work() -> dict[str, Any]:
+        return {size: measure(size, pairs=options.pairs) for size in options.sizes.split(",")}
+
+    return run(work, options.json, **facts)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ it, and seeds at once are much cheaper.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from benchmarks.pretrain_vs_torch import TINY, Ours, seconds
+from benchmarks.recorded import run
 from bornbiased_jax.pretrain import PretrainConfig
-from bornbiased_jax.record import provenance
 
 
 def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int) -> dict[str, Any]:
@@ -58,19 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
-    record = measure(
-        options.seeds,
-        pairs=options.pairs,
-        steps=options.steps,
-        batch_size=options.batch_size,
-        context=options.context,
-    )
-    print(json.dumps(record, indent=2))
-    record["provenance"] = provenance(backend=jax.default_backend())
-    if options.json:
-        with open(options.json, "w") as stream:
-            json.dump(record, stream, indent=2)
-    return record
+    sizes = {name: getattr(options, name) for name in ("pairs", "steps", "batch_size", "context")}
+    facts = dict(config=TINY, seeds=range(options.seeds), precision="float32 highest")
+    return run(lambda: measure(options.seeds, **sizes), options.json, **facts)
 
 
 if __name__ == "__main__":

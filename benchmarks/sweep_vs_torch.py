@@ -8,7 +8,6 @@ time of making the weights, which the sweep also makes anew for each seed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -19,6 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks.matmul import matmul_rate, needed_operations
+from benchmarks.recorded import run
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_tokens
@@ -26,7 +26,6 @@ from bornbiased_jax.models import init
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import order_inputs, stream
-from bornbiased_jax.record import provenance
 from bornbiased_jax.sweep import Work, sweep
 
 SEEDS, SEQUENCES, LENGTH = 8, 256, 128
@@ -102,14 +101,10 @@ def best_batch(run: Any, sizes: tuple[int, ...]) -> int:
     return min(timed, key=timed.__getitem__)
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+def measure(pairs: int) -> dict[str, Any]:
+    """Seconds and ratios, taken in turn so many times."""
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
     torch.set_num_threads(os.cpu_count() or 1)
     cfg = model()
     inputs = random_tokens(SEQUENCES, LENGTH, cfg.vocab_size)
@@ -119,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     theirs_at = best_batch(lambda size: run_torch(cfg, tokens_NT, size, TUNING_SEEDS), (4, 8, 16, 32))
     operations = SEEDS * SEQUENCES * needed_operations(cfg, LENGTH)
     run_ours(work, inputs, ours_at)
-    pairs, rates = [], []
-    for _ in range(options.pairs):
+    found, rates = [], []
+    for _ in range(pairs):
         start = time.perf_counter()
         run_ours(work, inputs, ours_at)
         middle = time.perf_counter()
@@ -128,14 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         rates.append(matmul_rate(cfg, ours_at * LENGTH))
         theirs_start = time.perf_counter()
         run_torch(cfg, tokens_NT, theirs_at)
-        pairs.append((middle - start, time.perf_counter() - theirs_start))
-    ours = statistics.median(pair[0] for pair in pairs)
-    shares = [operations / mine / rate for (mine, _), rate in zip(pairs, rates, strict=True)]
-    record = {
+        found.append((middle - start, time.perf_counter() - theirs_start))
+    ours = statistics.median(pair[0] for pair in found)
+    shares = [operations / mine / rate for (mine, _), rate in zip(found, rates, strict=True)]
+    return {
         "seconds_ours": ours,
-        "seconds_torch": statistics.median(pair[1] for pair in pairs),
-        "speedup_median": statistics.median(theirs / mine for mine, theirs in pairs),
-        "speedup_range": [min(b / a for a, b in pairs), max(b / a for a, b in pairs)],
+        "seconds_torch": statistics.median(pair[1] for pair in found),
+        "speedup_median": statistics.median(theirs / mine for mine, theirs in found),
+        "speedup_range": [min(b / a for a, b in found), max(b / a for a, b in found)],
         "batch_ours": ours_at,
         "batch_torch": theirs_at,
         "needed_gflop": operations / 1e9,
@@ -143,13 +138,19 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         "gflops_matmul": statistics.median(rates) / 1e9,
         "share_of_matmul_rate": statistics.median(shares),
         "share_range": [min(shares), max(shares)],
-        "provenance": provenance(seeds=list(range(SEEDS)), torch=torch.__version__, backend=jax.default_backend()),
     }
-    print(json.dumps(record, indent=2))
-    if options.json:
-        with open(options.json, "w") as stream_out:
-            json.dump(record, stream_out, indent=2)
-    return record
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    facts = dict(config=model(), seeds=range(SEEDS), precision="float32 highest", torch=torch.__version__)
+    return run(lambda: measure(options.pairs), options.json, **facts)
 
 
 if __name__ == "__main__":

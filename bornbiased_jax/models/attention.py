@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.rope import rotate
@@ -99,13 +100,13 @@ class Attention(nn.Module):
             extra_H = jnp.zeros((H,), jnp.float32)
         elif cfg.sink_logit == "learned":
             extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
-        weights_BHTS = None
+        weights_BHTS = o_BTHK = None
         if self._wants_weights():
             weights_BHTS = self._weights(q_BTHK, k_BSGK, seen_TS, extra_H)
             o_BTHK = self._aggregate(weights_BHTS.astype(v_BSGK.dtype), v_BSGK)
-        elif self._fusable(x_BTD.dtype):
-            o_BTHK = jax.nn.dot_product_attention(q_BTHK, k_BSGK, v_BSGK, mask=seen_TS[None, None])
-        else:
+        elif self._causal(mask_TS, past):
+            o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
+        if o_BTHK is None:
             parts = []
             for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], cfg.window):
                 weights = self._weights(q_BTHK[:, rows], k_BSGK[:, columns], seen_TS[rows, columns], extra_H)
@@ -134,11 +135,10 @@ class Attention(nn.Module):
     def _wants_weights(self) -> bool:
         return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
 
-    def _fusable(self, dtype: Any) -> bool:
-        """Half precision on a GPU goes to the fused kernel; probes in float32 keep the plain formula."""
+    def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
+        """Whether this is the softmax over all earlier positions (of a window) and nothing else."""
         plain = self.cfg.attention_kernel == "softmax" and self.cfg.sink_logit == "none"
-        half = dtype in (jnp.bfloat16, jnp.float16)
-        return plain and half
+        return plain and mask_TS is None and past is None and not self.last_only
 
     def _weights(
         self, q_BTHK: jax.Array, k_BSGK: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None

@@ -11,6 +11,7 @@ import optax
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply
+from bornbiased_jax.models.fused import keep_products_and_attention
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.loss import chunk_length, cross_entropy, head_table
 
@@ -58,7 +59,7 @@ def loss_sum(
     kept: Any = remat
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
-        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        kept = keep_products_and_attention
     out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll)
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)

@@ -1,0 +1,36 @@
+"""What a benchmark found, printed and written with where it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.record import measure, provenance
+
+
+def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: Any) -> dict[str, Any]:
+    """Do the work; print its findings, add provenance, wall time and peak memory, and write them.
+
+    Args:
+        work: gives the findings, JSON-ready.
+        path: where the record goes, or None.
+        facts: what :func:`bornbiased_jax.record.provenance` is to hold beside its own.
+
+    Returns:
+        The record as written.
+
+    Raises:
+        InputError: the path cannot be written; nothing was measured then.
+    """
+    if path is not None:
+        files.check_writable(path)
+    with measure() as measurement:
+        found = work()
+    print(json.dumps(found, indent=2))
+    record = {**found, "provenance": provenance(measurement=measurement, **facts)}
+    if path is not None:
+        files.write_json(path, record)
+    return record

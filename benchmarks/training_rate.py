@@ -1,0 +1,125 @@
+"""Training as a share of the rate at which this machine multiplies matrices of the model's own shapes.
+
+    python -m benchmarks training_rate
+    python -m benchmarks training_rate --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16 --goal 0.45
+
+The second line is meant for a GPU. Operations are those that training needs (six for each weight and token, and
+causal attention), not those that are computed twice; the rate is that of the step's own products, forward and backward,
+in the same type, measured before and after each turn of steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.matmul import linear_shapes
+from benchmarks.pretrain_vs_torch import Ours, seconds
+from benchmarks.recorded import run
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.pretrain.throughput import flops_per_token
+
+# Rows and columns of the head that are multiplied at once: all of a small batch, a chunk of a large one.
+MAX_ROWS_HEAD = 8192
+
+
+def products(cfg: ModelConfig, rows: int) -> dict[tuple[int, int, int], int]:
+    """(m, k, n) of every [m, k] × [k, n] of one step on so many positions, and how often it occurs.
+
+    Of each linear map y = x W: y itself, the gradient of x and that of W.
+    """
+    found: dict[tuple[int, int, int], int] = {}
+    head_rows = min(rows, MAX_ROWS_HEAD)
+    maps = [(rows, *shape, cfg.num_layers) for shape in linear_shapes(cfg)]
+    maps.append((head_rows, cfg.d_model, cfg.vocab_size, max(1, rows // head_rows)))
+    for many, fan_in, fan_out, times in maps:
+        for shape in ((many, fan_in, fan_out), (many, fan_out, fan_in), (fan_in, many, fan_out)):
+            found[shape] = found.get(shape, 0) + times
+    return found
+
+
+def products_rate(cfg: ModelConfig, rows: int, dtype: str, *, calls: int = 4, repeats: int = 3) -> float:
+    """Operations per second over all of :func:`products`, each timed alone on one device."""
+    precision = "highest" if dtype == "float32" else "default"
+    multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
+    rng = np.random.default_rng(0)
+    operations = total = 0.0
+    for (m, k, n), times in products(cfg, rows).items():
+        a, b = (jnp.asarray(rng.standard_normal(shape, np.float32), dtype) for shape in ((m, k), (k, n)))
+        multiply(a, b).block_until_ready()
+        taken = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            # Queued, so that a GPU's launches are hidden as they are within a step.
+            jax.block_until_ready([multiply(a, b) for _ in range(calls)])
+            taken.append((time.perf_counter() - start) / calls)
+        operations += 2.0 * m * k * n * times
+        total += statistics.median(taken) * times
+    return operations / total
+
+
+def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]:
+    """Turns of ``steps`` steps of the compiled step, between two measurements of the products' rate each."""
+    cfg, rows = config.model, config.micro_batch * config.context
+    shape = (steps, config.batch_size, config.context + 1)
+    tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32)
+    side = Ours(config, 1000)
+    seconds(side, list(tokens), steps)
+    taken, rates = [], [products_rate(cfg, rows, config.dtype)]
+    for _ in range(turns):
+        taken.append(seconds(side, list(tokens), steps)[0])
+        rates.append(products_rate(cfg, rows, config.dtype))
+    count = steps * config.tokens_per_step * len(config.seeds)
+    needed = count * flops_per_token(cfg, config.context)
+    shares = [
+        2 * needed / wall / (before + after) for wall, before, after in zip(taken, rates[:-1], rates[1:], strict=True)
+    ]
+    return {
+        "tokens_per_step": config.tokens_per_step,
+        "seeds": len(config.seeds),
+        "mode": side.mode,
+        "turns": turns,
+        "steps_each": steps,
+        "tokens_per_second": count / statistics.median(taken),
+        "needed_tflops": needed / statistics.median(taken) / 1e12,
+        "products_tflops_median": statistics.median(rates) / 1e12,
+        "share_of_products_rate_median": statistics.median(shares),
+        "share_of_products_rate_range": [min(shares), max(shares)],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="llama-tiny")
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--remat", action="store_true")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--goal", type=float, help="Share to be reached, kept in the record beside what was.")
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    fields = {name: getattr(options, name) for name in ("context", "batch_size", "accumulation", "dtype", "remat")}
+    seeds = tuple(range(options.seeds))
+    config = PretrainConfig(model=preset(options.model), data="none", out="none", seeds=seeds, **fields)
+
+    def work() -> dict[str, Any]:
+        return measure(config, turns=options.turns, steps=options.steps) | {"goal": options.goal}
+
+    return run(work, options.json, config=config.to_dict(), seeds=seeds, precision=options.dtype)
+
+
+if __name__ == "__main__":
+    main()
