@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bornbiased_jax.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: nothing is locked there
+    fcntl = None  # type: ignore[assignment]
 
 
 def check_writable(path: Path | str) -> Path:
@@ -58,6 +65,33 @@ def write_text(path: Path | str, text: str) -> Path:
 def write_json(path: Path | str, value: Any) -> Path:
     """Write a JSON file atomically. NaN and infinities are refused: they are not JSON."""
     return write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def locked(path: Path | str, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file while the block runs; it stays behind, and a process that dies lets go of it.
+
+    Args:
+        path: the lock file; its folder exists.
+        wait: until another process lets go; else the value says whether the lock is held.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        stream = Path(path).open("a")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another place") from error
+    with stream:
+        held = True
+        if fcntl is not None:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                held = False
+            except OSError:
+                pass  # a file system without locks: two processes may then do the same work
+        yield held
 
 
 def read_json(path: Path | str) -> Any:

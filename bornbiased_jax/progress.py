@@ -30,8 +30,12 @@ def set_quiet(quiet: bool) -> None:
 
 def note(text: str) -> None:
     """One line for the reader, above any bar, unless quiet."""
-    if _quiet:
-        return
+    if not _quiet:
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """One line that changes what a result means: shown also where notes are silenced."""
     if _live is not None:
         _live.console.print(Text(text))
     else:

@@ -23,7 +23,7 @@ import bornbiased_jax
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import PRNG_IMPL
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy")
 _FLAGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -145,10 +145,7 @@ def provenance(
         **{name: jsonable(value) for name, value in given.items() if value is not None},
         "version": bornbiased_jax.__version__,
         "git": git_revision(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in _LIBRARIES},
-        },
+        "versions": library_versions(),
         "platform": {"system": platform.system(), "machine": platform.machine()},
         "device": {
             "platform": devices[0].platform,
@@ -164,6 +161,11 @@ def provenance(
     if "peak_bytes_in_use" in memory:
         record["device_peak_memory_bytes"] = int(memory["peak_bytes_in_use"])
     return record | jsonable(extra)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that numbers depend on."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}
 
 
 def git_revision() -> dict[str, Any] | None:

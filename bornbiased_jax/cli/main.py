@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -62,8 +64,26 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 2 bad call or input, 130 interrupted, 1 anything else."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    """Run the command line and exit: 0 done, 2 bad call or input, 130 interrupted, 143 terminated, 1 anything else."""
+    try:
+        code = run(sys.argv[1:] if argv is None else argv)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    if code:
+        leave(code)
+    sys.exit(0)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once.
+
+    What an interrupt or a full disk left half done in native threads can bring down the interpreter's own way out, or
+    fill the screen on it after our sentence.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -73,6 +93,9 @@ def run(argv: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except InputError as error:
         return _complain(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
         return _complain(f"{error.format_message().rstrip('.')}{where}")

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
 
-# Options that override a schedule's number, when given: name on the command line -> type.
-OVERRIDES: dict[str, Any] = {
-    "steps": int,
-    "batch-size": int,
-    "accumulation": int,
-    "context": int,
-    "learning-rate": float,
-    "min-learning-rate": float,
-    "warmup": int,
-    "weight-decay": float,
-    "clip": float,
-    "dtype": click.Choice(["float32", "bfloat16"]),
-    "tokenizer": str,
-    "validation-fraction": float,
-    "init-from": str,
-    "checkpoint-every": int,
-    "keep-latest": int,
-    "eval-every": int,
-    "eval-sequences": int,
-    "log-every": int,
-    "seeds-mode": click.Choice(["auto", "vmap", "map"]),
-    "processes": int,
-    "token-cache": str,
+# What shells report of a command that SIGTERM ended: a run that was stopped is not done.
+TERMINATED = 143
+
+# Options that override a schedule's number, when given: name on the command line -> type, help.
+OVERRIDES: dict[str, tuple[Any, str]] = {
+    "steps": (int, "Updates; one epoch with the schedule seedprint unless given."),
+    "batch-size": (int, "Sequences a step."),
+    "accumulation": (int, "Parts of a batch that go through the model one after the other."),
+    "context": (int, "Predicted tokens a sequence."),
+    "learning-rate": (float, "At its highest, after the warm-up."),
+    "min-learning-rate": (float, "Where the cosine ends."),
+    "warmup": (int, "Steps of linear warm-up."),
+    "weight-decay": (float, "Decoupled, on matrices only."),
+    "clip": (float, "Largest norm of the gradient."),
+    "beta1": (float, "AdamW's decay of the mean gradient."),
+    "beta2": (float, "AdamW's decay of the mean squared gradient."),
+    "epsilon": (float, "AdamW's epsilon."),
+    "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimiser stay float32."),
+    "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
+    "validation-fraction": (float, "Share of the documents held out."),
+    "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
+    "checkpoint-every": (int, "Steps between two checkpoints; the first and the last are always kept."),
+    "keep-latest": (int, "Of the regular checkpoints, keep so many."),
+    "eval-every": (int, "Steps between two held-out losses; one at the end in any case."),
+    "eval-sequences": (int, "Sequences of the held-out loss."),
+    "log-every": (int, "Steps between two lines of metrics.jsonl."),
+    "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
+    "processes": (int, "Worker processes that tokenise."),
+    "token-cache": (str, "Folder of tokenised data; the user's cache unless given."),
 }
 
 
 def _overrides(function: Any) -> Any:
-    for name, kind in reversed(OVERRIDES.items()):
-        function = click.option(f"--{name}", type=kind, default=None)(function)
+    for name, (kind, text) in reversed(OVERRIDES.items()):
+        function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
     return function
 
 
@@ -57,6 +65,7 @@ def _overrides(function: Any) -> Any:
 )
 @click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
+@click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
 @_overrides
 @options.common_options
 def pretrain(
@@ -69,13 +78,14 @@ def pretrain(
     schedule: str,
     checkpoint_log_spaced: bool,
     remat: bool,
+    no_tensorboard: bool,
     quiet: bool,
     mesh: str | None,
     coordinator: str | None,
     num_processes: int | None,
     process_id: int | None,
     **overrides: Any,
-) -> None:
+) -> int:
     """Train one seed or many at once, with Orbax checkpoints; run again to resume.
 
     \b
@@ -98,19 +108,45 @@ def pretrain(
         data_seed=data_seed,
         checkpoint_log_spaced=checkpoint_log_spaced,
         remat=remat,
+        tensorboard=not no_tensorboard,
         mesh=mesh,
         quiet=quiet,
         **changes,
     )
-    initial = None
-    if config.init_from is not None:
-        from bornbiased_jax.checkpoints import open_checkpoint
+    initial, tokenizer = _initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
+    summary = train(config, initial, tokenizer)
+    reached = f"{summary['out']}: step {summary['step']} of {summary['steps']}"
+    if summary["loss"] is not None:
+        pairs = zip(seed_list, summary["loss"], strict=True)
+        reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
+    click.echo(reached)
+    if not summary["finished"]:
+        click.echo("stopped before its end: the same command goes on from there", err=True)
+        return TERMINATED
+    return 0
 
-        opened = open_checkpoint(config.init_from)
-        initial = [(opened.cfg, opened.params)] * len(seed_list)
-    summary = train(config, initial)
-    losses = ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in zip(seed_list, summary["loss"], strict=True))
-    click.echo(f"{summary['out']}: step {summary['step']} of {summary['steps']}, loss {losses}")
+
+def _initial(reference: str, seeds: list[int]) -> tuple[list[Any], Any]:
+    """(architecture, weights) to begin with for every seed, and their tokenizer.
+
+    Raises:
+        InputError: nothing there, or one model for several seeds, which would stay copies of one another.
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.pretrain.checkpoints import RUN_FILE, read_run
+
+    path, _, rest = reference.partition("@")
+    run = Path(path).expanduser()
+    references = [reference]
+    if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
+        references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]
+    elif len(seeds) > 1:
+        raise InputError(
+            f"--init-from {reference} is one model for {len(seeds)} seeds, which would stay copies of each other: give "
+            "one seed, or a run that has these seeds"
+        )
+    opened = [open_checkpoint(one) for one in references]
+    return [(one.cfg, one.params) for one in opened], opened[0].tokenizer
 
 
 @click.command("runs")

@@ -8,9 +8,12 @@ renames, so what has a plain name is whole, unless the disk damaged it later: th
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +103,9 @@ class Checkpointer:
             keep = preserve.AnyPreservationPolicy([preserve.LatestN(config.keep_latest), forever])
         self._preservation = keep
         self._manager: ocp.training.Checkpointer | None = None
+        # Until the end: threads report on their own time.
+        self._silence = contextlib.ExitStack()
+        self._silence.enter_context(silent_libraries())
 
     def _open(self) -> ocp.training.Checkpointer:
         if self._manager is None:
@@ -149,45 +155,69 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._manager.close()
             self._manager = None
+        self._silence.close()
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
-            with _silent_asyncio():
-                yield
+            yield
         except (OSError, ValueError, RuntimeError) as error:
             have = ", ".join(map(str, find_steps(self.folder))) or "none"
+            remedy = "free room" if _out_of_room(error) else "mend that"
             raise InputError(
                 f"{what} in {self.folder / FOLDER}: {_first_line(error)}; the checkpoints there (steps {have}) are "
-                "intact: free room, then run the same command again"
+                f"intact: {remedy}, then run the same command again"
             ) from error
 
     def restore(self, abstract: State) -> Resumed | None:
         """The newest whole checkpoint, or None when there is none at all.
 
-        A damaged one is reported, set aside in ``damaged/`` and the one before is taken.
+        A damaged one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
 
         Args:
             abstract: the state's shapes, types and shardings on this machine.
 
         Raises:
-            InputError: there are checkpoints, and every one is damaged.
+            InputError: a checkpoint belongs to another run or version or cannot be read just now, or every one is
+                damaged. Nothing was moved.
         """
         steps = find_steps(self.folder)
+        damaged: list[Path] = []
+        mismatch: _Mismatch | None = None
         for step in reversed(steps):
             path = self.folder / FOLDER / str(step)
             try:
-                return _restore(path, abstract, self._seeds)
+                with silent_libraries():
+                    resumed = _restore(path, abstract, self._seeds)
             except _Foreign as error:
                 raise InputError(str(error)) from error
             except Exception as error:  # whatever a damaged file makes of itself in the layers below
-                progress.note(
+                if _passing(error):
+                    raise InputError(
+                        f"the checkpoint of step {step} in {self.folder} cannot be read now ({_first_line(error)}): "
+                        "nothing was changed; mend that, then run the same command again"
+                    ) from error
+                progress.warn(
                     f"the checkpoint of step {step} in {self.folder} is damaged ({_first_line(error)}): "
-                    "set aside, taking the one before"
+                    "taking the one before"
                 )
-                self._set_aside(path)
+                damaged.append(path)
+                # One among whole ones is damaged metadata; of nothing else, the work of another version.
+                mismatch = mismatch or (error if isinstance(error, _Mismatch) else None)
+                continue
+            for bad in damaged:
+                self._set_aside(bad)
+            return resumed
+        if mismatch is not None:
+            raise InputError(
+                f"no checkpoint can be used, {mismatch}: go on with the version that wrote it, put one back from a "
+                "copy if it was damaged, or start anew with another --out"
+            )
         if steps:
-            raise InputError(f"every checkpoint in {self.folder / DAMAGED} is damaged: start anew with another --out")
+            raise InputError(
+                f"every checkpoint in {self.folder / FOLDER} is damaged: put one back from a copy, or start anew with "
+                "another --out"
+            )
         return None
 
     def _set_aside(self, path: Path) -> None:
@@ -209,20 +239,60 @@ class _Foreign(ValueError):
     """A whole checkpoint that does not belong to this run."""
 
 
+class _Mismatch(ValueError):
+    """A checkpoint of other arrays than this run's."""
+
+
+# What says nothing about a file's content: limits, rights, a server that is away.
+_PASSING_ERRNO = frozenset(
+    getattr(errno, name)
+    for name in ("EMFILE", "ENFILE", "ENOMEM", "EIO", "ESTALE", "EACCES", "EPERM", "ETIMEDOUT", "EAGAIN", "ENETDOWN")
+    if hasattr(errno, name)
+)
+_PASSING_STATUS = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED")
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether a read failed for a reason that may pass, so that it is no sign of damage."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
+        return True
+    text = str(error)
+    # The layers below turn the system's error into words.
+    if any(status in text for status in _PASSING_STATUS) or any(os.strerror(code) in text for code in _PASSING_ERRNO):
+        return True
+    return any(cause is not None and _passing(cause) for cause in (error.__cause__, error.__context__))
+
+
+def _check_structure(path: Path, abstract: State) -> None:
+    """Whether what is stored has the arrays that the state has; metadata that cannot be read are left to the reading.
+
+    Raises:
+        _Mismatch: it has others.
+    """
+    try:
+        stored = ocp.checkpointables_metadata(path).metadata
+        found = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
+    except Exception:  # whatever damaged metadata make of themselves in the layers below
+        return
+    for name, shapes, wanted in zip(State._fields, found, abstract, strict=True):
+        if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(wanted)):
+            raise _Mismatch(f"the checkpoint {path} has other {name} than this run")
+
+
 def _progress(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
 
 def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
+    _check_structure(path, abstract)
     leaves = len(jax.tree.leaves(abstract))
     sharding = jax.tree.leaves(abstract)[0].sharding
     whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=whole)
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
-    with _silent_asyncio():
-        place = ocp.load(path, _progress(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
-        params = ocp.load(path, abstract.params, checkpointable_name="params")
-        optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
+    place = ocp.load(path, _progress(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
+    params = ocp.load(path, abstract.params, checkpointable_name="params")
+    optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
     if place["seeds"].tolist() != list(seeds):
         raise _Foreign(f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}")
     state = State(params, optimiser)
@@ -231,16 +301,39 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})
 
 
+# What fails there is told in one sentence here; their own reports of it, also from threads, would bury that.
+_LOUD_LIBRARIES = ("absl", "asyncio")
+
+
 @contextlib.contextmanager
-def _silent_asyncio() -> Iterator[None]:
-    """A failing read fails in several tasks; all but the first would be printed by asyncio as never retrieved."""
-    logger = logging.getLogger("asyncio")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+def silent_libraries() -> Iterator[None]:
+    """Orbax and the libraries below it say nothing."""
+    loggers = [logging.getLogger(name) for name in _LOUD_LIBRARIES]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    _drop_late_reports()
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@functools.cache
+def _drop_late_reports() -> None:
+    """Of writes that go on together, the others report to an event loop that the first failure has closed.
+
+    They do so when all is over, each with a traceback; so this stays in place.
+    """
+    hook = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            hook(unraisable)
+
+    sys.unraisablehook = report
 
 
 def _first_line(error: BaseException) -> str:
@@ -248,6 +341,11 @@ def _first_line(error: BaseException) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else text
     reason = reason.split(" [tensorstore_spec")[0]
     return reason[:300] or type(error).__name__
+
+
+def _out_of_room(error: BaseException) -> bool:
+    codes = [getattr(errno, name) for name in ("ENOSPC", "EFBIG", "EDQUOT") if hasattr(errno, name)]
+    return getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes)
 
 
 def read_run(folder: Path | str) -> dict[str, Any]:
@@ -260,8 +358,9 @@ def read_run(folder: Path | str) -> dict[str, Any]:
     if not (folder / RUN_FILE).is_file():
         raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
     content = files.read_json(folder / RUN_FILE)
-    if not isinstance(content, dict) or "config" not in content:
-        raise InputError(f"{folder / RUN_FILE} is not that of a pretraining run")
+    for name in ("config", "steps", "tokens_digest", "initial_digest"):
+        if not isinstance(content, dict) or name not in content:
+            raise InputError(f"{folder / RUN_FILE} has no {name}: it is not that of a pretraining run, or was edited")
     return content
 
 
@@ -301,10 +400,15 @@ def restore_params(
         try:
             params = _load_params(folder / FOLDER / str(candidate), config, config.seeds.index(seed))
         except Exception as error:  # whatever a damaged file makes of itself in the layers below
+            if _passing(error):
+                raise InputError(
+                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({_first_line(error)}): mend "
+                    "that, then try again"
+                ) from error
             reason = f"the checkpoint of step {candidate} in {folder} is damaged ({_first_line(error)})"
             if step is not None:
                 raise InputError(f"{reason}: choose another of {have}") from error
-            progress.note(f"{reason}: taking the one before")
+            progress.warn(f"{reason}: taking the one before")
             continue
         info = {"run": str(folder), "seed": seed, "step": candidate, "tokenizer_file": tokenizer_file(folder)}
         return config.model, params, info
@@ -315,14 +419,14 @@ def _load_params(path: Path, config: PretrainConfig, index: int) -> Params:
     shapes = flatten(parameter_shapes(config.model))
     count = len(config.seeds)
     empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
-    with _silent_asyncio():
+    with silent_libraries():
         params = ocp.load(path, unflatten(empty), checkpointable_name="params")
     flat = flatten(params)
     # Of the state's leaves the parameters come first; their sums are enough to trust them.
     leaves = len(flat)
     total = leaves + _optimiser_leaves(path)
     place = _progress(0, config.seeds, {"next_index": 0}, np.zeros(total, np.uint32))
-    with _silent_asyncio():
+    with silent_libraries():
         sums = ocp.load(path, place, checkpointable_name="progress")["checksums"]
     if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):
         raise ValueError("its checksums do not match")
@@ -339,4 +443,4 @@ def _optimiser_leaves(path: Path) -> int:
 def tokenizer_file(folder: Path) -> str | None:
     """The file of a run's tokenizer, as ``load_tokenizer`` takes it."""
     place = folder / TOKENIZER
-    return str(place) if place.is_dir() else None
+    return str(place) if place.is_dir() and any(place.iterdir()) else None

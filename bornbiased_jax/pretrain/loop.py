@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,70 +27,114 @@ from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State, loss_sum
 from bornbiased_jax.pretrain.throughput import flops_per_token, matmul_peak
+from bornbiased_jax.text.protocol import Tokenizer
 
 NOTE_SECONDS = 30.0
+# So many signals are answered by stopping in good order; after them Ctrl-C breaks off.
+PATIENCE = 3
 
 
-def pretrain(config: PretrainConfig, initial: Sequence[setup.Initial] | None = None) -> dict[str, Any]:
+def pretrain(
+    config: PretrainConfig, initial: Sequence[setup.Initial] | None = None, tokenizer: Tokenizer | None = None
+) -> dict[str, Any]:
     """Train every seed of a run on the same data in the same order; go on where the run was stopped.
 
     Args:
         config: the run. Its folder is made, or holds the same run.
         initial: models to begin with instead of births: (architecture, weights) for each seed. ``config.init_from``
             says where they came from.
+        tokenizer: theirs; used unless ``config.tokenizer`` names another.
 
     Returns:
         JSON-ready: ``out``, ``seeds``, ``steps``, ``step`` (reached), ``finished`` (False after SIGTERM, which saves a
-        checkpoint and stops), ``resumed_from`` (None for a new run), ``loss`` and ``validation_loss`` by seed,
-        ``digests`` of the weights by seed, ``tokens`` (seen by each seed), ``tokens_per_second`` (of all seeds, while
-        training), ``peak_share`` (of the matrix-product rate measured here), ``mode`` ("vmap" or "map").
+        checkpoint and stops), ``resumed_from`` (None for a new run), ``loss`` (None before the first step) and
+        ``validation_loss`` by seed, ``digests`` of the weights by seed, ``tokens`` (seen by each seed),
+        ``tokens_per_second`` (of all seeds, while training), ``peak_share`` (of the matrix-product rate measured here),
+        ``mode`` ("vmap" or "map").
 
     Raises:
-        InputError: bad settings or data, a folder of another run, a full disk, data that vanished, or a loss that is
-            not finite. Everything saved before is intact.
-        KeyboardInterrupt: Ctrl-C, after a checkpoint was saved.
+        InputError: bad settings or data, a folder of another run or one that another process trains in, a full disk,
+            data that vanished, or a loss that is not finite. Everything saved before is intact.
+        KeyboardInterrupt: Ctrl-C; once training has begun, after a checkpoint was saved.
+        SystemExit: SIGTERM before training began.
     """
     start_params = setup.check_initial(config, list(initial) if initial is not None else None)
     if (start_params is None) != (config.init_from is None):
         raise InputError("init_from names where the given weights came from: set both or neither")
-    mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
-    share = parallel.batch_share(mesh, config.micro_batch)
-    data = setup.load_data(config)
-    steps = setup.total_steps(config, data.train)
-    folder = setup.claim_folder(config, data, steps, start_params, mesh.size)
+    stop = _Stop()
+    with stop.listening():
+        setup.check_folder(config)
+        mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
+        share = parallel.batch_share(mesh, config.micro_batch)
+        data = setup.load_data(config, tokenizer)
+        steps = setup.total_steps(config, data.train)
+        with setup.holding(setup.output_folder(config)):
+            folder = setup.claim_folder(config, data, steps, start_params, mesh.size)
+            summary = _train(config, steps, mesh, share, data, folder, start_params, stop)
+    if stop.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    return summary
 
+
+def _train(
+    config: PretrainConfig,
+    steps: int,
+    mesh: jax.sharding.Mesh,
+    share: tuple[int, int],
+    data: setup.Data,
+    folder: Path,
+    start_params: Any,
+    stop: _Stop,
+) -> dict[str, Any]:
+    """Restore or begin, train, save; returns the summary."""
     optimiser = make_optimiser(config, steps)
     abstract = setup.abstract_state(config, optimiser, mesh)
-    checkpointer = Checkpointer(folder, config, steps)
     iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, share=share)
+    checkpointer = Checkpointer(folder, config, steps)
     writer = None
     try:
         resumed = checkpointer.restore(abstract)
         if resumed is None:
+            _check_fresh(folder)
             first, state = 0, setup.first_state(config, optimiser, abstract, start_params)
         else:
             first, state = resumed.step, resumed.state
             iterator.set_state(resumed.iterator)
-            progress.note(f"{folder}: going on after step {first} of {steps}")
-        if jax.process_index() == 0:
+            going = "going on after" if first < steps else "already finished, at"
+            progress.note(f"{folder}: {going} step {first} of {steps}")
+        if jax.process_index() == 0 and first < steps:
             writer = MetricsWriter(folder, first, config.seeds, tensorboard=config.tensorboard)
         if resumed is None:
             checkpointer.save(0, state, iterator.get_state())
-        run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator)
+        run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator, stop)
         if first < steps:
             run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh)
             run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
+        # The birth is on disk before there is a line of metrics, so that metrics without a checkpoint mean a loss.
+        checkpointer.wait()
+        stop.phase = "training"
         state, reached = run.go(first, state)
+        stop.phase = "saving"
         checkpointer.wait()
     finally:
         checkpointer.close()
         if writer is not None:
             writer.close()
-    summary = run.summary(state, reached)
-    summary["resumed_from"] = None if resumed is None else first
-    if run.stop.signal == signal.SIGINT:
-        raise KeyboardInterrupt
-    return summary
+    return {**run.summary(state, reached), "resumed_from": None if resumed is None else first}
+
+
+def _check_fresh(folder: Path) -> None:
+    """A folder without a checkpoint has no metrics either.
+
+    Raises:
+        InputError: it has.
+    """
+    lines = read_metrics(folder)
+    if lines:
+        raise InputError(
+            f"{folder} has metrics up to step {lines[-1]['step']} but no checkpoint: put its checkpoints back, or name "
+            "another --out"
+        )
 
 
 class _Run:
@@ -105,15 +150,15 @@ class _Run:
         checkpointer: Checkpointer,
         writer: MetricsWriter | None,
         iterator: Any,
+        stop: _Stop,
     ) -> None:
         self.config, self.steps, self.mesh, self.share, self.data = config, steps, mesh, share, data
-        self.checkpointer, self.writer, self.iterator = checkpointer, writer, iterator
+        self.checkpointer, self.writer, self.iterator, self.stop = checkpointer, writer, iterator, stop
         self.program: Any = None
         self.mode = "map"
         self.peak = 0.0
         self.speed: float | None = None
         self.loss: list[float] | None = None
-        self.stop = _Stop()
         self._rate = schedule(config, steps)
         self._needed = flops_per_token(config.model, config.context)
         self._evaluate: Any = None
@@ -129,12 +174,8 @@ class _Run:
         pending: tuple[int, Any] | None = None
         step = first
         a_step = config.tokens_per_step * len(config.seeds)
-        with (
-            self.stop.listening(),
-            progress.bar(
-                self.steps * a_step, _label(config), unit="tokens", quiet=quiet, done=first * a_step
-            ) as advance,
-        ):
+        whole, label = self.steps * a_step, _label(config)
+        with progress.bar(whole, label, unit="tokens", quiet=quiet, done=first * a_step) as advance:
             self._clock = time.perf_counter()
             while step < self.steps and not self.stop.asked(step):
                 state, measured = self.program(state, self._batch())
@@ -153,7 +194,7 @@ class _Run:
                         self._save(step, state)
                     self._clock = time.perf_counter()
             if pending is not None:
-                self._log(*pending)
+                self._log(*pending, last=True)
                 advance(a_step)
             if step < self.steps and step > first and not self.checkpointer.wants(step):
                 state = stacked(state)
@@ -200,7 +241,7 @@ class _Run:
         self._clock += time.perf_counter() - before
         return {"validation_loss": (total / count).tolist()}
 
-    def _log(self, step: int, measured: Any, extra: dict[str, list[float]] | None = None) -> None:
+    def _log(self, step: int, measured: Any, extra: dict[str, list[float]] | None = None, last: bool = False) -> None:
         config = self.config
         values = {name: np.asarray(value, np.float64).tolist() for name, value in jax.device_get(measured).items()}
         bad = first_bad({**values, **(extra or {})}, config.seeds)
@@ -212,7 +253,7 @@ class _Run:
             )
         self.loss = values["loss"]
         self._fresh += 1
-        if step % config.log_every and not extra and step != self.steps:
+        if step % config.log_every and not extra and step != self.steps and not last:
             return
         now = time.perf_counter()
         tokens = self._fresh * config.tokens_per_step * len(config.seeds)
@@ -266,7 +307,7 @@ class _Run:
             "steps": self.steps,
             "step": reached,
             "finished": reached == self.steps,
-            "loss": from_disk[-1]["loss"] if from_disk else None,
+            "loss": from_disk[-1]["loss"] if from_disk else self.loss,
             "validation_loss": last.get("validation_loss"),
             "digests": digests,
             "tokens": reached * config.tokens_per_step,
@@ -286,6 +327,8 @@ class _Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.phase: Literal["before", "training", "saving"] = "before"
+        self._asked = 0
 
     def asked(self, step: int) -> bool:
         """Whether to stop before the next step; the same answer in every process."""
@@ -298,20 +341,23 @@ class _Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM and the first Ctrl-C while the block runs, where that is possible (the main thread)."""
+        """Take SIGTERM and Ctrl-C while the block runs, where that is possible (the main thread)."""
         if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def remember(number: int, frame: Any) -> None:
-            if self.signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = number
-            progress.note("stopping after this step, with a checkpoint")
-
-        before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _take(self, number: int, frame: Any) -> None:
+        # Also where the exception is lost, as it is in a callback, the run ends before its first step.
+        self.signal, self._asked = number, self._asked + 1
+        if self.phase == "before":
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        if number == signal.SIGINT and self._asked > PATIENCE:
+            raise KeyboardInterrupt
+        saving = self._asked > 1 or self.phase == "saving"
+        progress.note("the checkpoint is being written" if saving else "stopping after this step, with a checkpoint")

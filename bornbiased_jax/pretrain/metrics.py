@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class MetricsWriter:
         try:
             self._stream = self._path.open("a")
             if tensorboard:
-                self._events = _event_writer(folder, step)
+                self._events = _Events(folder / EVENTS, step)
         except OSError as error:
             raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
 
@@ -79,9 +80,10 @@ class MetricsWriter:
                 continue
             if isinstance(value, list):
                 for seed, entry in zip(self._seeds, value, strict=True):
-                    self._events.add_scalar(f"{name}/seed{seed}", entry, record["step"])
+                    self._events.add(f"{name}/seed{seed}", entry, record["step"])
             elif isinstance(value, (int, float)):
-                self._events.add_scalar(name, value, record["step"])
+                self._events.add(name, value, record["step"])
+        self._events.flush()
 
     def close(self) -> None:
         """Flush and close; a disk that is full by now has been told of before."""
@@ -93,11 +95,34 @@ class MetricsWriter:
                 continue
 
 
-def _event_writer(folder: Path, step: int) -> Any:
-    from tensorboardX import SummaryWriter
+class _Events:
+    """One TensorBoard event file, written as it comes.
 
-    # TensorBoard drops what earlier files say of later steps.
-    return SummaryWriter(str(folder / EVENTS), purge_step=step + 1 if step else None)
+    tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"), f".{step}")
+        if step:
+            # TensorBoard drops what earlier files say of later steps.
+            start = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+
+    def add(self, tag: str, value: float, step: int) -> None:
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary.scalar(tag, value)))
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def first_bad(record: dict[str, list[float]], seeds: tuple[int, ...]) -> tuple[str, int, float] | None:

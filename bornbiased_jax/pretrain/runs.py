@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain.checkpoints import RUN_FILE, find_steps, read_run
 from bornbiased_jax.pretrain.metrics import read_metrics
@@ -17,13 +18,23 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     logged), ``finished``, ``checkpoints`` (their steps), ``loss`` (by seed, the last logged), ``validation_loss``
     (the last made, or None) and ``tokens`` seen.
 
+    A run whose files are damaged is told of and left out.
+
     Raises:
-        InputError: there is no such folder, or no run in it.
+        InputError: there is no such folder, or no whole run in it.
     """
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
-    found = [describe(path.parent) for path in sorted(root.rglob(RUN_FILE))]
+    found, strange = [], None
+    for path in sorted(root.rglob(RUN_FILE)):
+        try:
+            found.append(describe(path.parent))
+        except InputError as error:
+            strange = error
+            progress.warn(f"left out: {error}")
+    if not found and strange is not None:
+        raise strange
     if not found:
         raise InputError(f"{root} holds no pretraining run: `bornbiased pretrain --out {root}/NAME` makes one")
     return found

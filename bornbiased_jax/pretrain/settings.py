@@ -163,11 +163,14 @@ class PretrainConfig:
         return cls(**{**values, "model": model, "seeds": tuple(values["seeds"])})
 
 
-# What may differ between a run and its continuation: where things lie and how much is shown. Everything
-# else changes what is learned or what is kept.
+# What may differ between a run and its continuation: where things lie, how often something is kept, evaluated or
+# shown. Everything else changes what is learned. Data are known by the digest of their tokens, not by their name.
 FREE_FIELDS = frozenset(
-    ("out", "mesh", "seeds_mode", "remat", "keep_latest", "quiet", "processes", "token_cache", "tensorboard")
-)
+    (
+        "out", "data", "mesh", "seeds_mode", "remat", "quiet", "processes", "token_cache", "tensorboard",
+        "checkpoint_every", "checkpoint_log_spaced", "keep_latest", "eval_every", "eval_sequences", "log_every",
+    )
+)  # fmt: skip
 
 
 def from_schedule(name: str, **changes: Any) -> PretrainConfig:
@@ -192,7 +195,9 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
                 if old.get(field) != value:
                     return f"model.{field}"
         elif before.get(name) != now[name]:
-            return name
+            # Weights to begin with are known by their digest as well, once there are any.
+            if name != "init_from" or before.get(name) is None or now[name] is None:
+                return name
     return None
 
 

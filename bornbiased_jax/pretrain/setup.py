@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +32,7 @@ from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
 
 Initial = tuple[ModelConfig, Params]
 MEMORY_SHARE = 0.9
+LOCK = ".lock"
 
 
 class Data(NamedTuple):
@@ -40,14 +45,71 @@ class Data(NamedTuple):
     validation_from: str
 
 
-def load_data(config: PretrainConfig) -> Data:
-    """Tokenizer and tokenised data; a run that exists keeps its own tokenizer.
+def check_folder(config: PretrainConfig) -> None:
+    """Look at the run's folder before any work, without making it.
+
+    Raises:
+        InputError: it holds a run that differs (the sentence names the field) or something else, or cannot be written.
+    """
+    folder = output_folder(config)
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError(f"cannot write {folder}: {existing} is a file; choose another place")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {folder}: {os.strerror(errno.EACCES)}; choose another place")
+    if (folder / RUN_FILE).exists():
+        before, now = read_run(folder)["config"], config.to_dict()
+        field = changed_field(before, now)
+        if field is not None:
+            raise InputError(
+                f"{folder} holds a run with another {field}: {_field(before, field)!r}, not {_field(now, field)!r}; "
+                "name another --out, or give the same value to resume"
+            )
+        return
+    # What a run killed before its first record leaves behind is no reason to refuse.
+    strange = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    strange = [name for name in strange if name != TOKENIZER and not name.startswith(".")]
+    if strange:
+        raise InputError(f"{folder} holds other things ({strange[0]}, …): name a new or empty folder as --out")
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder meanwhile.
+
+    Raises:
+        InputError: one does, or the folder cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        if jax.process_index() == 0:
+            files.check_writable(folder / LOCK)
+            if not stack.enter_context(files.locked(folder / LOCK, wait=False)):
+                raise InputError(f"another process is training in {folder}: wait until it ends, or name another --out")
+        yield
+
+
+def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Data:
+    """Tokenizer and tokenised data; a run that exists keeps its own tokenizer, and its data where their source is gone.
+
+    Args:
+        config: the run.
+        tokenizer: that of the weights to begin with, used unless the run names one.
 
     Raises:
         InputError: the source or the tokenizer is missing or damaged, or does not fit the model.
     """
-    stored = tokenizer_file(output_folder(config))
-    tokenizer = load_tokenizer(stored) if stored else tokenizer_for(config.tokenizer, config.model.vocab_size)
+    folder = output_folder(config)
+    stored = tokenizer_file(folder)
+    if stored:
+        tokenizer = load_tokenizer(stored)
+    elif tokenizer is None or config.tokenizer is not None:
+        named = tokenizer_for(config.tokenizer, config.model.vocab_size)
+        if tokenizer is not None and tokenizer.digest != named.digest:
+            progress.warn(
+                f"the weights to begin with were trained with the tokenizer {tokenizer.name}, not {named.name}: its "
+                "ids mean other things to them; leave --tokenizer out to use their own"
+            )
+        tokenizer = named
     if tokenizer.vocab_size > config.model.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.model.vocab_size}: set "
@@ -59,6 +121,7 @@ def load_data(config: PretrainConfig) -> Data:
         folder=config.token_cache,
         validation_fraction=config.validation_fraction,
         processes=config.processes,
+        known=read_run(folder)["tokens_digest"] if (folder / RUN_FILE).exists() else None,
         quiet=config.quiet or jax.process_index() > 0,
     )
     parallel.agree(dataset.digest, "data")
@@ -71,8 +134,16 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     Raises:
         InputError: one epoch is less than one step.
     """
-    if config.steps is not None:
-        return config.steps
+    steps = config.steps if config.steps is not None else _epoch(config, train)
+    if steps <= config.warmup and jax.process_index() == 0:
+        reached = config.learning_rate * steps / config.warmup
+        progress.note(
+            f"the warm-up of {config.warmup} steps is not over after {steps}: the learning rate ends at {reached:.2g}"
+        )
+    return steps
+
+
+def _epoch(config: PretrainConfig, train: Windows) -> int:
     steps = len(train) // config.batch_size
     if steps < 1:
         raise InputError(
@@ -85,8 +156,10 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> Path:
     """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
 
+    What can be told before the data are tokenised, :func:`check_folder` tells.
+
     Raises:
-        InputError: the folder holds a run that differs (the sentence names the field), or something else.
+        InputError: the folder holds a run on other data, or from other weights.
     """
     folder = output_folder(config)
     run: dict[str, Any] = {
@@ -97,24 +170,14 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     }
     if (folder / RUN_FILE).exists():
         before = read_run(folder)
-        field = changed_field(before["config"], run["config"])
-        if field is not None:
-            raise InputError(
-                f"{folder} holds a run with another {field}: {_field(before['config'], field)!r}, not "
-                f"{_field(run['config'], field)!r}; name another --out, or give the same value to resume"
-            )
         for name, what in (("tokens_digest", "data"), ("initial_digest", "init_from")):
             if before[name] != run[name]:
                 raise InputError(
                     f"{folder} holds a run whose {what} had other content than {getattr(config, what)} has now: "
                     "restore it, or name another --out"
                 )
+        _compare_versions(folder, before)
         return folder
-    if folder.is_dir() and any(folder.iterdir()):
-        strange = sorted(entry.name for entry in folder.iterdir())
-        # What a run killed before its first record leaves behind.
-        if set(strange) - {TOKENIZER} and not all(name.startswith(".") for name in strange if name != TOKENIZER):
-            raise InputError(f"{folder} holds other things ({strange[0]}, …): name a new or empty folder as --out")
     if jax.process_index() == 0:
         files.check_writable(folder / RUN_FILE)
         data.tokenizer.save(folder / TOKENIZER)
@@ -129,6 +192,17 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         files.write_json(folder / RUN_FILE, {**run, "parameters": parameters, "provenance": made_of})
     parallel.agree("ready", "folder")
     return folder
+
+
+def _compare_versions(folder: Path, run: dict[str, Any]) -> None:
+    """Say so where a run goes on with other versions than it began with: the last digits may differ then."""
+    if jax.process_index() > 0:
+        return
+    before, now = run.get("provenance", {}).get("versions", {}), record.library_versions()
+    other = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
+    if other:
+        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in other)
+        progress.warn(f"{folder} goes on with {changes}: losses may differ in their last digits")
 
 
 def _field(config: dict[str, Any], name: str) -> Any:
@@ -196,7 +270,9 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
         # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
         ours = {**config.model.to_dict(), "init": None, "max_seq_len": None}
         theirs = {**cfg.to_dict(), "init": None, "max_seq_len": None}
-        for name, value in ours.items():
+        # What was asked for before what follows from it.
+        first = ("d_model", "num_layers", "num_heads", "vocab_size")
+        for name, value in sorted(ours.items(), key=lambda item: item[0] not in first):
             if theirs[name] != value:
                 raise InputError(
                     f"the model to begin with has {name}={theirs[name]!r}, the run {value!r}: set {name}={theirs[name]}"

@@ -27,12 +27,8 @@ from bornbiased_jax.text import cache
 from bornbiased_jax.text.documents import read_documents, source_digest
 from bornbiased_jax.text.protocol import Tokenizer
 
-try:
-    import fcntl
-except ImportError:  # not on Windows: two processes may then do the same work, with the same result
-    fcntl = None  # type: ignore[assignment]
-
 INDEX = "tokens.json"
+CHECKED = "checked.json"
 # Raised when the meaning of the files changes, so that no old ones are used.
 RECIPE = 1
 PART_TOKENS = 2**25
@@ -111,6 +107,7 @@ def prepare(
     validation_fraction: float = 0.05,
     processes: int | None = None,
     part_tokens: int = PART_TOKENS,
+    known: str | None = None,
     quiet: bool = False,
 ) -> Dataset:
     """The tokenised source: found in the cache, finished if begun, or made.
@@ -122,12 +119,21 @@ def prepare(
         validation_fraction: share of the documents that go to validation.
         processes: worker processes; None: as many as cores, once there is enough to do.
         part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
+        known: digest of the tokens wanted, if they were made before: with it they are found when the source is gone.
         quiet: no progress display.
 
     Raises:
         InputError: the source is missing or damaged, or the folder cannot be written.
     """
-    origin = source_digest(source)
+    root = (Path(folder) if folder is not None else cache.cache_dir() / "tokens").expanduser().resolve()
+    try:
+        origin = source_digest(source)
+    except InputError as error:
+        kept = _find(root, known) if known is not None else None
+        if kept is None:
+            raise
+        progress.warn(f"{error}; going on with its tokens in {kept}")
+        return _open(kept, files.read_json(kept / INDEX), source)
     identity = {
         "recipe": RECIPE,
         "source_digest": origin,
@@ -135,17 +141,31 @@ def prepare(
         "validation_fraction": validation_fraction,
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-    root = Path(folder) if folder is not None else cache.cache_dir() / "tokens"
-    place = root.expanduser().resolve() / name
-    with _locked(place):
+    place = root / name
+    index = _index(place)
+    if index is not None and index["complete"]:
+        # Others may share it, and need not be able to write there.
+        return _open(place, index, source)
+    with _locked(place, folder is None):
         index = _index(place)
+        if index is None:
+            shutil.rmtree(place, ignore_errors=True)
         if index is None or not index["complete"]:
             index = _tokenise(place, index, source, tokenizer, identity, processes, part_tokens, quiet)
     return _open(place, index, source)
 
 
+def _find(root: Path, digest: str) -> Path | None:
+    """The folder of complete, undamaged tokens with this digest."""
+    for path in sorted(root.glob(f"*/{INDEX}")):
+        index = _index(path.parent)
+        if index is not None and index["complete"] and _digest(index) == digest:
+            return path.parent
+    return None
+
+
 def _index(place: Path) -> dict[str, Any] | None:
-    """What was written so far, or None when nothing (whole) was."""
+    """What was written so far, or None when nothing (whole) was. Damage is told and nothing removed."""
     path = place / INDEX
     if not path.exists():
         return None
@@ -153,13 +173,44 @@ def _index(place: Path) -> dict[str, Any] | None:
         index = files.read_json(path)
         width = np.dtype(index["dtype"]).itemsize
         whole = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
+        whole = whole and _unchanged(place, index)
     except (InputError, OSError, KeyError, TypeError):
         whole = False
     if not whole:
-        progress.note(f"the tokenised data in {place} is damaged: making it anew")
-        shutil.rmtree(place, ignore_errors=True)
+        progress.warn(f"the tokenised data in {place} is damaged: making it anew")
         return None
     return index
+
+
+def _unchanged(place: Path, index: dict[str, Any]) -> bool:
+    """Whether every part has its digest; files that were found so before and not touched since are not read again."""
+    stamps = {file: _stamp(place / file) for file, _ in _shard_files(index)}
+    try:
+        before = files.read_json(place / CHECKED)
+    except InputError:
+        before = {}
+    for number, part in enumerate(index["parts"]):
+        names = [f"{split}-{number:05d}.bin" for split in SPLITS]
+        if all(before.get(name) == stamps[name] for name in names):
+            continue
+        hasher = hashlib.sha256()
+        for split, name in zip(SPLITS, names, strict=True):
+            hasher.update(f"{split} {part[split]}\n".encode())
+            with (place / name).open("rb") as stream:
+                while piece := stream.read(2**24):
+                    hasher.update(piece)
+        if hasher.hexdigest() != part["digest"]:
+            return False
+    if before != stamps:
+        # A shared cache that cannot be written is read again each time.
+        with contextlib.suppress(InputError):
+            files.write_json(place / CHECKED, stamps)
+    return True
+
+
+def _stamp(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def _shard_files(index: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -174,9 +225,7 @@ def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
         for split in SPLITS
     }
     train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
-    digest = hashlib.sha256(
-        json.dumps([index["dtype"], [part["digest"] for part in index["parts"]]]).encode()
-    ).hexdigest()
+    digest = _digest(index)
     facts = {
         "source": source,
         "source_digest": index["identity"]["source_digest"],
@@ -187,6 +236,11 @@ def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
         "text_bytes": index["text_bytes"],
     }
     return Dataset(train, validation, digest, facts)
+
+
+def _digest(index: dict[str, Any]) -> str:
+    parts = [part["digest"] for part in index["parts"]]
+    return hashlib.sha256(json.dumps([index["dtype"], parts]).encode()).hexdigest()
 
 
 def _tokenise(
@@ -247,10 +301,12 @@ def _write_part(place: Path, index: dict[str, Any], part: dict[str, list[np.ndar
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _locked(place: Path, is_default: bool) -> Iterator[None]:
     """One process at a time works in a folder; the others wait and then find the work done."""
-    lock = files.check_writable(place.with_name(f"{place.name}.lock"))
-    with lock.open("a") as stream:
-        if fcntl is not None:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    try:
+        lock = files.check_writable(place.with_name(f"{place.name}.lock"))
+    except InputError as error:
+        option = f"--token-cache or ${cache.CACHE_VARIABLE}" if is_default else "--token-cache"
+        raise InputError(f"{error}: {option} names where tokenised data go") from error
+    with files.locked(lock):
         yield

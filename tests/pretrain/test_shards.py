@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain import encoding, shards
 from bornbiased_jax.pretrain.encoding import in_validation
@@ -123,3 +124,31 @@ def test_large_vocabularies_take_four_bytes(tmp_path):
     assert tokens.part(1, 3).read(0, 2).tolist() == [3, 5]
     with pytest.raises(IndexError):
         tokens.part(1, 2).read(0, 2)
+
+
+def test_changed_ids_are_found_and_made_anew(tmp_path, capsys):
+    """Same size, other content: the digest tells; files that nobody touched are not read again."""
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    first = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+    (shard,) = (tmp_path / "cache").glob("*/train-00000.bin")
+    whole = shard.read_bytes()
+    shard.write_bytes(b"A" * len(whole))
+    again = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+    assert "damaged: making it anew" in capsys.readouterr().err
+    assert again.digest == first.digest and shard.read_bytes() == whole
+
+
+def test_complete_tokens_are_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    first = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+
+    def refuse(path):
+        raise InputError(f"cannot write {path}: Read-only file system; choose another place")
+
+    monkeypatch.setattr(files, "check_writable", refuse)
+    assert prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache").digest == first.digest
+    source.write_text("another text\n\n" * 40)
+    with pytest.raises(InputError, match="--token-cache names where"):
+        prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")

@@ -1,0 +1,345 @@
+"""What a run does when something around it is not as it should be: signals, limits, other processes, other weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints import digest
+from bornbiased_jax.cli.main import run as command
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parallel import build_mesh, parse_mesh
+from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, loop, pretrain, restore_params, setup
+from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.pretrain.metrics import read_metrics
+from bornbiased_jax.pretrain.optimiser import optimiser
+from bornbiased_jax.text.tokenizers import tokenizer_for
+
+CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=256)
+SETTINGS = [
+    word
+    for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff", "vocab_size")
+    for word in ("--set", f"{name}={getattr(CFG, name)}")
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guards")
+    rng = np.random.default_rng(0)
+    words = ["sun", "moon", "river", "stone", "bird", "and", "the", "under"]
+    (folder / "story.txt").write_text("\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(60)))
+    return folder
+
+
+def make(place, name, **changes):
+    base = dict(
+        model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(42, 7), context=16,
+        batch_size=4, steps=6, warmup=2, checkpoint_every=2, token_cache=str(place / "tokens"), tensorboard=False,
+        eval_sequences=4, quiet=True,
+    )  # fmt: skip
+    return PretrainConfig(**{**base, **changes})
+
+
+def words(place, name, *more):
+    """The same run as a command."""
+    sizes = "--context 16 --batch-size 4 --steps 6 --warmup 2 --eval-sequences 4 --no-tensorboard --quiet".split()
+    data = ["--data", str(place / "story.txt"), "--token-cache", str(place / "tokens"), "--out", str(place / name)]
+    return ["pretrain", "--model", "llama-tiny", *SETTINGS, *data, *sizes, *more]
+
+
+@pytest.fixture(scope="module")
+def calm(place):
+    config = make(place, "calm")
+    return config, pretrain(config)
+
+
+def copied(calm, name):
+    """A copy of the finished run."""
+    config, _ = calm
+    target = Path(config.out).with_name(name)
+    shutil.copytree(config.out, target)
+    return dataclasses.replace(config, out=str(target))
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def flip(folder):
+    """Damage everything of some size in a folder."""
+    for file in Path(folder).rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 0xFF
+            file.write_bytes(data)
+
+
+def signal_at(monkeypatch, step, number=signal.SIGTERM):
+    """A signal while the given step is under way."""
+    real, calls = loop._Run._batch, []
+
+    def batch(self):
+        calls.append(1)
+        if len(calls) == step:
+            os.kill(os.getpid(), number)
+        return real(self)
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+
+
+# Checkpoints that cannot be read
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        ValueError(f"NOT_FOUND: reading failed: {os.strerror(errno.ESTALE)}"),
+        MemoryError(),
+    ],
+    ids=["too many open files", "stale handle in words", "memory"],
+)
+def test_a_limit_is_no_damage(calm, monkeypatch, error):
+    """What may pass stops the run and moves nothing."""
+    config = copied(calm, "limit")
+    before = content(config.out)
+
+    def fail(*arguments, **options):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.ocp, "load", fail)
+        for call in (lambda: pretrain(config), lambda: restore_params(config.out, seed=7)):
+            with pytest.raises(InputError, match="step 6 .* cannot be read now"):
+                call()
+    assert {path: data for path, data in content(config.out).items() if path.name != ".lock"} == {
+        path: data for path, data in before.items() if path.name != ".lock"
+    }
+    assert pretrain(config)["resumed_from"] == 6
+    shutil.rmtree(config.out)
+
+
+def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
+    config = copied(calm, "all-damaged")
+    flip(Path(config.out) / "checkpoints")
+    before = content(config.out)
+    for _ in range(2):
+        with pytest.raises(InputError, match="no checkpoint can be used|every checkpoint .* is damaged"):
+            pretrain(config)
+    assert content(config.out) == before
+    # Quiet silences progress, not this.
+    assert "checkpoint of step 6" in capsys.readouterr().err
+
+
+def test_metrics_without_a_checkpoint_are_kept(calm):
+    config = copied(calm, "lost")
+    shutil.rmtree(Path(config.out) / "checkpoints")
+    with pytest.raises(InputError, match="metrics up to step 6 but no checkpoint"):
+        pretrain(config)
+    assert len(read_metrics(config.out)) == 6
+
+
+def test_checkpoints_of_another_version_are_named(calm):
+    config, _ = calm
+    before = content(config.out)
+    other = dataclasses.replace(config, model=CFG.replace(d_ff=32))
+    rule = optimiser(other, 6)
+    abstract = setup.abstract_state(other, rule, build_mesh(parse_mesh(None)))
+    checkpointer = Checkpointer(Path(config.out), other, 6)
+    with pytest.raises(InputError, match="other params than this run: go on with the version that wrote it"):
+        checkpointer.restore(abstract)
+    checkpointer.close()
+    assert content(config.out) == before
+
+
+def test_other_versions_are_told(calm, capsys):
+    config = copied(calm, "versions")
+    path = Path(config.out) / "run.json"
+    run = json.loads(path.read_text())
+    run["provenance"]["versions"]["jax"] = "0.1.2"
+    path.write_text(json.dumps(run))
+    pretrain(config)
+    assert f"jax {jax.__version__} instead of 0.1.2" in capsys.readouterr().err
+    del run["tokens_digest"]
+    path.write_text(json.dumps(run))
+    with pytest.raises(InputError, match="has no tokens_digest"):
+        pretrain(config)
+
+
+# Other processes and folders
+
+
+def test_one_process_trains_in_a_folder(calm):
+    config = copied(calm, "held")
+    with files.locked(Path(config.out) / ".lock") as held:
+        assert held
+        before = content(config.out)
+        with pytest.raises(InputError, match="another process is training"):
+            pretrain(config)
+        assert content(config.out) == before
+    assert pretrain(config)["resumed_from"] == 6
+
+
+def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
+    monkeypatch.setattr(setup, "prepare", lambda *a, **k: pytest.fail("the data were tokenised first"))
+    config, _ = calm
+    with pytest.raises(InputError, match="another data_seed"):
+        pretrain(dataclasses.replace(config, data_seed=5))
+    with pytest.raises(InputError, match="is a file"):
+        pretrain(make(place, "story.txt/run"))
+    with pytest.raises(InputError, match="holds other things"):
+        pretrain(make(place, "."))
+
+
+def test_what_does_not_change_the_weights_may_change(calm, place, monkeypatch):
+    """The name of the data, how often things are kept and shown; and the source itself may be gone."""
+    config = copied(calm, "free")
+    shutil.rmtree(Path(config.out) / "checkpoints" / "6")
+    moved = place / "moved.txt"
+    shutil.copy(place / "story.txt", moved)
+    other = dataclasses.replace(
+        config, data=str(moved), checkpoint_every=3, eval_every=1, log_every=1, eval_sequences=2
+    )
+    assert pretrain(other)["digests"] == calm[1]["digests"]
+    assert find_steps(Path(config.out)) == [0, 2, 4, 6]
+    moved.unlink()
+    assert pretrain(other)["resumed_from"] == 6
+    with pytest.raises(InputError, match="does not exist"):
+        pretrain(make(place, "new", data=str(moved)))
+    with pytest.raises(InputError, match="data had other content"):
+        pretrain(dataclasses.replace(other, data="builtin:code"))
+
+
+def test_runs_are_listed_beside_a_damaged_one(calm, tmp_path, capsys):
+    config, _ = calm
+    shutil.copytree(config.out, tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text('{"a": 1}')
+    assert [run["path"] for run in list_runs(tmp_path)] == [str(tmp_path / "good")]
+    assert "left out" in capsys.readouterr().err
+    with pytest.raises(InputError, match="has no config"):
+        list_runs(tmp_path / "bad")
+
+
+# Signals
+
+
+def test_a_run_stopped_between_two_lines_still_logs(place, monkeypatch, capsys):
+    signal_at(monkeypatch, 3)
+    assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
+    assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
+    assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
+    assert find_steps(place / "seldom") == [0, 3]
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_signals_before_training(place, monkeypatch, number, expected):
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        os.kill(os.getpid(), number)
+        return real(*arguments)
+
+    config = make(place, f"early{int(number)}")
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "compiled_step", compiled)
+        with pytest.raises(expected):
+            pretrain(config)
+    assert signal.getsignal(number) is not None and not read_metrics(config.out)
+    assert pretrain(config)["finished"]
+
+
+def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
+    """Some callbacks swallow exceptions."""
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        return real(*arguments)
+
+    monkeypatch.setattr(setup, "compiled_step", compiled)
+    config = make(place, "swallowed")
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
+
+
+def test_signals_while_saving_wait_for_it(place, monkeypatch):
+    signal_at(monkeypatch, 3)
+    real, waits = Checkpointer.wait, []
+
+    def wait(self):
+        waits.append(1)
+        # The first is for the birth.
+        if len(waits) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self)
+
+    monkeypatch.setattr(Checkpointer, "wait", wait)
+    config = make(place, "impatient", checkpoint_every=None)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out))[-1] == 3
+
+
+# Weights to begin with
+
+
+def test_weights_keep_their_tokenizer(calm, place, capsys):
+    """--init-from takes the tokenizer along; another one is named."""
+    parent = f"{calm[0].out}@seed=7"
+    assert command(words(place, "heir", "--init-from", parent)) == 0
+    run = json.loads((place / "heir" / "run.json").read_text())
+    assert run["provenance"]["data"]["tokenizer"] == "bytes"
+    assert "nats per token" in capsys.readouterr().out
+    larger = make(place, "stranger", model=CFG.replace(vocab_size=512))
+    assert setup.load_data(larger, tokenizer_for("bpe:512", 512)).tokenizer.name == "bytes"
+    assert "its ids mean other things" in capsys.readouterr().err
+    named = dataclasses.replace(larger, tokenizer=None)
+    assert setup.load_data(named, tokenizer_for("bytes", 512)).tokenizer.name == "bytes"
+    assert setup.load_data(named).tokenizer.name != "bytes"
+    assert not capsys.readouterr().err
+
+
+def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
+    config, _ = calm
+    assert command(words(place, "both", "--init-from", f"{config.out}@step=4", "--seeds", "7,42")) == 0
+    for seed in (7, 42):
+        ours, theirs = restore_params(place / "both", seed=seed, step=0), restore_params(config.out, seed=seed, step=4)
+        assert digest(ours[1]) == digest(theirs[1])
+    assert command(words(place, "copies", "--init-from", f"{config.out}@seed=7", "--seeds", "1,2")) == 2
+    assert "copies of each other" in capsys.readouterr().err
+    assert not (place / "copies").exists()
+
+
+def test_every_number_has_an_option(place):
+    more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
+    assert command(words(place, "numbers", *more)) == 0
+    config = json.loads((place / "numbers" / "run.json").read_text())["config"]
+    assert (config["beta1"], config["beta2"], config["epsilon"]) == (0.8, 0.9, 1e-6)
+    assert not (place / "numbers" / "tensorboard").exists()
+
+
+def test_a_warm_up_longer_than_the_run_is_told(place, capsys):
+    config = make(place, "short", warmup=10, learning_rate=1e-3)
+    data = setup.load_data(config)
+    assert setup.total_steps(config, data.train) == 6
+    assert "ends at 0.0006" in capsys.readouterr().err
+    setup.total_steps(dataclasses.replace(config, warmup=5), data.train)
+    assert not capsys.readouterr().err
