@@ -43,7 +43,9 @@ def warn(text: str) -> None:
 
 
 @contextlib.contextmanager
-def bar(total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0) -> Iterator[Advance]:
+def bar(
+    total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0, timed: bool = True
+) -> Iterator[Advance]:
     """Show the progress of a block; the value it yields is called as work is done: ``advance(n=1)``.
 
     Bars may nest: on a terminal the inner ones stand below the outer one while they run.
@@ -54,12 +56,13 @@ def bar(total: int | None, label: str, unit: str = "steps", quiet: bool = False,
         unit: what is counted, in the plural ("sequences").
         quiet: show nothing.
         done: units done before (a resumed job); they do not count for the rate.
+        timed: show a rate and the time left; not where units take very different times.
     """
     if quiet or _quiet:
         yield lambda n=1: None
         return
     show = _terminal_bar if _on_terminal() else _plain_bar
-    with show(total, label, unit, done) as advance:
+    with show(label, _Meter(total, unit, done, timed)) as advance:
         yield advance
 
 
@@ -68,7 +71,7 @@ def _on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def _terminal_bar(total: int | None, label: str, unit: str, done: int) -> Iterator[Advance]:
+def _terminal_bar(label: str, meter: _Meter) -> Iterator[Advance]:
     # One live display holds the bars of every nesting level.
     global _live
     outermost = _live is None
@@ -84,8 +87,7 @@ def _terminal_bar(total: int | None, label: str, unit: str, done: int) -> Iterat
         )
         _live.start()
     live = _live
-    meter = _Meter(total, unit, done)
-    task = live.add_task(label, total=total, completed=done, meter=meter)
+    task = live.add_task(label, total=meter.total, completed=meter.done, meter=meter)
 
     def advance(n: int = 1) -> None:
         meter.add(n)
@@ -110,14 +112,13 @@ class _Numbers(ProgressColumn):
 
 
 @contextlib.contextmanager
-def _plain_bar(total: int | None, label: str, unit: str, done: int) -> Iterator[Advance]:
-    meter = _Meter(total, unit, done)
+def _plain_bar(label: str, meter: _Meter) -> Iterator[Advance]:
     said = _clock()
 
     def advance(n: int = 1) -> None:
         nonlocal said
         meter.add(n)
-        if _clock() - said >= PLAIN_INTERVAL and meter.done != total:
+        if _clock() - said >= PLAIN_INTERVAL and meter.done != meter.total:
             said = _clock()
             note(f"{label}: {meter.text()}")
 
@@ -132,8 +133,8 @@ def _plain_bar(total: int | None, label: str, unit: str, done: int) -> Iterator[
 class _Meter:
     """Counts units against the clock."""
 
-    def __init__(self, total: int | None, unit: str, done: int) -> None:
-        self.total, self.unit, self.done = total, unit, done
+    def __init__(self, total: int | None, unit: str, done: int, timed: bool = True) -> None:
+        self.total, self.unit, self.done, self._timed = total, unit, done, timed
         self._before = done
         self._start = self._latest = _clock()
 
@@ -142,8 +143,8 @@ class _Meter:
         self._latest = _clock()
 
     def rate(self) -> float | None:
-        """Units a second up to the latest of them; None until there is one."""
-        elapsed = self._latest - self._start
+        """Units a second up to the latest of them; None until there is one, or where it means nothing."""
+        elapsed = self._latest - self._start if self._timed else 0.0
         return (self.done - self._before) / elapsed if elapsed > 0 and self.done > self._before else None
 
     def count(self) -> str:

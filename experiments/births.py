@@ -109,6 +109,11 @@ def name_of(group: Group) -> str:
     return group["model"] + (f" ({changes})" if changes else "")
 
 
+def mean_of(values: Sequence[Any]) -> str:
+    """What a number is that stands for several seeds, to follow its name."""
+    return f", mean of {len(values)} seeds" if len(values) > 1 else ""
+
+
 def inputs_of(group: Group) -> str:
     """The kind of inputs, for a table."""
     names = {"tokens": "random tokens", "gaussian": "Gaussian vectors"}

@@ -51,7 +51,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.ranked_bars(
             top, found["ranked_counts"][:30], baseline=found["num_inputs"] / cfg.vocab_size, baseline_name="N / V"
         )
-        figures.label(top, "", "times predicted", "tokens")
+        figures.label(top, "rank", "times predicted", "tokens")
         figures.ranked_bars(
             bottom,
             found["final_dimension_counts"][:30],
@@ -62,8 +62,10 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,}: how often each token "
-                "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean.",
+                f"{births.name_of(group)}, seed {done['records'][0]['seed']}, T = {group['seq_len']}, "
+                f"N = {group['num_inputs']:,}: how often each token "
+                "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean "
+                "over all, close to the axis where tokens are many.",
             )
         )
     return drawn

@@ -76,6 +76,7 @@ def reproduce(
     """
     chosen = [load(name) for name in select(names)]
     _check_scale(chosen, scale)
+    _check_data(data)
     out = Path(out)
     target = files.check_writable(out / "index.html")
     done: list[str] = []
@@ -83,7 +84,7 @@ def reproduce(
     failed: dict[str, Exception] = {}
     say = (lambda text: None) if quiet else progress.note
     try:
-        with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet) as advance:
+        with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in chosen:
                 path = record_path(out, experiment.name)
                 if is_complete(path, experiment, scale, data):
@@ -157,6 +158,16 @@ def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
 def record_path(out: Path | str, name: str) -> Path:
     """Where the record of an experiment lies below the output folder."""
     return Path(out) / "records" / f"{name}.json"
+
+
+def _check_data(data: str | None) -> None:
+    """Whether the files named in ``--data`` are there, before an experiment runs that reads none."""
+    for part in (data or "").split(";"):
+        source = part.partition("=")[2] or part
+        # What has a scheme or names a part of a run is not a plain path, and left to the experiment.
+        plain = source and not {":", "@", ","} & set(source)
+        if plain and not Path(source).expanduser().exists():
+            raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
 def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None) -> bool:

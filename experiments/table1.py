@@ -87,9 +87,9 @@ def tables(record: Record) -> Sequence[Table]:
                 "the vocabulary, computed in log space (Appendix B.2). Theory is the mean over seeds of the mean-field "
                 "prediction, with nothing fitted or sampled; for gated MLPs it is a finite-width effect. The paper's "
                 "seeds are its own random numbers, so its rows are other draws from the same distribution. × uniform: "
-                "over the expected top count of as many uniform draws. With tied embeddings a model answers some "
-                "inputs with their own last token: on real text the favourite is then often the most frequent "
-                "last token, whatever the seed."
+                "over the expected top count of as many uniform draws; theory's p: ten to the mean of log₁₀ p. With "
+                "tied embeddings a model answers some inputs with their own last token: on real text the favourite is "
+                "then often the most frequent last token, whatever the seed."
             ),
         )
     ]
@@ -106,7 +106,8 @@ def claims(record: Record) -> Sequence[Claim]:
     name = births.name_of(group)
     return [
         Claim(
-            f"Share of the favourite token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}",
+            f"Share of the favourite token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
+            f"{births.mean_of(shares)}",
             sum(shares) / len(shares),
             paper=sum(paper_rows) / len(paper_rows) if same else None,
             theory=theory["top1_share_mean"] if theory else None,

@@ -95,9 +95,11 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
 def test_the_context_carries_the_options(catalogue, tmp_path):
     seen = []
     catalogue.add("one", run=lambda context: seen.append(context) or {})
-    reproduce(["one"], "paper", tmp_path, data="text.txt", quiet=True, mesh="seed=2")
+    text = str(tmp_path / "text.txt")
+    (tmp_path / "text.txt").write_text("some text")
+    reproduce(["one"], "paper", tmp_path, data=text, quiet=True, mesh="seed=2")
     (context,) = seen
-    assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", "text.txt", True, "seed=2")
+    assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", text, True, "seed=2")
     assert context.settings["n"] == 2
     assert context.work == tmp_path / "work" / "one"
 

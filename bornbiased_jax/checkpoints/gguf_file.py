@@ -56,7 +56,10 @@ def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = Non
         reader = gguf.GGUFReader(path)
         tensors = {tensor.name: tensor for tensor in reader.tensors}
     except _DAMAGE as error:
-        raise InputError(f"{path} is truncated or no GGUF file ({error}): fetch it again") from error
+        size = Path(path).stat().st_size
+        raise InputError(
+            f"{path} is truncated or no GGUF file: its {size:,} bytes do not hold what they announce; fetch it again"
+        ) from error
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     metadata = _Metadata(reader, path)
     architecture = metadata.get("general.architecture")

@@ -71,6 +71,8 @@ def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray
         import transformers
     except ImportError as error:
         raise InputError(f"parity needs {error.name}: pip install 'bornbiased-jax[torch]'") from error
+    # Nothing here takes long, and standard error is ours.
+    transformers.utils.logging.disable_progress_bar()
     try:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager", use_safetensors=True, local_files_only=True

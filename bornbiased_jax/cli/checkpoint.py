@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from bornbiased_jax.cli import options
@@ -72,7 +74,9 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
 @click.option("--num-sequences", type=int, default=256, show_default=True, help="At most so many (Table 7: 256).")
-@click.option("--context", type=int, help="Tokens a sequence (Table 7: 2,048); the model's own length unless given.")
+@click.option(
+    "--context", type=int, help="Tokens a sequence (Table 7: 2,048); a run's own, else the model's, unless given."
+)
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--batch-size", type=int, default=8, show_default=True, help="Sequences in a batch.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
@@ -115,10 +119,14 @@ def evaluate(
         read_documents(str(text or data)),
         own,
         num_sequences=num_sequences,
-        context=context or min(2048, opened.cfg.max_seq_len),
+        context=context or opened.info.get("context") or min(2048, opened.cfg.max_seq_len),
         batch_size=batch_size,
         quiet=quiet,
     )
+    place: dict[str, Any] = {name: opened.info[name] for name in ("seed", "step") if name in opened.info}
+    found = {**found, "checkpoint": checkpoint, **place}
     options.write_result(json_file, found)
+    units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
+    rows = [[f"{name} ({units[name]})" if name in units else name, value] for name, value in found.items()]
     if json_file != "-":
-        options.print_table("Evaluation", ["quantity", "value"], [list(item) for item in found.items()])
+        options.print_table("Evaluation", ["quantity", "value"], rows)

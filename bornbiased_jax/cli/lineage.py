@@ -94,22 +94,34 @@ def seedprint(
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint.compare import compare
     from bornbiased_jax.seedprint.fingerprint import is_fingerprint, load_fingerprint
+    from bornbiased_jax.seedprint.permutation import check_permutations
+    from bornbiased_jax.seedprint.population import check_references
     from bornbiased_jax.seedprint.verdict import undefined
 
     options.prepare_json(json_file)
     options.start(quiet=arguments["quiet"])
     if not 0.0 < alpha < 1.0:
         raise InputError(f"--alpha {alpha} is outside (0, 1)")
+    # Said now, not after the fingerprints.
+    if test == "permutation" and num_permutations is not None:
+        check_permutations(num_permutations, alpha)
+    if test == "population":
+        check_references(num_references, alpha)
     stored = {ref: load_fingerprint(ref) for ref in (base, suspect) if Path(ref).is_file() and is_fingerprint(ref)}
     opened = {ref: open_checkpoint(ref) for ref in dict.fromkeys((base, suspect)) if ref not in stored}
-    for found in stored.values():
-        arguments |= {
+    for ref, found in stored.items():
+        kept = {
             "inputs": found.inputs["kind"],
             "num_inputs": found.inputs["num_inputs"],
             "seq_len": found.inputs["seq_len"],
             "input_seed": found.inputs["seed"],
             "vocab_size": found.inputs.get("vocab_size"),
         }
+        for name, value in kept.items():
+            if options.given(name) and arguments[name] != value:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{ref} was made with {option} {value}, not {arguments[name]}: leave {option} out")
+        arguments |= kept
     vocab = arguments["vocab_size"] or min((model.cfg.vocab_size for model in opened.values()), default=0)
     layers = {found.layer for found in stored.values()}
     layer = layers.pop() if len(layers) == 1 else None
@@ -147,7 +159,9 @@ def _report(verdict: Verdict, json_file: str | None, extra: dict[str, Any]) -> N
     err = json_file == "-"
     facts = [verdict.test, f"N = {verdict.num_inputs:,}", f"alpha = {verdict.alpha:g}"]
     if verdict.p_value is not None and verdict.log10_p is not None:
-        facts += [f"p = {verdict.p_value:.4g}", f"log10 p = {verdict.log10_p:.2f}"]
+        facts.append(f"p = {verdict.p_value:.4g}")
+        # That of the permutation test comes from moments, not from the permutations that p counts.
+        facts.append(f"log10 p {'≈' if verdict.test == 'permutation' else '='} {verdict.log10_p:.2f}")
     if verdict.z is not None:
         facts.append(f"z = {verdict.z:.2f}")
     click.echo(f"{verdict.verdict} ({', '.join(facts)})", err=err)

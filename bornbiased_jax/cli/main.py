@@ -59,7 +59,7 @@ def cli() -> None:
     \b
     Start here:
       bornbiased reproduce demo --scale laptop --out out/demo
-      bornbiased probe preference --model gpt2-tiny --seeds 0:8 --seq-len 64 --num-inputs 1000
+      bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 1000
     """
 
 
@@ -108,7 +108,11 @@ def run(argv: Sequence[str]) -> int:
         # The reader of our output has left; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return _complain(
+                "there is not enough memory for this: use shorter sequences, a smaller batch or fewer seeds"
+            )
         traceback.print_exc()
         return 1
 

@@ -43,6 +43,12 @@ def parse_seeds(text: str) -> list[int]:
     return [check_seed(seed) for seed in seeds]
 
 
+def given(name: str) -> bool:
+    """Whether the user gave this parameter of the command under way, rather than its default holding."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not None and source is not click.core.ParameterSource.DEFAULT
+
+
 def parse_integers(text: str, option: str) -> list[int]:
     """Positive integers separated by commas.
 

@@ -57,7 +57,7 @@ def preference_command(**arguments: Any) -> None:
 
     \b
     Example:
-      bornbiased probe preference --model gpt2-tiny --seeds 42,43 --seq-len 64,256 --num-inputs 2000
+      bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 2000
     """
     records = _run(arguments, intra=False)
     flat = [_flat(record, record["preference"]) for record in records]
@@ -109,6 +109,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
     if arguments["checkpoint"]:
         if arguments["model"] or arguments["settings"]:
             raise InputError("--checkpoint and --model exclude each other: give one of them")
+        if options.given("seeds"):
+            raise InputError("--checkpoint has its weights already: leave --seeds out")
         from bornbiased_jax.checkpoints import open_checkpoint
 
         checkpoint = open_checkpoint(arguments["checkpoint"])
@@ -116,6 +118,10 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         if tokenizer is None and arguments["input_spec"] not in ("tokens", "gaussian"):
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
+        if checkpoint.cfg.positions == "rope" and max(lengths) > checkpoint.cfg.max_seq_len:
+            progress.warn(
+                f"--seq-len {max(lengths)} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
+            )
     else:
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
@@ -130,6 +136,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
             seed=arguments["input_seed"],
             tokenizer=tokenizer,
         )
+        if inputs.num_inputs < 2:
+            raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         resume = arguments["resume"]
@@ -146,15 +154,16 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
                 advance=advance,
                 resume=Path(resume) / f"T{seq_len}" if resume else None,
             )
-            records.extend({**record, "inputs": inputs.describe()} for record in found)
+            known = {"seed": None} if arguments["checkpoint"] else {}
+            records.extend({**record, **known, "inputs": inputs.describe()} for record in found)
     return records
 
 
 def _emit(json_file: str | None, rows: list[dict[str, Any]], title: str, columns: list[str]) -> None:
     from bornbiased_jax.record import provenance
 
-    seeds = sorted({row["seed"] for row in rows})
+    seeds = sorted({row["seed"] for row in rows if row["seed"] is not None})
     value = {"records": rows, "provenance": provenance(seeds=seeds)}
     options.write_result(json_file, value)
-    table = [[row[column] for column in columns] for row in rows]
+    table = [["–" if row[column] is None else row[column] for column in columns] for row in rows]
     options.print_table(title, columns, table, to_stderr=json_file == "-")

@@ -376,7 +376,7 @@ def restore_params(
 
     Returns:
         The architecture, the weights as numpy arrays without a leading axis of seeds, and facts: ``seed``, ``step``,
-        ``run``, ``tokenizer_file`` (None when there is none).
+        ``run``, ``context`` (tokens a sequence in training), ``tokenizer_file`` (None when there is none).
 
     Raises:
         InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
@@ -410,7 +410,13 @@ def restore_params(
                 raise InputError(f"{reason}: choose another of {have}") from error
             progress.warn(f"{reason}: taking the one before")
             continue
-        info = {"run": str(folder), "seed": seed, "step": candidate, "tokenizer_file": tokenizer_file(folder)}
+        info = {
+            "run": str(folder),
+            "seed": seed,
+            "step": candidate,
+            "context": config.context,
+            "tokenizer_file": tokenizer_file(folder),
+        }
         return config.model, params, info
     raise InputError(f"every checkpoint in {folder / FOLDER} is damaged: train again")
 

@@ -60,6 +60,8 @@ def evaluate(
         raise InputError(f"a context of {context} predicts nothing: use at least 2")
     if cfg.positions == "learned" and context > cfg.max_seq_len:
         raise InputError(f"a context of {context} is longer than the model's {cfg.max_seq_len}: shorten it")
+    if context > cfg.max_seq_len:
+        progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
     sequences_NT = cut(encode_documents(tokenizer, documents), num_sequences, context)
     return evaluate_tokens(cfg, params, sequences_NT, tokenizer, batch_size=batch_size, quiet=quiet)
 

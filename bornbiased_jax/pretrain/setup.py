@@ -62,8 +62,8 @@ def check_folder(config: PretrainConfig) -> None:
         field = changed_field(before, now)
         if field is not None:
             raise InputError(
-                f"{folder} holds a run with another {field}: {_field(before, field)!r}, not {_field(now, field)!r}; "
-                "name another --out, or give the same value to resume"
+                f"{folder} holds a run of {field}={_field(before, field)!r}, not {_field(now, field)!r}: name another "
+                "--out, or give the same value to resume"
             )
         return
     # What a run killed before its first record leaves behind is no reason to refuse.

@@ -39,13 +39,7 @@ def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
 
 
 def loss_sum(
-    cfg: ModelConfig,
-    params: Params,
-    tokens_BT1: jax.Array,
-    *,
-    embedded_BTD: jax.Array | None = None,
-    dtype: Any = jnp.float32,
-    remat: bool = False,
+    cfg: ModelConfig, params: Params, tokens_BT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     """The summed next-token loss of a batch in nats and the number of tokens predicted.
 
@@ -53,7 +47,6 @@ def loss_sum(
         cfg: the architecture.
         params: its weights, float32.
         tokens_BT1: int32 [B, T + 1]; rows of −1 count for nothing.
-        embedded_BTD: the first T tokens' embeddings, where they were looked up before.
         dtype: of the computation.
         remat: recompute each block in the backward pass; else only what is cheap to recompute.
     """
@@ -61,22 +54,17 @@ def loss_sum(
     # bfloat16 products have one precision; float32 ones are to be float32 on every device.
     precision = "highest" if dtype == jnp.float32 else "default"
     labels_BT = tokens_BT1[:, 1:]
-    x = _inputs(tokens_BT1) if embedded_BTD is None else embedded_BTD
+    inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
     unroll = unrolled_blocks(cfg, remat)
     kept: Any = remat
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
         kept = keep_products_and_attention
-    out = apply(cfg, params, x, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll)
+    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll)
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
     total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
     return total, jnp.sum(labels_BT >= 0)
-
-
-def _inputs(tokens_T1: jax.Array) -> jax.Array:
-    """What a model reads of [..., T + 1] tokens: all but the last, [..., T]."""
-    return jnp.maximum(tokens_T1[..., :-1], 0)
 
 
 def mean_gradient(
@@ -84,33 +72,21 @@ def mean_gradient(
 ) -> tuple[jax.Array, Params]:
     """The mean over P equal pieces of a batch of their losses (nats per token) and of their gradients."""
 
-    def mean_loss(params: Params, embedded_BTD: jax.Array | None, tokens_BT1: jax.Array) -> jax.Array:
-        total, count = loss_sum(cfg, params, tokens_BT1, embedded_BTD=embedded_BTD, dtype=dtype, remat=remat)
+    def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
+        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat)
         return total / count
 
+    value_and_grad = jax.value_and_grad(mean_loss)
     pieces = tokens_PBT1.shape[0]
     if pieces == 1:
-        return jax.value_and_grad(mean_loss)(params, None, tokens_PBT1[0])
+        return value_and_grad(params, tokens_PBT1[0])
 
-    def look_up(table_VD: jax.Array) -> jax.Array:
-        return jnp.take(table_VD, _inputs(tokens_PBT1), axis=0)
+    def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
 
-    # Looked up once for all pieces: a large table's gradient is made and added once, not piece by piece.
-    embedded_PBTD, look_up_gradient = jax.vjp(look_up, params["embed"]["embedding"])
-    inner = params if cfg.tie_embeddings else {name: part for name, part in params.items() if name != "embed"}
-
-    def body(carry: Any, piece: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        tokens_BT1, embedded_BTD = piece
-        loss, (grads, grad_BTD) = jax.value_and_grad(mean_loss, argnums=(0, 1))(inner, embedded_BTD, tokens_BT1)
-        return jax.tree.map(jnp.add, carry, (loss, grads)), grad_BTD
-
-    zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, inner))
-    (loss, grads), grad_PBTD = jax.lax.scan(body, zeros, (tokens_PBT1, embedded_PBTD))
-    (grad_VD,) = look_up_gradient(grad_PBTD)
-    if cfg.tie_embeddings:
-        grad_VD = grads["embed"]["embedding"] + grad_VD
-    grads = {**grads, "embed": {"embedding": grad_VD}}
-    return jax.tree.map(lambda leaf: leaf / pieces, (loss, grads))
+    zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+    total, _ = jax.lax.scan(body, zeros, tokens_PBT1)
+    return jax.tree.map(lambda leaf: leaf / pieces, total)
 
 
 def update(

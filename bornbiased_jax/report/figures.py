@@ -20,6 +20,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
@@ -164,6 +165,9 @@ def ranked_bars(
     ax.grid(False, axis="x")
     ax.bar(ranks, heights[order], width=0.8, color=colour)
     ax.set_xlim(0.4, len(heights) + 0.6)
+    # Counts: no ticks between them, and room above for the legend.
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_ylim(0, 1.25 * max(float(heights.max(initial=0.0)), baseline or 0.0, 1.0))
     if labels is not None:
         ax.set_xticks(ranks, [str(labels[index]) for index in order])
         if len(heights) > 8:

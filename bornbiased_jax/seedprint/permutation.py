@@ -58,7 +58,7 @@ class Permuted:
     """The statistic of one pair against its permutations.
 
     ``mean`` and ``std`` are the exact moments over all permutations; ``log10_p`` (base 10, at most 0) is
-    the normal approximation from them; ``p_value`` comes from the permutations.
+    the normal approximation from them, no less than log₁₀ 1/D!; ``p_value`` comes from the permutations.
     """
 
     statistic: float
@@ -181,12 +181,28 @@ def permutation_p(cross_DD: np.ndarray, *, num_permutations: int, seed: int = 0)
     else:
         p_value = (1 + int(exceedances(cross_DD, num_permutations=drawn, seed=seed))) / (1 + drawn)
     z = (statistic - mean) / std
-    return Permuted(statistic, mean, std, z, min(0.0, tails.log_normal_sf(z) / tails.LN10), p_value, drawn, enumerated)
+    # The identity is one of D! labellings: no p lies below that, where the normal tail goes on.
+    least = -math.lgamma(width + 1) / tails.LN10
+    log10_p = min(0.0, max(least, tails.log_normal_sf(z) / tails.LN10))
+    return Permuted(statistic, mean, std, z, log10_p, p_value, drawn, enumerated)
 
 
 def enough_permutations(alpha: float) -> int:
     """Permutations that put twenty draws at or above a p of ``alpha``, and 9,999 at the least."""
     return max(9_999, math.ceil(20.0 / alpha) - 1)
+
+
+def check_permutations(num_permutations: int, alpha: float) -> None:
+    """Whether so many can reach the level.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if (num_permutations + 1) * alpha <= 1:
+        enough = enough_permutations(alpha)
+        raise InputError(
+            f"{num_permutations} permutations cannot give p < {alpha:g}: ask for {enough}, or leave them out"
+        )
 
 
 def permutation_test(
@@ -229,11 +245,7 @@ def permutation_test(
     check_alpha(alpha)
     if num_permutations is None:
         num_permutations = enough_permutations(alpha)
-    if (num_permutations + 1) * alpha <= 1:
-        enough = enough_permutations(alpha)
-        raise InputError(
-            f"{num_permutations} permutations cannot give p < {alpha:g}: ask for {enough}, or leave them out"
-        )
+    check_permutations(num_permutations, alpha)
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape

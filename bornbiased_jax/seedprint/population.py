@@ -78,8 +78,7 @@ def population_test(
             )
         scores.append(float(np.einsum("dn,dn->", kept_DN, unit_ranks(reference_ND))))
     count = len(scores)
-    if (count + 1) * alpha <= 1:
-        raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")
+    check_references(count, alpha)
     null = np.array(scores)
     mean, std = float(null.mean()), float(null.std(ddof=1))
     if not std > 0:
@@ -105,6 +104,16 @@ def population_test(
             "and approximate if it has been trained.",
         ],
     )
+
+
+def check_references(count: int, alpha: float) -> None:
+    """Whether so many can reach the level.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if (count + 1) * alpha <= 1:
+        raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")
 
 
 def _each(references: References, num_references: int | None) -> Iterable[np.ndarray]:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from bornbiased_jax.cli.main import COMMANDS, run
+from bornbiased_jax.cli import lineage
+from bornbiased_jax.cli.main import COMMANDS, cli, run
 from bornbiased_jax.cli.options import parse_integers, parse_seeds
 from bornbiased_jax.errors import InputError
 
@@ -204,7 +205,7 @@ def test_seedprint_says_p_and_its_logarithm(tmp_path, capsys):
     assert run(["seedprint", f"seed:1@{small}", f"seed:2@{small}", *sizes, "--json", str(tmp_path / "a.json")]) == 0
     value = json.loads((tmp_path / "a.json").read_text())
     first = capsys.readouterr().out.splitlines()[0]
-    assert f"p = {value['p_value']:.4g}, log10 p = {value['log10_p']:.2f}" in first
+    assert f"p = {value['p_value']:.4g}, log10 p ≈ {value['log10_p']:.2f}" in first
 
 
 def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
@@ -227,3 +228,62 @@ def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
     assert run(["seedprint", *born, *sizes, "--json", "-"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["verdict"] == "undefined" and "--test population" in value["reason"]
+
+
+def test_help_without_arguments_keeps_its_lines(capsys):
+    for argv in ([], ["probe"]):
+        assert run(argv) == 2
+        assert len(capsys.readouterr().err.splitlines()) > 8
+
+
+def test_one_input_cannot_be_compared(capsys):
+    small = ["--model", "gpt2-tiny", "--set", "num_layers=1", "--seq-len", "8", "--num-inputs", "1", "--quiet"]
+    assert run(["probe", "contraction", *small]) == 2
+    assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_a_checkpoint_has_no_seeds_to_choose(tmp_path, capsys):
+    probe = ["probe", "preference", "--checkpoint", "seed:7@llama-tiny,num_layers=1", "--seq-len", "8", "--quiet"]
+    assert run([*probe, "--num-inputs", "4", "--seeds", "0:4"]) == 2
+    assert "leave --seeds out" in capsys.readouterr().err
+    assert run([*probe, "--num-inputs", "4", "--json", str(tmp_path / "a.json")]) == 0
+    value = json.loads((tmp_path / "a.json").read_text())
+    assert value["records"][0]["seed"] is None and value["provenance"]["seeds"] == []
+
+
+def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
+    model = "seed:1@llama-tiny,num_layers=1"
+    sizes = ["--num-inputs", "12", "--seq-len", "8", "--quiet"]
+    assert run(["fingerprint", model, "--out", str(tmp_path / "a.fp"), *sizes]) == 0
+    again = ["seedprint", str(tmp_path / "a.fp"), model, "--quiet"]
+    assert run([*again, "--num-inputs", "13"]) == 2
+    assert "was made with --num-inputs 12, not 13" in capsys.readouterr().err
+    assert run([*again, "--num-inputs", "12"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [(["--num-permutations", "10"], "10 permutations"), (["--test", "population", "--num-references", "20"], "101")],
+)
+def test_what_cannot_reach_the_level_is_said_before_the_work(options, word, capsys, monkeypatch):
+    monkeypatch.setattr(lineage, "_compute", lambda *a: pytest.fail("fingerprints were made first"))
+    model = "seed:1@llama-tiny,num_layers=1"
+    assert run(["seedprint", model, model, *options, "--quiet"]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")
+
+    monkeypatch.setattr(cli, "main", fail)
+    assert run(["models"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_a_missing_text_is_said_before_any_experiment(tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["reproduce", "table1", "--scale", "smoke", "--out", str(out), "--data", str(tmp_path / "none.txt")]
+    assert run([*command, "--quiet"]) == 2
+    assert "none.txt does not exist" in capsys.readouterr().err
+    assert not out.exists()

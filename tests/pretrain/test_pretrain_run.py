@@ -193,7 +193,7 @@ def test_a_run_in_a_thread_leaves_signals_alone(calm):
 )
 def test_a_changed_field_is_refused_by_name(calm, changes, named):
     config, _ = calm
-    with pytest.raises(InputError, match=f"another {named}"):
+    with pytest.raises(InputError, match=f"holds a run of {named}="):
         pretrain(dataclasses.replace(config, **changes))
 
 

@@ -195,7 +195,7 @@ def test_one_process_trains_in_a_folder(calm):
 def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
     monkeypatch.setattr(setup, "prepare", lambda *a, **k: pytest.fail("the data were tokenised first"))
     config, _ = calm
-    with pytest.raises(InputError, match="another data_seed"):
+    with pytest.raises(InputError, match="a run of data_seed=0, not 5"):
         pretrain(dataclasses.replace(config, data_seed=5))
     with pytest.raises(InputError, match="is a file"):
         pretrain(make(place, "story.txt/run"))

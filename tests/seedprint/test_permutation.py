@@ -193,3 +193,12 @@ def test_bad_options_are_refused():
     with pytest.raises(InputError, match="NaN"):
         perm.permutation_test(good * np.nan, good)
     assert perm.enough_permutations(1e-5) * 1e-5 > 19
+
+
+@pytest.mark.parametrize("width", [12, 64, 400])
+def test_no_p_lies_below_that_of_one_labelling(width):
+    """Perfect agreement: the identity alone of D! labellings reaches it, where the normal tail would go far below."""
+    found = perm.permutation_p(1000.0 * np.eye(width), num_permutations=99)
+    assert found.z == pytest.approx(width - 1)
+    assert stats.norm.logsf(found.z) < -math.lgamma(width + 1)
+    assert found.log10_p == pytest.approx(-math.lgamma(width + 1) / math.log(10), rel=1e-12)
