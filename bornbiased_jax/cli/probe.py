@@ -110,7 +110,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         if arguments["model"] or arguments["settings"]:
             raise InputError("--checkpoint and --model exclude each other: give one of them")
         if options.given("seeds"):
-            raise InputError("--checkpoint has its weights already: leave --seeds out")
+            progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
         from bornbiased_jax.checkpoints import open_checkpoint
 
         checkpoint = open_checkpoint(arguments["checkpoint"])
