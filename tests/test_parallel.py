@@ -172,3 +172,39 @@ def test_checkpoint_of_four_devices_is_read_by_one(layouts, story):
     assert info["step"] == 0 and len(jax.devices()) == 1
     _, single, _ = restore_params(story / "one", seed=3, step=0)
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(single), strict=True))
+
+
+MOVED = """
+import json, re, sys
+from bornbiased_jax import parallel
+from bornbiased_jax.config import preset
+from bornbiased_jax.pretrain import PretrainConfig, setup
+from bornbiased_jax.pretrain.optimiser import optimiser
+
+for spec in ("fsdp=4", "data=2,fsdp=2"):
+    mesh = parallel.build_mesh(parallel.parse_mesh(spec))
+    counts = []
+    for layers in (1, 3):
+        cfg = preset("llama-tiny", num_layers=layers, num_heads=2, d_model=32, d_ff=64, vocab_size=257)
+        config = PretrainConfig(model=cfg, data="none", out="none", seeds=(0,), context=13, batch_size=8, mesh=spec)
+        rule = optimiser(config, 10)
+        program, _ = setup.compiled_step(config, rule, setup.abstract_state(config, rule, mesh), mesh)
+        names = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+        pattern = rf"= \\(?(f32\\[[\\d,]*\\])[^=]*? (?:{names})(?:-start)?\\("
+        moved = re.findall(pattern, program.as_text())
+        # 13 positions, whole or as rows of two, four or eight sequences: no weight has such a size.
+        counts.append([len(moved), sum(bool(re.search(r"\\b(13|26|52|104)\\b", shape)) for shape in moved)])
+    print(json.dumps({spec: counts}))
+"""
+
+
+def test_activations_stay_where_their_sequences_are():
+    """Fully sharded weights come to the sequences: between devices blocks move weights and gradients alone."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    command = [sys.executable, "-c", MOVED]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        ((one, three),) = json.loads(line).values()
+        # Two more blocks: more weights on the move, and not one more array with positions.
+        assert three[0] > one[0] and three[1] == one[1] <= 4, line

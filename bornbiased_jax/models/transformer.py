@@ -63,6 +63,7 @@ def apply(
     cache: Cache | None = None,
     remat: bool | Callable[..., bool] = False,
     unroll: int = 1,
+    stream_sharding: jax.sharding.Sharding | None = None,
 ) -> Outputs:
     """Run the decoder.
 
@@ -84,6 +85,8 @@ def apply(
             nevertheless, one of ``jax.checkpoint_policies``.
         unroll: blocks in one turn of the scan; ``cfg.num_layers`` leaves no loop. Numbers stay the same up to
             rounding; compilation grows with it.
+        stream_sharding: where the residual stream [B, T, D] lies on several devices. Left to the compiler, it may
+            follow the weights and be cut along its width.
 
     Returns:
         :class:`Outputs`.
@@ -96,7 +99,11 @@ def apply(
     start = jnp.zeros((), jnp.int32) if cache is None else cache.length
     positions_T = start + jnp.arange(x.shape[1], dtype=jnp.int32)
     dtype = dtype or params["embed"]["embedding"].dtype
-    embedded_BTD = _embed(cfg, params, x, positions_T).astype(dtype)
+
+    def placed(stream_BTD: jax.Array) -> jax.Array:
+        return stream_BTD if stream_sharding is None else jax.lax.with_sharding_constraint(stream_BTD, stream_sharding)
+
+    embedded_BTD = placed(_embed(cfg, params, x, positions_T).astype(dtype))
 
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
@@ -108,7 +115,7 @@ def apply(
         filled = found.pop("_past", None)
         if last and not last_only:
             found = {name: _last_position(name, value) for name, value in found.items()}
-        return stream, (reduce(found) if reduce is not None else found, filled)
+        return placed(stream), (reduce(found) if reduce is not None else found, filled)
 
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)

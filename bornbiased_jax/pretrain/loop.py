@@ -224,7 +224,7 @@ class _Run:
         if self._evaluate is None:
 
             def one(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-                return loss_sum(config.model, params, tokens, dtype=config.dtype)
+                return loss_sum(config.model, params, tokens, dtype=config.dtype, rows=setup.rows_sharding(self.mesh))
 
             def every(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
                 if self.mode == "vmap":

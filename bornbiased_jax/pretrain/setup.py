@@ -284,6 +284,11 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
 
 
+def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.Sharding | None:
+    """How the sequences [B, …] of a micro-batch lie on the mesh; None on one device."""
+    return parallel.batch_sharding(mesh) if mesh.size > 1 else None
+
+
 def compiled_step(
     config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, mesh: jax.sharding.Mesh
 ) -> tuple[Any, Mode]:
@@ -303,7 +308,7 @@ def compiled_step(
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
             lanes = lanes_for(model, config.batch_size)
             return LanedStep(model, optimiser, abstract, batch, lanes=lanes, **how)
-        step = make_train_step(model, optimiser, **how)
+        step = make_train_step(model, optimiser, rows=rows_sharding(mesh), **how)
         whole = parallel.replicated(mesh)
         lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
         return lifted.lower(abstract, batch).compile()

@@ -39,7 +39,13 @@ def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
 
 
 def loss_sum(
-    cfg: ModelConfig, params: Params, tokens_BT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
+    cfg: ModelConfig,
+    params: Params,
+    tokens_BT1: jax.Array,
+    *,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+    rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The summed next-token loss of a batch in nats and the number of tokens predicted.
 
@@ -49,6 +55,7 @@ def loss_sum(
         tokens_BT1: int32 [B, T + 1]; rows of −1 count for nothing.
         dtype: of the computation.
         remat: recompute each block in the backward pass; else only what is cheap to recompute.
+        rows: how sequences lie on several devices; activations stay with their sequences.
     """
     dtype = jnp.dtype(dtype)
     # bfloat16 products have one precision; float32 ones are to be float32 on every device.
@@ -60,7 +67,10 @@ def loss_sum(
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
         kept = keep_products_and_attention
-    out = apply(cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll)
+    out = apply(
+        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll,
+        stream_sharding=rows,
+    )  # fmt: skip
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
     total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
@@ -68,12 +78,18 @@ def loss_sum(
 
 
 def mean_gradient(
-    cfg: ModelConfig, params: Params, tokens_PBT1: jax.Array, *, dtype: Any = jnp.float32, remat: bool = False
+    cfg: ModelConfig,
+    params: Params,
+    tokens_PBT1: jax.Array,
+    *,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+    rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, Params]:
     """The mean over P equal pieces of a batch of their losses (nats per token) and of their gradients."""
 
     def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat)
+        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
         return total / count
 
     value_and_grad = jax.value_and_grad(mean_loss)
@@ -104,6 +120,7 @@ def make_train_step(
     *,
     dtype: Any = jnp.float32,
     remat: bool = False,
+    rows: jax.sharding.Sharding | None = None,
 ) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
     """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
 
@@ -112,7 +129,7 @@ def make_train_step(
     """
 
     def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, dtype=dtype, remat=remat)
+        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, dtype=dtype, remat=remat, rows=rows)
         return update(optimiser, state, loss, grads)
 
     return step
