@@ -33,6 +33,7 @@ def panels(record: Record) -> Sequence[Panel]:
         if done["theory"]:
             theory = done["theory"]["inter_cosine_by_layer"]
             figures.line(right, list(layers), theory, name="theory", colour=figures.THEORY, dashed=True)
+        figures.count_axis(right)
         figures.label(right, "after block", "cosine between sequences", "(b) contraction")
         figures.legend(right)
         name = births.name_of(group)

@@ -32,6 +32,7 @@ def panels(record: Record) -> Sequence[Panel]:
         for index, one in enumerate(done["records"]):
             name = "measured, one line a seed" if index == 0 else ""
             figures.line(ax, depth, one["contraction"]["inter_cosine_by_layer"], name=name, markers=True)
+        figures.count_axis(ax)
         figures.label(ax, "after block", "mean cosine between sequences")
         figures.legend(ax)
         drawn.append(
@@ -80,7 +81,7 @@ def tables(record: Record) -> Sequence[Table]:
             rows,
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
-                "directions, in log space; its χ² form is exact for many inputs and an upper bound this far out. "
+                "directions, in log space; its χ² form is exact for many inputs and an upper bound far out. "
                 "Theory: mean ± standard deviation over seeds. The paper draws Figure 2 for T = 1,024 and prints no "
                 "numbers; Table 2 prints 0.46 for Gaussian inputs."
             ),

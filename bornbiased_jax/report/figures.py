@@ -149,6 +149,11 @@ def reference(ax: Axes, value: float, name: str, colour: str = BASELINE, vertica
     draw(value, color=colour, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
 
 
+def count_axis(ax: Axes) -> None:
+    """Ticks of the horizontal axis at whole numbers: blocks, ranks."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 @style()
 def ranked_bars(
     ax: Axes,
