@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
     paper="Finding 2.2",
     description=(
         "If inputs of a newborn model all lean along one direction, the token that this direction itself would predict "
-        "should be the one that is predicted most often. At the paper's size it is in 76 of 100 seeds; theory says how "
+        "should be the one that is predicted most often. The paper finds so in 76% of its seeds; theory says how "
         "often it is here."
     ),
     settings={

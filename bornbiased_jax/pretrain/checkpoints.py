@@ -8,12 +8,8 @@ renames, so what has a plain name is whole, unless the disk damaged it later: th
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
-import logging
 import math
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +24,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, parameter_shapes, unflatten
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain.failures import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State
 
@@ -163,9 +160,9 @@ class Checkpointer:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             have = ", ".join(map(str, find_steps(self.folder))) or "none"
-            remedy = "free room" if _out_of_room(error) else "mend that"
+            remedy = "free room" if out_of_room(error) else "mend that"
             raise InputError(
-                f"{what} in {self.folder / FOLDER}: {_first_line(error)}; the checkpoints there (steps {have}) are "
+                f"{what} in {self.folder / FOLDER}: {first_line(error)}; the checkpoints there (steps {have}) are "
                 f"intact: {remedy}, then run the same command again"
             ) from error
 
@@ -187,18 +184,17 @@ class Checkpointer:
         for step in reversed(steps):
             path = self.folder / FOLDER / str(step)
             try:
-                with silent_libraries():
-                    resumed = _restore(path, abstract, self._seeds)
+                resumed = _restore(path, abstract, self._seeds)
             except _Foreign as error:
                 raise InputError(str(error)) from error
             except Exception as error:  # whatever a damaged file makes of itself in the layers below
-                if _passing(error):
+                if may_pass(error):
                     raise InputError(
-                        f"the checkpoint of step {step} in {self.folder} cannot be read now ({_first_line(error)}): "
+                        f"the checkpoint of step {step} in {self.folder} cannot be read now ({first_line(error)}): "
                         "nothing was changed; mend that, then run the same command again"
                     ) from error
                 progress.warn(
-                    f"the checkpoint of step {step} in {self.folder} is damaged ({_first_line(error)}): "
+                    f"the checkpoint of step {step} in {self.folder} is damaged ({first_line(error)}): "
                     "taking the one before"
                 )
                 damaged.append(path)
@@ -243,26 +239,6 @@ class _Mismatch(ValueError):
     """A checkpoint of other arrays than this run's."""
 
 
-# What says nothing about a file's content: limits, rights, a server that is away.
-_PASSING_ERRNO = frozenset(
-    getattr(errno, name)
-    for name in ("EMFILE", "ENFILE", "ENOMEM", "EIO", "ESTALE", "EACCES", "EPERM", "ETIMEDOUT", "EAGAIN", "ENETDOWN")
-    if hasattr(errno, name)
-)
-_PASSING_STATUS = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED")
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether a read failed for a reason that may pass, so that it is no sign of damage."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
-        return True
-    text = str(error)
-    # The layers below turn the system's error into words.
-    if any(status in text for status in _PASSING_STATUS) or any(os.strerror(code) in text for code in _PASSING_ERRNO):
-        return True
-    return any(cause is not None and _passing(cause) for cause in (error.__cause__, error.__context__))
-
-
 def _check_structure(path: Path, abstract: State) -> None:
     """Whether what is stored has the arrays that the state has; metadata that cannot be read are left to the reading.
 
@@ -299,53 +275,6 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
     return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})
-
-
-# What fails there is told in one sentence here; their own reports of it, also from threads, would bury that.
-_LOUD_LIBRARIES = ("absl", "asyncio")
-
-
-@contextlib.contextmanager
-def silent_libraries() -> Iterator[None]:
-    """Orbax and the libraries below it say nothing."""
-    loggers = [logging.getLogger(name) for name in _LOUD_LIBRARIES]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    _drop_late_reports()
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-@functools.cache
-def _drop_late_reports() -> None:
-    """Of writes that go on together, the others report to an event loop that the first failure has closed.
-
-    They do so when all is over, each with a traceback; so this stays in place.
-    """
-    hook = sys.unraisablehook
-
-    def report(unraisable: Any) -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            hook(unraisable)
-
-    sys.unraisablehook = report
-
-
-def _first_line(error: BaseException) -> str:
-    text = (str(error).splitlines() or [""])[0]
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else text
-    reason = reason.split(" [tensorstore_spec")[0]
-    return reason[:300] or type(error).__name__
-
-
-def _out_of_room(error: BaseException) -> bool:
-    codes = [getattr(errno, name) for name in ("ENOSPC", "EFBIG", "EDQUOT") if hasattr(errno, name)]
-    return getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes)
 
 
 def read_run(folder: Path | str) -> dict[str, Any]:
@@ -400,12 +329,12 @@ def restore_params(
         try:
             params = _load_params(folder / FOLDER / str(candidate), config, config.seeds.index(seed))
         except Exception as error:  # whatever a damaged file makes of itself in the layers below
-            if _passing(error):
+            if may_pass(error):
                 raise InputError(
-                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({_first_line(error)}): mend "
+                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({first_line(error)}): mend "
                     "that, then try again"
                 ) from error
-            reason = f"the checkpoint of step {candidate} in {folder} is damaged ({_first_line(error)})"
+            reason = f"the checkpoint of step {candidate} in {folder} is damaged ({first_line(error)})"
             if step is not None:
                 raise InputError(f"{reason}: choose another of {have}") from error
             progress.warn(f"{reason}: taking the one before")

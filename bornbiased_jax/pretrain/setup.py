@@ -156,10 +156,8 @@ def _epoch(config: PretrainConfig, train: Windows) -> int:
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> Path:
     """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
 
-    What can be told before the data are tokenised, :func:`check_folder` tells.
-
     Raises:
-        InputError: the folder holds a run on other data, or from other weights.
+        InputError: as of :func:`check_folder`, or the run there is on other data or from other weights.
     """
     folder = output_folder(config)
     run: dict[str, Any] = {
@@ -168,6 +166,8 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         "tokens_digest": data.dataset.digest,
         "initial_digest": None if initial is None else digest(initial),
     }
+    # Again, now that no other process can: it may have made a run here while the data were tokenised.
+    check_folder(config)
     if (folder / RUN_FILE).exists():
         before = read_run(folder)
         for name, what in (("tokens_digest", "data"), ("initial_digest", "init_from")):

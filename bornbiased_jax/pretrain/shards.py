@@ -149,6 +149,8 @@ def prepare(
     with _locked(place, folder is None):
         index = _index(place)
         if index is None:
+            if (place / INDEX).exists():
+                progress.warn(f"the tokenised data in {place} is damaged: making it anew")
             shutil.rmtree(place, ignore_errors=True)
         if index is None or not index["complete"]:
             index = _tokenise(place, index, source, tokenizer, identity, processes, part_tokens, quiet)
@@ -158,14 +160,16 @@ def prepare(
 def _find(root: Path, digest: str) -> Path | None:
     """The folder of complete, undamaged tokens with this digest."""
     for path in sorted(root.glob(f"*/{INDEX}")):
-        index = _index(path.parent)
-        if index is not None and index["complete"] and _digest(index) == digest:
-            return path.parent
+        # What the index says first: only the one that is wanted is read whole.
+        with contextlib.suppress(InputError, KeyError, TypeError):
+            index = files.read_json(path)
+            if index["complete"] and _digest(index) == digest and _index(path.parent) is not None:
+                return path.parent
     return None
 
 
 def _index(place: Path) -> dict[str, Any] | None:
-    """What was written so far, or None when nothing (whole) was. Damage is told and nothing removed."""
+    """What was written so far, or None when nothing (whole) was."""
     path = place / INDEX
     if not path.exists():
         return None
@@ -176,10 +180,7 @@ def _index(place: Path) -> dict[str, Any] | None:
         whole = whole and _unchanged(place, index)
     except (InputError, OSError, KeyError, TypeError):
         whole = False
-    if not whole:
-        progress.warn(f"the tokenised data in {place} is damaged: making it anew")
-        return None
-    return index
+    return index if whole else None
 
 
 def _unchanged(place: Path, index: dict[str, Any]) -> bool:

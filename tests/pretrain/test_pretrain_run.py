@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -26,15 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    rng = np.random.default_rng(0)
-    words = ["sun", "moon", "river", "stone", "bird", "and", "the", "under"]
-    (folder / "story.txt").write_text("\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(80)))
-    return folder
-
-
 def make(place, name, **changes):
     base = dict(
         model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(42, 7), context=16,
@@ -53,19 +43,6 @@ def calm(place):
 
 def losses(folder):
     return [(line["step"], line["loss"]) for line in read_metrics(folder)]
-
-
-def stop_at(monkeypatch, step):
-    """SIGTERM while the given step is under way."""
-    real, calls = loop._Run._batch, []
-
-    def batch(self):
-        calls.append(1)
-        if len(calls) == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(self)
-
-    monkeypatch.setattr(loop._Run, "_batch", batch)
 
 
 def test_metrics(calm):
@@ -145,9 +122,9 @@ def test_seeds_together_are_seeds_alone(calm, place):
     np.testing.assert_allclose([pair[0] for _, pair in losses(alone.out)], together, rtol=2e-6)
 
 
-def test_data_seed_is_not_the_init_seed(calm, place, monkeypatch):
+def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
     other = make(place, "other", data_seed=1)
-    stop_at(monkeypatch, 1)
+    signal_at(1)
     pretrain(other)
     config, _ = calm
     assert losses(other.out)[0][1] != losses(config.out)[0][1]
@@ -155,11 +132,11 @@ def test_data_seed_is_not_the_init_seed(calm, place, monkeypatch):
     assert births[0] == births[1]
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(calm, place, monkeypatch):
+def test_sigterm_saves_and_the_same_command_goes_on(calm, place, signal_at):
     """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
     config, summary = calm
     stopped = make(place, "stopped", eval_every=6, checkpoint_log_spaced=True)
-    stop_at(monkeypatch, 7)
+    signal_at(7)
     first = pretrain(stopped)
     assert first["step"] == 7 and not first["finished"]
     assert find_steps(Path(stopped.out))[-1] == 7

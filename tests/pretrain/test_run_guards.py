@@ -11,7 +11,6 @@ import signal
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from bornbiased_jax import files
@@ -20,7 +19,7 @@ from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
-from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, loop, pretrain, restore_params, setup
+from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, pretrain, restore_params, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser
@@ -32,15 +31,6 @@ SETTINGS = [
     for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff", "vocab_size")
     for word in ("--set", f"{name}={getattr(CFG, name)}")
 ]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guards")
-    rng = np.random.default_rng(0)
-    words = ["sun", "moon", "river", "stone", "bird", "and", "the", "under"]
-    (folder / "story.txt").write_text("\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(60)))
-    return folder
 
 
 def make(place, name, **changes):
@@ -84,19 +74,6 @@ def flip(folder):
             data = bytearray(file.read_bytes())
             data[len(data) // 2] ^= 0xFF
             file.write_bytes(data)
-
-
-def signal_at(monkeypatch, step, number=signal.SIGTERM):
-    """A signal while the given step is under way."""
-    real, calls = loop._Run._batch, []
-
-    def batch(self):
-        calls.append(1)
-        if len(calls) == step:
-            os.kill(os.getpid(), number)
-        return real(self)
-
-    monkeypatch.setattr(loop._Run, "_batch", batch)
 
 
 # Checkpoints that cannot be read
@@ -203,6 +180,21 @@ def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
         pretrain(make(place, "."))
 
 
+def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
+    """Another process makes its run while this one tokenises: the folder is looked at again under the lock."""
+    config = dataclasses.replace(calm[0], out=str(Path(calm[0].out).with_name("meanwhile")), data_seed=5)
+    real = setup.load_data
+
+    def load(*arguments):
+        copied(calm, "meanwhile")
+        return real(*arguments)
+
+    monkeypatch.setattr(setup, "load_data", load)
+    with pytest.raises(InputError, match="a run of data_seed=0, not 5"):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == find_steps(Path(calm[0].out))
+
+
 def test_what_does_not_change_the_weights_may_change(calm, place, monkeypatch):
     """The name of the data, how often things are kept and shown; and the source itself may be gone."""
     config = copied(calm, "free")
@@ -236,8 +228,8 @@ def test_runs_are_listed_beside_a_damaged_one(calm, tmp_path, capsys):
 # Signals
 
 
-def test_a_run_stopped_between_two_lines_still_logs(place, monkeypatch, capsys):
-    signal_at(monkeypatch, 3)
+def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
+    signal_at(3)
     assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
     assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
     assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
@@ -279,8 +271,8 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
     assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
 
 
-def test_signals_while_saving_wait_for_it(place, monkeypatch):
-    signal_at(monkeypatch, 3)
+def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
+    signal_at(3)
     real, waits = Checkpointer.wait, []
 
     def wait(self):
