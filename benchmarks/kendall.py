@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded import run
-from bornbiased_jax.seedprint.kendall import tau_b
-from bornbiased_jax.seedprint.ranks import rank_correlation
+from bornbiased_jax.stats.kendall import tau_b
+from bornbiased_jax.stats.ranks import rank_correlation
 
 NUM_INPUTS, COLUMNS = 10_000, 400
 # SciPy's loop is timed over this many columns and scaled: its columns cost the same.

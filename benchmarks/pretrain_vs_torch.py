@@ -30,13 +30,13 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
-from bornbiased_jax import keys
+from bornbiased_jax import hardware, keys
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.data.windows import batches
 from bornbiased_jax.models import init
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.pretrain import PretrainConfig
-from bornbiased_jax.pretrain.data import batches
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule
 from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data
 from bornbiased_jax.pretrain.throughput import flops_per_token
@@ -130,7 +130,7 @@ def measure(size: str, *, pairs: int) -> dict[str, Any]:
     import torch
 
     cfg, batch_size, context, tokenizer, steps = SIZES[size]
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(hardware.cores())
     total = (2 * pairs + 6) * steps
     with tempfile.TemporaryDirectory() as folder:
         config = PretrainConfig(

@@ -8,7 +8,6 @@ time of making the weights, which the sweep also makes anew for each seed.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate, needed_operations
 from benchmarks.recorded import run
-from bornbiased_jax import keys
+from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models import init
@@ -105,7 +104,7 @@ def measure(pairs: int) -> dict[str, Any]:
     """Seconds and ratios, taken in turn so many times."""
     import torch
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(hardware.cores())
     cfg = model()
     inputs = random_tokens(SEQUENCES, LENGTH, cfg.vocab_size)
     tokens_NT = inputs.batch(0, SEQUENCES)

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 import bornbiased_jax
+from bornbiased_jax import hardware
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import PRNG_IMPL
 
@@ -139,7 +140,6 @@ def provenance(
     The machine's name, its user and its paths are left out on purpose.
     """
     devices = jax.devices()
-    memory = devices[0].memory_stats() or {}
     given = {"config": config, "seeds": seeds, "precision": precision}
     record: dict[str, Any] = {
         **{name: jsonable(value) for name, value in given.items() if value is not None},
@@ -158,8 +158,8 @@ def provenance(
         "timestamp": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **(measurement.to_dict() if measurement else {}),
     }
-    if "peak_bytes_in_use" in memory:
-        record["device_peak_memory_bytes"] = int(memory["peak_bytes_in_use"])
+    if (peak := hardware.memory_in_use_peak()) is not None:
+        record["device_peak_memory_bytes"] = peak
     return record | jsonable(extra)
 
 

@@ -12,7 +12,6 @@ import functools
 import io
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from bornbiased_jax import files
+from bornbiased_jax import files, hardware
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
 
@@ -92,13 +91,13 @@ def plan(
     chosen: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if mode == "auto" else mode
     budget = float(CPU_BUDGET_BYTES)
     if not on_cpu:
-        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        limit = hardware.device_memory()
         budget = 0.6 * limit if limit else budget
     if chosen == "vmap":
         held += _scratch(work, params, state, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
-    lanes = min(MAX_LANES, os.cpu_count() or 1, chunk, num_seeds) if on_cpu and mesh is None and chosen == "map" else 1
+    lanes = min(MAX_LANES, hardware.cores(), chunk, num_seeds) if on_cpu and mesh is None and chosen == "map" else 1
     parts = devices * lanes
     chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
     return Plan(chosen, math.ceil(chunk / devices) * devices if lanes == 1 else chunk // lanes * lanes, held, lanes)

@@ -166,7 +166,7 @@ def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, s
 
 
 def test_checkpoint_of_four_devices_is_read_by_one(layouts, story):
-    from bornbiased_jax.pretrain import restore_params
+    from bornbiased_jax.checkpoints.run import restore_params
 
     cfg, params, info = restore_params(story / "fsdp", seed=3, step=0)
     assert info["step"] == 0 and len(jax.devices()) == 1

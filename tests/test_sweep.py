@@ -117,7 +117,7 @@ def test_chunks_are_bounded_by_memory(monkeypatch):
 
 @pytest.mark.parametrize("num_seeds", [1, 2, 5])
 def test_lanes_agree(monkeypatch, num_seeds):
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 3)
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_LANES", 1)
     alone = totals(range(num_seeds), mode="map")
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_LANES", 4)

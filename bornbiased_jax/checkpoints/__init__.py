@@ -3,7 +3,6 @@
 from bornbiased_jax.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest, tensor_digests, value_digests
 from bornbiased_jax.checkpoints.export import export_hugging_face
-from bornbiased_jax.checkpoints.parity import parity
 from bornbiased_jax.checkpoints.reference import Reference, parse_ref
 from bornbiased_jax.checkpoints.smollm2 import find_smollm2
 
@@ -14,7 +13,6 @@ __all__ = [
     "export_hugging_face",
     "find_smollm2",
     "open_checkpoint",
-    "parity",
     "parse_ref",
     "tensor_digests",
     "value_digests",

@@ -17,6 +17,7 @@ from bornbiased_jax.checkpoints.gguf_file import open_gguf
 from bornbiased_jax.checkpoints.huggingface import Opened, open_directory
 from bornbiased_jax.checkpoints.llama2c import open_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
+from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -142,9 +143,6 @@ def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Open
 
 
 def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, dict[str, Any]]:
-    # pretrain/ stands above this folder: it opens checkpoints to start from, and is asked only for its own runs.
-    from bornbiased_jax.pretrain.checkpoints import restore_params
-
     assert reference.path is not None
     cfg, params, info = restore_params(reference.path, seed=reference.seed, step=reference.step)
     flat = {}

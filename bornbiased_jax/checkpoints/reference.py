@@ -9,12 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT
+from bornbiased_jax.checkpoints.run import RUN_FILE
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 
 Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
-# What a pretraining run writes first; pretrain/ stands above this folder, so its name is repeated here.
-RUN_FILE = "run.json"
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a llama2.c .bin, a pretraining run (RUN@seed=42,step=1000), "
     "or a birth (seed:42@llama-nano)"

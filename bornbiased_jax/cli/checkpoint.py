@@ -26,8 +26,8 @@ def generate(
       bornbiased generate stories260K.bin --prompt "Once upon a time" --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.generate import generate as continue_ids
-    from bornbiased_jax.generate import generate_text
+    from bornbiased_jax.evaluation.generation import generate as continue_ids
+    from bornbiased_jax.evaluation.generation import generate_text
 
     options.prepare_json(json_file)
     if (prompt is None) == (prompt_ids is None):
@@ -60,7 +60,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     Example:
       bornbiased parity path/to/model --json -
     """
-    from bornbiased_jax.checkpoints import parity as compare
+    from bornbiased_jax.evaluation.parity import parity as compare
 
     options.prepare_json(json_file)
     found = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
@@ -99,7 +99,7 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.pretrain.evaluate import evaluate as measure
+    from bornbiased_jax.evaluation.perplexity import evaluate as measure
     from bornbiased_jax.text import read_documents, tokenizer_for
 
     options.prepare_json(json_file)

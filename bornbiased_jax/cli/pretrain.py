@@ -133,7 +133,7 @@ def _initial(reference: str, seeds: list[int]) -> tuple[list[Any], Any]:
         InputError: nothing there, or one model for several seeds, which would stay copies of one another.
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.pretrain.checkpoints import RUN_FILE, read_run
+    from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
 
     path, _, rest = reference.partition("@")
     run = Path(path).expanduser()

@@ -59,7 +59,7 @@ def sinks(
 
     from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.probes.sink_report import sinks_report
+    from bornbiased_jax.evaluation.sink_report import sinks_report
     from bornbiased_jax.report.sink_figures import draw_report
     from bornbiased_jax.text import tokenizer_for
 

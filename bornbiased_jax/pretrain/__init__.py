@@ -3,8 +3,6 @@
 :func:`pretrain` runs a :class:`PretrainConfig`; :func:`from_schedule` makes one by the papers' numbers.
 """
 
-from bornbiased_jax.pretrain.checkpoints import restore_params
-from bornbiased_jax.pretrain.evaluate import evaluate
 from bornbiased_jax.pretrain.loop import pretrain
 from bornbiased_jax.pretrain.plot import plot_run
 from bornbiased_jax.pretrain.runs import list_runs
@@ -13,10 +11,8 @@ from bornbiased_jax.pretrain.settings import SCHEDULES, PretrainConfig, from_sch
 __all__ = [
     "SCHEDULES",
     "PretrainConfig",
-    "evaluate",
     "from_schedule",
     "list_runs",
     "plot_run",
     "pretrain",
-    "restore_params",
 ]

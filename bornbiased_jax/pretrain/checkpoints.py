@@ -1,14 +1,11 @@
-"""Everything a run needs to go on, saved with Orbax and read back: on other devices, or the weights alone.
+"""Everything a run needs to go on, saved with Orbax and read back on other devices.
 
-``RUN/checkpoints/STEP`` holds ``params`` and ``optimiser`` (leading axis of seeds), and ``progress``: the step,
-the seeds, the place in the data, and a checksum of every array. Orbax writes under a temporary name and
-renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
+The format is that of :mod:`bornbiased_jax.checkpoints.run`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,19 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import files, progress
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.run import FOLDER, checksums, find_steps, progress_tree
+from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, parameter_shapes, unflatten
-from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.pretrain.failures import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State
 
-RUN_FILE = "run.json"
-FOLDER = "checkpoints"
 DAMAGED = "damaged"
-TOKENIZER = "tokenizer"
 
 
 class Resumed(NamedTuple):
@@ -56,34 +48,6 @@ def checkpoint_steps(config: PretrainConfig, steps: int) -> list[int]:
     """Every step after which a checkpoint is made."""
     regular = range(0, steps + 1, config.checkpoint_every) if config.checkpoint_every else ()
     return sorted({*kept_forever(config, steps), *regular})
-
-
-@jax.jit
-def checksums(tree: Any) -> jax.Array:
-    """One 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
-
-    Any single changed element changes it; being a sum of integers it is the same on any number of devices.
-    """
-    return jnp.stack([_checksum(leaf) for leaf in jax.tree.leaves(tree)])
-
-
-def _checksum(leaf: jax.Array) -> jax.Array:
-    width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
-    bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
-    weight = jnp.full(leaf.shape, 0x9E3779B9, jnp.uint32)
-    for axis in range(leaf.ndim):
-        weight = (weight ^ jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)) * np.uint32(0x85EBCA6B)
-        weight = weight ^ (weight >> 13)
-    return jnp.sum(bits * (weight | 1), dtype=jnp.uint32)
-
-
-def find_steps(folder: Path) -> list[int]:
-    """Steps of the whole checkpoints in a run's folder, ascending; temporary ones are left out."""
-    root = folder / FOLDER
-    if not root.is_dir():
-        return []
-    names = [entry.name for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir()]
-    return sorted(int(name) for name in names if ocp.is_orbax_checkpoint(root / name))
 
 
 class Checkpointer:
@@ -130,7 +94,7 @@ class Checkpointer:
         content = {
             "params": state.params,
             "optimiser": state.optimiser,
-            "progress": _progress(step, self._seeds, iterator, checksums(state)),
+            "progress": progress_tree(step, self._seeds, iterator, checksums(state)),
         }
         manager = self._open()
         with self._errors(f"cannot save the checkpoint of step {step}"):
@@ -255,10 +219,6 @@ def _check_structure(path: Path, abstract: State) -> None:
             raise _Mismatch(f"the checkpoint {path} has other {name} than this run")
 
 
-def _progress(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
-    return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
-
-
 def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     _check_structure(path, abstract)
     leaves = len(jax.tree.leaves(abstract))
@@ -266,7 +226,7 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=whole)
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
-    place = ocp.load(path, _progress(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
+    place = ocp.load(path, progress_tree(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
     params = ocp.load(path, abstract.params, checkpointable_name="params")
     optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
     if place["seeds"].tolist() != list(seeds):
@@ -275,107 +235,3 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
     return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})
-
-
-def read_run(folder: Path | str) -> dict[str, Any]:
-    """What ``run.json`` says.
-
-    Raises:
-        InputError: the folder is not a run.
-    """
-    folder = Path(folder).expanduser()
-    if not (folder / RUN_FILE).is_file():
-        raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
-    content = files.read_json(folder / RUN_FILE)
-    for name in ("config", "steps", "tokens_digest", "initial_digest"):
-        if not isinstance(content, dict) or name not in content:
-            raise InputError(f"{folder / RUN_FILE} has no {name}: it is not that of a pretraining run, or was edited")
-    return content
-
-
-def restore_params(
-    run_dir: Path | str, seed: int | None = None, step: int | None = None
-) -> tuple[ModelConfig, Params, dict[str, Any]]:
-    """The weights of one seed at one step, on the host, for probing.
-
-    Args:
-        run_dir: a run's folder.
-        seed: which of its seeds; None when it has only one.
-        step: after how many updates; None for the last checkpoint (one that is damaged is reported and passed over).
-
-    Returns:
-        The architecture, the weights as numpy arrays without a leading axis of seeds, and facts: ``seed``, ``step``,
-        ``run``, ``context`` (tokens a sequence in training), ``tokenizer_file`` (None when there is none).
-
-    Raises:
-        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
-    """
-    folder = Path(run_dir).expanduser().resolve()
-    config = PretrainConfig.from_dict(read_run(folder)["config"])
-    names = ", ".join(map(str, config.seeds))
-    if seed is None:
-        if len(config.seeds) > 1:
-            raise InputError(f"{folder} has seeds {names}: say which, as in {folder.name}@seed={config.seeds[0]}")
-        seed = config.seeds[0]
-    if seed not in config.seeds:
-        raise InputError(f"{folder} has no seed {seed}: it has {names}")
-    steps = find_steps(folder)
-    have = ", ".join(map(str, steps))
-    if not steps:
-        raise InputError(f"{folder} has no checkpoint yet: let it run first")
-    if step is not None and step not in steps:
-        raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
-    for candidate in [step] if step is not None else list(reversed(steps)):
-        try:
-            params = _load_params(folder / FOLDER / str(candidate), config, config.seeds.index(seed))
-        except Exception as error:  # whatever a damaged file makes of itself in the layers below
-            if may_pass(error):
-                raise InputError(
-                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({first_line(error)}): mend "
-                    "that, then try again"
-                ) from error
-            reason = f"the checkpoint of step {candidate} in {folder} is damaged ({first_line(error)})"
-            if step is not None:
-                raise InputError(f"{reason}: choose another of {have}") from error
-            progress.warn(f"{reason}: taking the one before")
-            continue
-        info = {
-            "run": str(folder),
-            "seed": seed,
-            "step": candidate,
-            "context": config.context,
-            "tokenizer_file": tokenizer_file(folder),
-        }
-        return config.model, params, info
-    raise InputError(f"every checkpoint in {folder / FOLDER} is damaged: train again")
-
-
-def _load_params(path: Path, config: PretrainConfig, index: int) -> Params:
-    shapes = flatten(parameter_shapes(config.model))
-    count = len(config.seeds)
-    empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
-    with silent_libraries():
-        params = ocp.load(path, unflatten(empty), checkpointable_name="params")
-    flat = flatten(params)
-    # Of the state's leaves the parameters come first; their sums are enough to trust them.
-    leaves = len(flat)
-    total = leaves + _optimiser_leaves(path)
-    place = _progress(0, config.seeds, {"next_index": 0}, np.zeros(total, np.uint32))
-    with silent_libraries():
-        sums = ocp.load(path, place, checkpointable_name="progress")["checksums"]
-    if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):
-        raise ValueError("its checksums do not match")
-    return unflatten({name: leaf[index] for name, leaf in flat.items()})
-
-
-def _optimiser_leaves(path: Path) -> int:
-    metadata = ocp.checkpointables_metadata(path).metadata
-    sums = metadata["progress"]["checksums"]
-    params = len(jax.tree.leaves(metadata["params"]))
-    return math.prod(sums.shape) - params
-
-
-def tokenizer_file(folder: Path) -> str | None:
-    """The file of a run's tokenizer, as ``load_tokenizer`` takes it."""
-    place = folder / TOKENIZER
-    return str(place) if place.is_dir() and any(place.iterdir()) else None

@@ -6,7 +6,6 @@ has little to share. Here they meet once a step, where the gradients are added.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import count_parameters, parameter_shapes
 from bornbiased_jax.pretrain.step import State, mean_gradient, update
@@ -26,16 +26,11 @@ MAX_LANES = 8
 ROWS, ROWS_LANE = 512, 256
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def lanes_for(cfg: ModelConfig, sequences: int) -> int:
     """How many parts of a batch of so many sequences one CPU takes at once: a small model one for each core."""
     if jax.default_backend() != "cpu" or count_parameters(parameter_shapes(cfg)) > MAX_PARAMETERS:
         return 1
-    return max(count for count in range(1, min(cores(), MAX_LANES, sequences) + 1) if sequences % count == 0)
+    return max(count for count in range(1, min(hardware.cores(), MAX_LANES, sequences) + 1) if sequences % count == 0)
 
 
 def cache_pieces(sequences: int, context: int, rows: int) -> int:

@@ -16,16 +16,17 @@ import numpy as np
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.data.windows import batches, held_out
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
-from bornbiased_jax.pretrain.data import batches, held_out
 from bornbiased_jax.pretrain.lanes import stacked
 from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
-from bornbiased_jax.pretrain.step import State, loss_sum
+from bornbiased_jax.pretrain.step import State
 from bornbiased_jax.pretrain.throughput import flops_per_token, matmul_peak
 from bornbiased_jax.text.protocol import Tokenizer
 

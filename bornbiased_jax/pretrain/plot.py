@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import files
+from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain.checkpoints import read_run
 from bornbiased_jax.pretrain.metrics import read_metrics
 
 FIGURE_FILE = "curves.png"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain.checkpoints import RUN_FILE, find_steps, read_run
 from bornbiased_jax.pretrain.metrics import read_metrics
 
 

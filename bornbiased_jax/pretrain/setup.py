@@ -15,18 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bornbiased_jax import files, keys, parallel, progress, record
+from bornbiased_jax import files, hardware, keys, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.checkpoints.run import RUN_FILE, TOKENIZER, read_run, tokenizer_file
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.data.shards import Dataset, prepare
+from bornbiased_jax.data.windows import Windows, split
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import count_parameters, flatten, init, parameter_shapes
+from bornbiased_jax.models.loss import unrolled_blocks
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.pretrain.checkpoints import RUN_FILE, TOKENIZER, read_run, tokenizer_file
-from bornbiased_jax.pretrain.data import Windows, split
 from bornbiased_jax.pretrain.lanes import LanedStep, lanes_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
-from bornbiased_jax.pretrain.shards import Dataset, prepare
-from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds, unrolled_blocks
+from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
 
@@ -319,7 +320,7 @@ def compiled_step(
         return build("vmap"), "vmap"
     if jax.default_backend() == "cpu" or len(config.seeds) == 1:
         return build("map"), "map"
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = hardware.device_memory()
     try:
         program = build("vmap")
         plan = program.memory_analysis()

@@ -10,16 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.fused import keep_products_and_attention
+from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.pretrain.loss import chunk_length, cross_entropy, head_table
 
 Mode = Literal["vmap", "map"]
-
-# A CPU runs blocks written out after one another faster than a loop over them, which copies each block's
-# weights, activations and gradients in and out of stacks; but the compiler's time grows with them.
-MAX_UNROLLED = 8
 
 
 class State(NamedTuple):
@@ -27,54 +21,6 @@ class State(NamedTuple):
 
     params: Params
     optimiser: Any
-
-
-def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
-    """How many blocks follow one another without a loop: all of a shallow model on a CPU, else one.
-
-    With rematerialisation the loop stays: without it the compiler merges what is computed twice.
-    """
-    few = cfg.num_layers <= MAX_UNROLLED
-    return cfg.num_layers if few and not remat and jax.default_backend() == "cpu" else 1
-
-
-def loss_sum(
-    cfg: ModelConfig,
-    params: Params,
-    tokens_BT1: jax.Array,
-    *,
-    dtype: Any = jnp.float32,
-    remat: bool = False,
-    rows: jax.sharding.Sharding | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """The summed next-token loss of a batch in nats and the number of tokens predicted.
-
-    Args:
-        cfg: the architecture.
-        params: its weights, float32.
-        tokens_BT1: int32 [B, T + 1]; rows of −1 count for nothing.
-        dtype: of the computation.
-        remat: recompute each block in the backward pass; else only what is cheap to recompute.
-        rows: how sequences lie on several devices; activations stay with their sequences.
-    """
-    dtype = jnp.dtype(dtype)
-    # bfloat16 products have one precision; float32 ones are to be float32 on every device.
-    precision = "highest" if dtype == jnp.float32 else "default"
-    labels_BT = tokens_BT1[:, 1:]
-    inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
-    unroll = unrolled_blocks(cfg, remat)
-    kept: Any = remat
-    if not remat and unroll < cfg.num_layers:
-        # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
-        kept = keep_products_and_attention
-    out = apply(
-        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll,
-        stream_sharding=rows,
-    )  # fmt: skip
-    table, axis = head_table(cfg, params)
-    chunk = chunk_length(cfg, *labels_BT.shape)
-    total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
-    return total, jnp.sum(labels_BT >= 0)
 
 
 def mean_gradient(

@@ -18,12 +18,12 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.seedprint.iclr import iclr_test
-from bornbiased_jax.seedprint.kendall import tau_b
 from bornbiased_jax.seedprint.paper import paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.population import population_test
-from bornbiased_jax.seedprint.tails import binomial_interval
 from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.stats.kendall import tau_b
+from bornbiased_jax.stats.tails import binomial_interval
 
 LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]

@@ -13,11 +13,11 @@ import numpy as np
 from scipy import special
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import tails
-from bornbiased_jax.seedprint.kendall import tau_b
 from bornbiased_jax.seedprint.paper import MIN_INPUTS, unfit_dims
 from bornbiased_jax.seedprint.permutation import bottom_mean, check_alpha
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.stats import tails
+from bornbiased_jax.stats.kendall import tau_b
 
 DEFAULT_NUM_DIMS = 400
 _TEMPERATURE = 10.0

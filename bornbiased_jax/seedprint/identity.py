@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.seedprint.fingerprint import Fingerprint
-from bornbiased_jax.seedprint.ranks import rank_correlation
 from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.stats.ranks import rank_correlation
 
 # A coordinate counts as found again above the first number, and as found nowhere else below the second.
 # With fewer inputs than the third, such rank correlations come about by chance.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import models
+from bornbiased_jax import hardware, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
@@ -74,7 +73,7 @@ def last_outputs(
 
     first, *rest = range(0, inputs.num_inputs, size)
     # Programs over several devices must start on all of them in one order, so they share no device with another.
-    lanes = min(MAX_LANES, os.cpu_count() or 1) if on_cpu and _on_one_device(params) else 1
+    lanes = min(MAX_LANES, hardware.cores()) if on_cpu and _on_one_device(params) else 1
     threads = ThreadPoolExecutor(lanes)
     try:
         # The first alone, so that one lane compiles and not each.

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import tails
-from bornbiased_jax.seedprint.kendall import tau_b
 from bornbiased_jax.seedprint.permutation import check_alpha, top_mean
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit, varying
+from bornbiased_jax.stats import tails
+from bornbiased_jax.stats.kendall import tau_b
 
 # Below this the normal approximations inside the published tests mean nothing.
 MIN_INPUTS = 10

@@ -28,10 +28,10 @@ from typing import Any, Literal
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import tails
-from bornbiased_jax.seedprint.kendall import cross_kendall
-from bornbiased_jax.seedprint.ranks import rank_correlation
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.stats import tails
+from bornbiased_jax.stats.kendall import cross_kendall
+from bornbiased_jax.stats.ranks import rank_correlation
 
 Correlation = Literal["spearman", "kendall"]
 Rule = Callable[[np.ndarray], np.ndarray]

@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import tails
 from bornbiased_jax.seedprint.permutation import MIN_INPUTS, check_alpha
-from bornbiased_jax.seedprint.ranks import unit_ranks
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.stats import tails
+from bornbiased_jax.stats.ranks import unit_ranks
 
 References = Iterable[np.ndarray] | Callable[[int], np.ndarray]
 

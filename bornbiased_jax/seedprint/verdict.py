@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bornbiased_jax.seedprint.ranks import matched
+from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
 

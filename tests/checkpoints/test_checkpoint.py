@@ -163,7 +163,7 @@ def test_sharding_on_one_device_places_every_parameter():
 
 def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
     """Only the meeting point of the two folders: what a run is, is tested with pretraining."""
-    from bornbiased_jax.pretrain import checkpoints as runs
+    from bornbiased_jax.checkpoints import checkpoint as runs
 
     cfg = preset("llama-tiny", **SMALL)
     params = jax.tree.map(np.asarray, init(cfg, key=keys.init_key(9)))

@@ -87,7 +87,7 @@ def _unused_reset(cfg):
 def test_transformers_computes_the_same_logits(model, tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
-    from bornbiased_jax.checkpoints.parity import transformers_logits
+    from bornbiased_jax.evaluation.parity import transformers_logits
 
     _, cfg, params = model
     export_hugging_face(cfg, params, tmp_path / "hf")

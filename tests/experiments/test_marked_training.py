@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain import PretrainConfig, pretrain, restore_params
+from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
-from experiments.marked_training import loss_of, mark, train
+from experiments._shared.marked_training import loss_of, mark, train
 
 
 @pytest.fixture(scope="module")

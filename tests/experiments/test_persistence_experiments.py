@@ -9,7 +9,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from experiments import (
+from experiments.base import Context
+from experiments.survival import (
     figure11,
     figure14,
     persistence,
@@ -23,7 +24,6 @@ from experiments import (
     table11,
     table12,
 )
-from experiments.base import Context
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,10 @@ from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint import calibration as measured
 from bornbiased_jax.seedprint.fingerprint import fingerprint
-from experiments import birth_to_life, calibrating, calibration, figure13, lineage, lineage_pairs, table4a, table6
+from experiments._shared import lineage
 from experiments.base import Context
+from experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
+from experiments.survival import birth_to_life
 
 
 def record_of(experiment, work, data=None, **changes):

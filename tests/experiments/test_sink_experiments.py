@@ -7,9 +7,11 @@ import pytest
 
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from experiments import figure6, figure9, figure12, sink_cures, sink_growth, sink_interventions, table7
 from experiments.base import Context
-from experiments.cures import CURES
+from experiments.birth import figure6
+from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, table7
+from experiments.sinks.cures import CURES
+from experiments.theory import figure9
 
 
 def record_of(experiment, work, **changes):

@@ -1,6 +1,5 @@
 """The experiments that set theory beside measurement, each run once at its smallest scale."""
 
-import importlib
 import math
 
 import jax
@@ -12,8 +11,11 @@ from scipy import stats
 from bornbiased_jax import keys, models
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from experiments import ablations, figure5, figure8, predicted, table2, table3
+from experiments import runner
+from experiments._shared import ablations
 from experiments.base import SCALES, Context
+from experiments.birth import table2
+from experiments.theory import figure5, figure8, predicted, table3
 from theory.attention import prop5_correlations
 from theory.preference import share_distribution
 
@@ -28,7 +30,7 @@ def record(tmp_path_factory):
 
     def make(name):
         if name not in made:
-            experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+            experiment = runner.load(name)
             settings = jsonable(experiment.settings["smoke"])
             context = Context(scale="smoke", settings=settings, work=out / "work" / name, quiet=True)
             result = jsonable(experiment.run(context))
@@ -52,7 +54,7 @@ def agree(measured, expected, std, sigmas=SIGMAS):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    experiment = runner.load(name)
     assert experiment.name == name
     assert set(experiment.settings) == set(experiment.cost) == set(SCALES)
     made = record(name)
@@ -120,7 +122,7 @@ def test_the_printed_p_value_of_attention_alone_is_that_of_its_pairs():
 
 
 def test_the_direction_test_is_calibrated_where_isotropy_is_not():
-    from bornbiased_jax.probes.significance import log10_rayleigh_p
+    from bornbiased_jax.stats.significance import log10_rayleigh_p
 
     rng, N, D, trials = np.random.default_rng(0), 200, 60, 400
     scale = np.exp(np.linspace(0, -2.0, D))

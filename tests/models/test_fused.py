@@ -14,7 +14,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, fused, init, parameter_shapes
 from bornbiased_jax.models.fused import fused_attention
-from bornbiased_jax.pretrain.step import loss_sum
+from bornbiased_jax.models.loss import loss_sum
 
 T, LAYERS = 52, 3
 CFG = preset(

@@ -1,8 +1,8 @@
 """A tiny model learns real text: its held-out loss falls below what counting tokens and pairs can reach."""
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.pretrain.baselines import baselines
 from bornbiased_jax.pretrain.setup import load_data
 
 

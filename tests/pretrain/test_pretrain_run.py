@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
+from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, restore_params, setup
+from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import checkpoint_steps, find_steps
 from bornbiased_jax.pretrain.metrics import MetricsWriter, read_metrics
 

@@ -15,11 +15,12 @@ import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import digest
+from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
-from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, pretrain, restore_params, setup
+from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser

@@ -8,9 +8,9 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.sink_report import count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.models import apply, init
 from bornbiased_jax.probes import sinks
-from bornbiased_jax.probes.sink_report import count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 
 N, T = 5, 12

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.probes.sink_report import report_on_ids
+from bornbiased_jax.evaluation.sink_report import report_on_ids
 from bornbiased_jax.probes.sinks import CONVENTIONS, measure_sinks
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"

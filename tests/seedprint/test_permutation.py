@@ -7,7 +7,7 @@ from scipy import stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import permutation as perm
-from bornbiased_jax.seedprint.ranks import rank_correlation
+from bornbiased_jax.stats.ranks import rank_correlation
 
 
 def factor_outputs(rng, num_inputs, width, *, factors=3, noise=0.5):

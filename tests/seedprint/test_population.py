@@ -4,7 +4,7 @@ from scipy import stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.population import matched_score, population_test
-from bornbiased_jax.seedprint.ranks import rank_correlation
+from bornbiased_jax.stats.ranks import rank_correlation
 
 
 def leaky(rng, shared):

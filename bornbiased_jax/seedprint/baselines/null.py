@@ -12,8 +12,8 @@ from bornbiased_jax import keys, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.seedprint import tails
 from bornbiased_jax.seedprint.baselines.score import Score
+from bornbiased_jax.stats import tails
 
 
 def unrelated_scores(cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[Params, Params], Score]) -> np.ndarray:

@@ -1,0 +1,171 @@
+"""The format of a pretraining run on disk, and how its weights are read back: no trainer is needed for that.
+
+``RUN/run.json`` says what was asked for; ``RUN/checkpoints/STEP`` holds ``params`` and ``optimiser`` (leading axis of
+seeds), and ``progress``: the step, the seeds, the place in the data, and a checksum of every array. Orbax writes under
+a temporary name and renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, parameter_shapes, unflatten
+from bornbiased_jax.models.parameters import Params
+
+RUN_FILE = "run.json"
+FOLDER = "checkpoints"
+TOKENIZER = "tokenizer"
+
+
+@jax.jit
+def checksums(tree: Any) -> jax.Array:
+    """One 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
+
+    Any single changed element changes it; being a sum of integers it is the same on any number of devices.
+    """
+    return jnp.stack([_checksum(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    width = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(leaf, width).astype(jnp.uint32)
+    weight = jnp.full(leaf.shape, 0x9E3779B9, jnp.uint32)
+    for axis in range(leaf.ndim):
+        weight = (weight ^ jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)) * np.uint32(0x85EBCA6B)
+        weight = weight ^ (weight >> 13)
+    return jnp.sum(bits * (weight | 1), dtype=jnp.uint32)
+
+
+def find_steps(folder: Path) -> list[int]:
+    """Steps of the whole checkpoints in a run's folder, ascending; temporary ones are left out."""
+    from orbax.checkpoint import v1 as ocp
+
+    root = folder / FOLDER
+    if not root.is_dir():
+        return []
+    names = [entry.name for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir()]
+    return sorted(int(name) for name in names if ocp.is_orbax_checkpoint(root / name))
+
+
+def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
+    """What ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
+    return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
+
+
+def read_run(folder: Path | str) -> dict[str, Any]:
+    """What ``run.json`` says.
+
+    Raises:
+        InputError: the folder is not a run.
+    """
+    folder = Path(folder).expanduser()
+    if not (folder / RUN_FILE).is_file():
+        raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
+    content = files.read_json(folder / RUN_FILE)
+    for name in ("config", "steps", "tokens_digest", "initial_digest"):
+        if not isinstance(content, dict) or name not in content:
+            raise InputError(f"{folder / RUN_FILE} has no {name}: it is not that of a pretraining run, or was edited")
+    return content
+
+
+def restore_params(
+    run_dir: Path | str, seed: int | None = None, step: int | None = None
+) -> tuple[ModelConfig, Params, dict[str, Any]]:
+    """The weights of one seed at one step, on the host, for probing.
+
+    Args:
+        run_dir: a run's folder.
+        seed: which of its seeds; None when it has only one.
+        step: after how many updates; None for the last checkpoint (one that is damaged is reported and passed over).
+
+    Returns:
+        The architecture, the weights as numpy arrays without a leading axis of seeds, and facts: ``seed``, ``step``,
+        ``run``, ``context`` (tokens a sequence in training), ``tokenizer_file`` (None when there is none).
+
+    Raises:
+        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
+    """
+    folder = Path(run_dir).expanduser().resolve()
+    config = read_run(folder)["config"]
+    cfg, seeds = ModelConfig.from_dict(config["model"]), tuple(int(value) for value in config["seeds"])
+    names = ", ".join(map(str, seeds))
+    if seed is None:
+        if len(seeds) > 1:
+            raise InputError(f"{folder} has seeds {names}: say which, as in {folder.name}@seed={seeds[0]}")
+        seed = seeds[0]
+    if seed not in seeds:
+        raise InputError(f"{folder} has no seed {seed}: it has {names}")
+    steps = find_steps(folder)
+    have = ", ".join(map(str, steps))
+    if not steps:
+        raise InputError(f"{folder} has no checkpoint yet: let it run first")
+    if step is not None and step not in steps:
+        raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
+    for candidate in [step] if step is not None else list(reversed(steps)):
+        try:
+            params = _load_params(folder / FOLDER / str(candidate), cfg, seeds, seeds.index(seed))
+        except Exception as error:  # whatever a damaged file makes of itself in the layers below
+            if may_pass(error):
+                raise InputError(
+                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({first_line(error)}): mend "
+                    "that, then try again"
+                ) from error
+            reason = f"the checkpoint of step {candidate} in {folder} is damaged ({first_line(error)})"
+            if step is not None:
+                raise InputError(f"{reason}: choose another of {have}") from error
+            progress.warn(f"{reason}: taking the one before")
+            continue
+        info = {
+            "run": str(folder),
+            "seed": seed,
+            "step": candidate,
+            "context": config["context"],
+            "tokenizer_file": tokenizer_file(folder),
+        }
+        return cfg, params, info
+    raise InputError(f"every checkpoint in {folder / FOLDER} is damaged: train again")
+
+
+def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: int) -> Params:
+    from orbax.checkpoint import v1 as ocp
+
+    shapes = flatten(parameter_shapes(cfg))
+    count = len(seeds)
+    empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
+    with silent_libraries():
+        params = ocp.load(path, unflatten(empty), checkpointable_name="params")
+    flat = flatten(params)
+    # Of the state's leaves the parameters come first; their sums are enough to trust them.
+    leaves = len(flat)
+    total = leaves + _optimiser_leaves(path)
+    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(total, np.uint32))
+    with silent_libraries():
+        sums = ocp.load(path, place, checkpointable_name="progress")["checksums"]
+    if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):
+        raise ValueError("its checksums do not match")
+    return unflatten({name: leaf[index] for name, leaf in flat.items()})
+
+
+def _optimiser_leaves(path: Path) -> int:
+    from orbax.checkpoint import v1 as ocp
+
+    metadata = ocp.checkpointables_metadata(path).metadata
+    sums = metadata["progress"]["checksums"]
+    params = len(jax.tree.leaves(metadata["params"]))
+    return math.prod(sums.shape) - params
+
+
+def tokenizer_file(folder: Path) -> str | None:
+    """The file of a run's tokenizer, as ``load_tokenizer`` takes it."""
+    place = folder / TOKENIZER
+    return str(place) if place.is_dir() and any(place.iterdir()) else None

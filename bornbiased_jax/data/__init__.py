@@ -1,0 +1,1 @@
+"""Training data: documents encoded once into memory-mapped shards, read back as shuffled windows."""

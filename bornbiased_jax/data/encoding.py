@@ -1,0 +1,194 @@
+"""Documents become ids: in this process, or in several that are fed through their pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+import bornbiased_jax
+from bornbiased_jax import hardware
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.tokenizers import load_tokenizer
+
+SPLITS = ("train", "validation")
+BATCH_CHARACTERS = 2**20
+# The library's own threads are enough for the first few batches; more are worth starting processes for.
+BATCHES_AT_HOME = 32
+
+
+class Encoded(NamedTuple):
+    """One batch of documents as ids."""
+
+    ids: dict[str, np.ndarray]
+    documents: int
+    text_bytes: int
+
+
+def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -> Encoded:
+    """Documents as ids by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
+    end = np.asarray([] if tokenizer.eos_id is None else [tokenizer.eos_id], np.int32)
+    pieces: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
+    size = 0
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        data = text.encode()
+        size += len(data)
+        pieces["validation" if in_validation(data, validation_fraction) else "train"] += [ids, end]
+    return Encoded({split: np.concatenate(pieces[split]) for split in SPLITS}, len(texts), size)
+
+
+def in_validation(document: bytes, fraction: float) -> bool:
+    """Whether a document goes to validation: its hash, read as a number from 0 to 1, is below the fraction."""
+    return int.from_bytes(hashlib.sha256(document).digest()[:8], "big") < fraction * 2**64
+
+
+def batches(documents: Iterator[str]) -> Iterator[list[str]]:
+    texts: list[str] = []
+    size = 0
+    for document in documents:
+        texts.append(document)
+        size += len(document)
+        if size >= BATCH_CHARACTERS:
+            yield texts
+            texts, size = [], 0
+    if texts:
+        yield texts
+
+
+class Workers:
+    """Processes that encode, each fed by a thread of its own through its standard input and output.
+
+    Not ``multiprocessing``: it would run the user's script again in every worker, and forking does not go
+    together with the threads of jax.
+    """
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: list[Any] = []
+        self._own = threading.local()
+
+    def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(count)
+        return self._threads.submit(self._encode, tokenizer, texts, fraction)
+
+    def _encode(self, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Encoded:
+        process: Any = getattr(self._own, "process", None)
+        if process is None:
+            package = str(Path(bornbiased_jax.__file__).resolve().parents[1])
+            path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+            # Each worker is one of many: the tokenizer's own threads would only fight each other.
+            environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+            command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._own.process = process
+            self._processes.append(process)
+            with tempfile.TemporaryDirectory() as folder, _ended_early():
+                _send(process.stdin, {"tokenizer": str(tokenizer.save(folder))})
+                _receive(process.stdout)  # it has read the tokenizer
+        with _ended_early():
+            _send(process.stdin, {"texts": texts, "fraction": fraction})
+            answer, arrays = _receive(process.stdout)
+        if "error" in answer:
+            raise InputError(answer["error"])
+        return Encoded(dict(zip(SPLITS, arrays, strict=True)), answer["documents"], answer["text_bytes"])
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()
+            process.wait()
+
+
+def serve() -> None:
+    """What a worker does: read a tokenizer, then answer batches until its input ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    message, _ = _receive(source)
+    tokenizer = load_tokenizer(message["tokenizer"])
+    _send(sink, {})
+    while True:
+        try:
+            message, _ = _receive(source)
+        except EOFError:
+            return
+        try:
+            done = encode(tokenizer, message["texts"], message["fraction"])
+        except InputError as error:
+            _send(sink, {"error": str(error)})
+        else:
+            arrays = [done.ids[split] for split in SPLITS]
+            _send(sink, {"documents": done.documents, "text_bytes": done.text_bytes}, arrays)
+
+
+def _send(sink: BinaryIO, message: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
+    """Length and text of a JSON message, then the int32 arrays whose lengths it names."""
+    arrays = [np.ascontiguousarray(array, "<i4") for array in arrays or []]
+    data = json.dumps({**message, "lengths": [len(array) for array in arrays]}).encode()
+    sink.write(struct.pack("<Q", len(data)) + data)
+    for array in arrays:
+        sink.write(array.tobytes())
+    sink.flush()
+
+
+def _receive(source: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What :func:`_send` sent.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    message = json.loads(_read(source, struct.unpack("<Q", _read(source, 8))[0]))
+    arrays = [np.frombuffer(_read(source, 4 * length), "<i4").astype(np.int32) for length in message["lengths"]]
+    return message, arrays
+
+
+def _read(source: BinaryIO, count: int) -> bytes:
+    data = source.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+@contextlib.contextmanager
+def _ended_early() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise InputError("a process that tokenises was ended from outside: run the same command again") from error
+
+
+def encoded(
+    batches: Iterator[list[str]],
+    tokenizer: Tokenizer,
+    fraction: float,
+    processes: int | None,
+    pool: Workers,
+) -> Iterator[Encoded]:
+    """Batches as ids, in order; at most two batches a worker are under way, so memory does not grow."""
+    count = processes if processes is not None else hardware.cores()
+    at_home = None if count == 1 else 0 if processes is not None else BATCHES_AT_HOME
+    for texts in itertools.islice(batches, at_home):
+        yield encode(tokenizer, texts, fraction)
+    waiting: list[Future[Encoded]] = []
+    for texts in batches:
+        waiting.append(pool.submit(count, tokenizer, texts, fraction))
+        if len(waiting) >= 2 * count:
+            yield waiting.pop(0).result()
+    for future in waiting:
+        yield future.result()

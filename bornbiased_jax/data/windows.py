@@ -1,0 +1,92 @@
+"""From ids on disk to batches: windows of the context, shuffled by the data seed, endlessly, with Grain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+import numpy as np
+
+from bornbiased_jax.data.shards import Dataset, Tokens
+from bornbiased_jax.errors import InputError
+
+
+class Windows:
+    """Windows [context + 1] of a long sequence of ids, each ``context`` further on; random access.
+
+    The last id of a window is the first of the next: inputs are ``window[:-1]``, targets ``window[1:]``, and
+    every id but the very first is a target once an epoch (the remainder at the end is left out).
+    """
+
+    def __init__(self, tokens: Tokens, context: int) -> None:
+        self._tokens, self._context = tokens, context
+
+    def __len__(self) -> int:
+        return max(0, (len(self._tokens) - 1) // self._context)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        start = int(index) * self._context
+        return self._tokens.read(start, start + self._context + 1)
+
+
+def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[Windows, Windows, str]:
+    """Windows of training and validation, and how the two were told apart.
+
+    Where the documents are so few that none fell to validation (or too little for one window), the end of the
+    training ids is taken instead: "documents" or "tail".
+
+    Raises:
+        InputError: the text is too short for one window of each.
+    """
+    train, validation, how = dataset.train, dataset.validation, "documents"
+    if len(validation) <= context:
+        keep = len(train) - max(context + 1, round(validation_fraction * len(train)))
+        if keep > context:
+            train, validation, how = train.part(0, keep), train.part(keep, len(train)), "tail"
+    windows = Windows(train, context), Windows(validation, context)
+    if not len(windows[0]) or not len(windows[1]):
+        total = len(dataset.train) + len(dataset.validation)
+        raise InputError(
+            f"{dataset.facts['source']} has {total:,} tokens, too few for training and validation at a context of "
+            f"{context}: give more text or shorten the context"
+        )
+    return *windows, how
+
+
+def batches(
+    windows: Windows,
+    *,
+    batch_size: int,
+    data_seed: int,
+    share: tuple[int, int] = (0, 1),
+    threads: int = 1,
+) -> grain.DatasetIterator[np.ndarray]:
+    """An endless iterator of batches [B / count, context + 1], int32, the same for the same data seed.
+
+    Each epoch has its own order. ``get_state()`` and ``set_state()`` save and restore the place; the state is
+    the number of batches taken, whatever the share.
+
+    Args:
+        windows: what to draw from.
+        batch_size: B, of all processes together.
+        data_seed: of the order alone.
+        share: (index, count): this process takes every count-th window of each batch.
+        threads: that read ahead.
+    """
+    index, count = share
+    ordered = grain.MapDataset.source(windows).seed(data_seed).shuffle().repeat()
+    if count > 1:
+        ordered = ordered[index::count]
+    grouped = ordered.batch(batch_size // count, drop_remainder=True)
+    ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4 if threads else 0)
+    return iter(grouped.to_iter_dataset(ahead))
+
+
+def held_out(windows: Windows, num_sequences: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Batches [B, context + 1] of the first ``num_sequences`` windows; missing rows are −1 throughout."""
+    total = min(num_sequences, len(windows))
+    for start in range(0, total, batch_size):
+        rows = [windows[index] for index in range(start, min(start + batch_size, total))]
+        rows += [np.full_like(rows[0], -1)] * (batch_size - len(rows))
+        yield np.stack(rows)

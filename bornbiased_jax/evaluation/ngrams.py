@@ -1,0 +1,63 @@
+"""What a model must beat to have learned anything: counts of single tokens, and of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bornbiased_jax.data.shards import Tokens
+
+MAX_TOKENS = 20_000_000
+
+
+def unigram_entropy(ids: np.ndarray, vocab_size: int) -> float:
+    """The entropy of the tokens' own frequencies in nats: no model without context can have a lower loss on them."""
+    counts = np.bincount(ids, minlength=vocab_size).astype(np.float64)
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())
+
+
+def unigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float:
+    """Held-out loss in nats a token of add-one smoothed frequencies."""
+    counts = np.bincount(train, minlength=vocab_size) + 1.0
+    return float(-np.log(counts / counts.sum())[held_out].mean())
+
+
+def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float:
+    """Held-out loss in nats a token of a bigram model with Witten-Bell smoothing.
+
+    p(b | a) = (count(a b) + kinds(a)·p(b)) / (count(a ·) + kinds(a)), kinds(a) being how many different tokens
+    follow a, and p(b) the add-one smoothed frequency (Witten and Bell, 1991). Every token of ``held_out`` but the
+    first is predicted.
+    """
+    unigram = np.bincount(train, minlength=vocab_size) + 1.0
+    unigram /= unigram.sum()
+    pairs, counts = np.unique(_pair(train[:-1], train[1:], vocab_size), return_counts=True)
+    first = pairs // vocab_size
+    kinds = np.bincount(first, minlength=vocab_size).astype(np.float64)
+    followed = np.bincount(first, weights=counts, minlength=vocab_size)
+    before, after = held_out[:-1], held_out[1:]
+    wanted = _pair(before, after, vocab_size)
+    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    seen = np.where(pairs[place] == wanted, counts[place], 0)
+    total = followed[before] + kinds[before]
+    backed = (seen + kinds[before] * unigram[after]) / np.maximum(total, 1.0)
+    return float(-np.log(np.where(total > 0, backed, unigram[after])).mean())
+
+
+def _pair(first: np.ndarray, second: np.ndarray, vocab_size: int) -> np.ndarray:
+    return first.astype(np.int64) * vocab_size + second
+
+
+def baselines(train: Tokens, held_out: Tokens, vocab_size: int, *, max_tokens: int = MAX_TOKENS) -> dict[str, float]:
+    """All three on one data set, in nats a token, from at most ``max_tokens`` tokens of each split.
+
+    Returns:
+        ``unigram_entropy`` of the held-out tokens, ``unigram_loss`` and ``bigram_loss`` on them.
+    """
+    known = train.read(0, min(len(train), max_tokens))
+    unseen = held_out.read(0, min(len(held_out), max_tokens))
+    return {
+        "unigram_entropy": unigram_entropy(unseen, vocab_size),
+        "unigram_loss": unigram_loss(known, unseen, vocab_size),
+        "bigram_loss": bigram_loss(known, unseen, vocab_size),
+    }

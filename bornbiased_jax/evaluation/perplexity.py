@@ -1,0 +1,150 @@
+"""Held-out loss of a model on text: perplexity per token and bits per byte at a fixed context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.loss import bits_per_byte, loss_sum
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.tokenizers import encode_documents
+
+
+def evaluate(
+    cfg: ModelConfig,
+    params: Params,
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    *,
+    num_sequences: int = 256,
+    context: int = 2048,
+    batch_size: int = 8,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Table 7's protocol: the first sequences of a text, each scored on its own.
+
+    Documents are tokenised, ended with ``eos_id`` and joined; the result is cut into sequences of ``context`` tokens,
+    each of which predicts all its tokens but the first (as ``transformers`` does for ``labels=input_ids``).
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        documents: the text, as :func:`bornbiased_jax.text.documents.read_documents` yields it; no more is read than
+            is needed.
+        tokenizer: the model's own.
+        num_sequences: how many sequences; fewer where the text ends before.
+        context: tokens a sequence.
+        batch_size: sequences at a time; memory only.
+        quiet: no progress display.
+
+    Returns:
+        ``perplexity`` (e to the mean loss in nats a token), ``loss``, ``bits_per_byte`` (over the UTF-8 bytes of the
+        predicted tokens, marks of documents' ends counting none), ``num_tokens`` predicted, ``num_bytes``,
+        ``num_sequences``, ``context``.
+
+    Raises:
+        InputError: the text is shorter than one sequence, or has ids that the model does not know.
+    """
+    if context < 2:
+        raise InputError(f"a context of {context} predicts nothing: use at least 2")
+    if cfg.positions == "learned" and context > cfg.max_seq_len:
+        raise InputError(f"a context of {context} is longer than the model's {cfg.max_seq_len}: shorten it")
+    if context > cfg.max_seq_len:
+        progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
+    sequences_NT = cut(encode_documents(tokenizer, documents), num_sequences, context)
+    return evaluate_tokens(cfg, params, sequences_NT, tokenizer, batch_size=batch_size, quiet=quiet)
+
+
+def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:
+    """The first sequences [N, T] of a stream of ids, as many as there are up to ``num_sequences``.
+
+    Raises:
+        InputError: there is not one.
+    """
+    wanted = num_sequences * context
+    pieces: list[np.ndarray] = []
+    have = 0
+    for piece in ids:
+        pieces.append(piece)
+        have += len(piece)
+        if have >= wanted:
+            break
+    count = min(num_sequences, have // context)
+    if count < 1:
+        raise InputError(f"the text has {have} tokens, less than one sequence of {context}: shorten the context")
+    return np.concatenate(pieces)[: count * context].reshape(count, context)
+
+
+def evaluate_tokens(
+    cfg: ModelConfig,
+    params: Params,
+    sequences_NT: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    batch_size: int = 8,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """:func:`evaluate` on sequences of ids [N, T] that are already cut, one following the other."""
+    largest = int(sequences_NT.max())
+    if largest >= cfg.vocab_size:
+        raise InputError(
+            f"the text has token {largest}, but the model's vocabulary ends at {cfg.vocab_size - 1}: use its tokenizer"
+        )
+    score = _scorer(cfg)
+    total, count = 0.0, 0
+    with progress.bar(len(sequences_NT), "evaluating", unit="sequences", quiet=quiet) as advance:
+        for rows in _batches(sequences_NT, batch_size):
+            nats, tokens = score(params, jnp.asarray(rows))
+            total, count = total + float(nats), count + int(tokens)
+            advance(int((rows[:, 0] >= 0).sum()))
+    num_bytes = predicted_bytes(tokenizer, sequences_NT)
+    loss = total / count
+    return {
+        "perplexity": math.exp(loss) if loss < 700 else math.inf,
+        "loss": loss,
+        "bits_per_byte": bits_per_byte(total, num_bytes) if num_bytes else None,
+        "num_tokens": count,
+        "num_bytes": num_bytes,
+        "num_sequences": len(sequences_NT),
+        "context": int(sequences_NT.shape[1]),
+    }
+
+
+@lru_cache(maxsize=16)
+def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
+    return jax.jit(lambda params, tokens: loss_sum(cfg, params, tokens))
+
+
+def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Batches of one shape; missing rows of the last are −1."""
+    size = min(size, len(sequences_NT))
+    for start in range(0, len(sequences_NT), size):
+        rows = sequences_NT[start : start + size]
+        missing = np.full((size - len(rows), rows.shape[1]), -1, rows.dtype)
+        yield np.concatenate([rows, missing])
+
+
+def predicted_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
+    """UTF-8 bytes of all ids but the first of each sequence, the sequences following one another in a text.
+
+    Marks of documents' ends have none. A first id that is a part of a character counts one byte: exact for single
+    bytes, a byte or two low for a rare piece.
+    """
+    ids = [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]
+    total = len(tokenizer.decode(ids).encode())
+    for token in sequences_NT[:, 0]:
+        if token != tokenizer.eos_id:
+            text = tokenizer.decode([int(token)])
+            # The replacement character takes three bytes and stands for one here.
+            total -= len(text.encode()) - 2 * text.count("\ufffd")
+    return total

@@ -1,0 +1,1 @@
+"""What experiments of several chapters compute or train."""

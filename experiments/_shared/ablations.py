@@ -1,0 +1,86 @@
+"""The three architectures of Section 4.1, the full model and each of its modules alone, on Gaussian inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments._shared import births
+from experiments.base import Record
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full model": {},
+    "self-attention only": {"mlp": False},
+    "MLP only": {"attention": False},
+}
+"""Name -> fields of ``ModelConfig``."""
+
+PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
+
+
+def groups(
+    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: Any
+) -> list[dict[str, Any]]:
+    """One group of births for each variant, in the order of ``VARIANTS``.
+
+    Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
+    MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
+    """
+    made = []
+    for fields in VARIANTS.values():
+        alone = fields.get("attention") is False
+        length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
+        made.append(births.group(model, seeds, length, count, inputs="gaussian", **changes, **fields))
+    return made
+
+
+def variant(group: births.Group) -> str:
+    """The name of a group's variant."""
+    return next(
+        name
+        for name, fields in VARIANTS.items()
+        if all(group["changes"].get(key, True) == fields.get(key, True) for key in ("attention", "mlp"))
+    )
+
+
+def by_variant(record: Record) -> dict[str, Any]:
+    """Variant -> its group of a record."""
+    return {variant(done["group"]): done for done in record["result"]["groups"]}
+
+
+def length_of(group: births.Group) -> str:
+    """T, for a table; "any" without attention."""
+    return "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
+
+
+def same_configuration(group: births.Group) -> bool:
+    """Whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
+    name = variant(group)
+    return (
+        group["model"] == PAPER_MODEL
+        and group["changes"] == VARIANTS[name]
+        and group["inputs"] == "gaussian"
+        and group["num_inputs"] == PAPER_INPUTS
+        and (name == "MLP only" or group["seq_len"] == PAPER_LENGTH)
+    )
+
+
+# Seeds are many and have embeddings of their own, because it costs nothing here and the theory's test of fit
+# shares these births.
+_SMALL: dict[str, Any] = dict(num_layers=2, vocab_size=256, d_ff=512, activation="relu")
+SMOKE = groups("gpt2-tiny", range(64), 8, 200, fix_embeddings=False, **_SMALL)
+LAPTOP = groups("gpt2-nano", [42, 43], 16, 500, mlp_inputs=PAPER_INPUTS)
+PAPER = groups(PAPER_MODEL, [42, 43], PAPER_LENGTH, PAPER_INPUTS)
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "smoke": {"seeds": list(range(64)), "groups": SMOKE},
+    "laptop": {"seeds": [42, 43], "groups": LAPTOP},
+    "paper": {"seeds": [42, 43], "groups": PAPER},
+}
+"""Settings of the experiments that look at all three variants; their births are computed once."""
+
+COST = {
+    "smoke": "seconds",
+    "laptop": "1 min 20 s on two cores (3.1 GB); table2 and figures 3, 4 and 7 share it",
+    "paper": "needs a GPU: 1e15 floating-point operations; the ablations share it",
+}

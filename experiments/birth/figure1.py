@@ -1,0 +1,68 @@
+"""Figure 1: the ranked favourites, and how alike last-token states are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Panel
+from experiments._shared import births
+from experiments.base import Experiment, Record
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """One pair of panels for each group: ranked counts, and cosine by layer with its spread over pairs."""
+    drawn = []
+    for done in record["result"]["groups"]:
+        group, first = done["group"], done["records"][0]
+        found, pulled = first["preference"], first["contraction"]
+        figure, (left, right) = figures.new(columns=2, width=9.0)
+        figures.ranked_bars(
+            left,
+            found["ranked_counts"][:20],
+            found["ranked_ids"][:20],
+            baseline=found["uniform_top_count"],
+            baseline_name="expected top count, uniform",
+        )
+        figures.label(left, "token id, by rank", f"times predicted in {found['num_inputs']:,}", "(a) favourite tokens")
+        layers = range(1, len(pulled["inter_cosine_by_layer"]) + 1)
+        mean, std = pulled["inter_cosine_by_layer"], pulled["inter_cosine_std_by_layer"]
+        low = [m - s for m, s in zip(mean, std, strict=True)]
+        high = [m + s for m, s in zip(mean, std, strict=True)]
+        figures.line(right, list(layers), mean, low, high, name="measured, ± std over pairs", markers=True)
+        if done["theory"]:
+            theory = done["theory"]["inter_cosine_by_layer"]
+            figures.line(right, list(layers), theory, name="theory", colour=figures.THEORY, dashed=True)
+        figures.count_axis(right)
+        figures.label(right, "after block", "cosine between sequences", "(b) contraction")
+        figures.legend(right)
+        name = births.name_of(group)
+        drawn.append(
+            Panel(
+                figure,
+                f"{name}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. (a) The most "
+                f"predicted tokens; the dashed line is the top count that {found['num_inputs']:,} uniform draws would "
+                "have. "
+                f"(b) Mean cosine between last-token states of different sequences after each block.",
+            )
+        )
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    name="figure1",
+    title="Initialised models are not blank slates",
+    paper="Figure 1",
+    description=(
+        "The same births as in Table 1, drawn: how often each of the most predicted tokens is predicted, and how far "
+        "the last-token states of different random sequences point the same way."
+    ),
+    settings={
+        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [births.GPT2_LAPTOP, births.LLAMA_LAPTOP, births.PROSE_LAPTOP]},
+        "paper": {"seeds": [42, 43], "groups": [births.GPT2_PAPER[-1], births.LLAMA_PAPER[-1]]},
+    },
+    cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "shared with table1"},
+    run=births.run_groups,
+    figures=panels,
+)

@@ -1,0 +1,91 @@
+"""Figure 10: hidden dimensions have favourites too, in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import from_log10, identifier, integer
+from bornbiased_jax.report.tables import Panel, Quantity, Row, Table
+from experiments._shared import births
+from experiments.base import Experiment, Record
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """The favourite dimension after every block and after the final norm."""
+    made = []
+    for done in record["result"]["groups"]:
+        group, first = done["group"], done["records"][0]
+        found = first["preference"]
+        columns = zip(
+            found["top_dimension_by_layer"],
+            found["top_dimension_count_by_layer"],
+            found["top_dimension_log10_p_by_layer"],
+            strict=True,
+        )
+        names = [str(i + 1) for i in range(len(found["top_dimension_by_layer"]) - 1)] + ["final norm"]
+        rows = [
+            Row([name], {"dimension": d, "count": c, "p": p}, configuration="ours")
+            for name, (d, c, p) in zip(names, columns, strict=True)
+        ]
+        made.append(
+            Table(
+                f"{births.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
+                ["after block"],
+                [Quantity("dimension", identifier), Quantity("count", integer), Quantity("p", from_log10(3))],
+                rows,
+                note="The dimension that is most often the largest of all D, and the corrected p of its count.",
+            )
+        )
+    return made
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Tokens above, dimensions below, ranked."""
+    drawn = []
+    for done in record["result"]["groups"]:
+        group, found = done["group"], done["records"][0]["preference"]
+        cfg = preset(group["model"], **group["changes"])
+        figure, (top, bottom) = figures.new(rows=2, height=5.2)
+        figures.ranked_bars(
+            top, found["ranked_counts"][:30], baseline=found["num_inputs"] / cfg.vocab_size, baseline_name="N / V"
+        )
+        figures.label(top, "rank", "times predicted", "tokens")
+        figures.ranked_bars(
+            bottom,
+            found["final_dimension_counts"][:30],
+            baseline=found["num_inputs"] / cfg.d_model,
+            baseline_name="N / D",
+        )
+        figures.label(bottom, "rank", "times the largest", "dimensions of the final norm's output")
+        drawn.append(
+            Panel(
+                figure,
+                f"{births.name_of(group)}, seed {done['records'][0]['seed']}, T = {group['seq_len']}, "
+                f"N = {group['num_inputs']:,}: how often each token "
+                "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean "
+                "over all, close to the axis where tokens are many.",
+            )
+        )
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    name="figure10",
+    title="Hidden dimensions have favourites in every layer",
+    paper="Figure 10, Finding 1 (extended)",
+    description=(
+        "The same preference one step before the logits: which hidden dimension of the last-token state is the "
+        "largest, after every block and after the final norm."
+    ),
+    settings={
+        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [births.GPT2_LAPTOP, births.LLAMA_LAPTOP]},
+        "paper": {"seeds": [42], "groups": [births.group("gpt2-nano", [42], 1024, 10_000)]},
+    },
+    cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "needs a GPU"},
+    run=births.run_groups,
+    tables=tables,
+    figures=panels,
+)

@@ -1,0 +1,132 @@
+"""Findings 1.1 to 1.3: every architecture, larger and longer means stronger, and the seed decides which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent, times
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments._shared import births
+from experiments.base import Experiment, Record
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Mean and standard deviation over seeds of share and cosine, for every configuration."""
+    rows = []
+    for done in record["result"]["groups"]:
+        group, theory = done["group"], done["theory"]
+        shares = [one["preference"]["top1_share"] for one in done["records"]]
+        ratios = [one["preference"]["ratio_to_uniform"] for one in done["records"]]
+        cosines = [one["contraction"]["inter_cosine_by_layer"][-1] for one in done["records"]]
+        distinct = len({one["preference"]["top1_id"] for one in done["records"]})
+        measured: dict[str, Any] = {
+            "share": (float(np.mean(shares)), float(np.std(shares, ddof=1))),
+            "× uniform": float(np.mean(ratios)),
+            "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
+            "favourites": distinct,
+        }
+        predicted: dict[str, Any] = {}
+        if theory:
+            predicted = {
+                "share": theory["top1_share_mean"],
+                "cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1]),
+            }
+        settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(shares)]
+        rows.append(Row(settings, measured, {}, predicted, "ours"))
+    return [
+        Table(
+            "Strength of the preference by architecture, size and length",
+            ["model", "inputs", "T", "seeds"],
+            [
+                Quantity("share", percent(2)),
+                Quantity("× uniform", times(1)),
+                Quantity("cosine", fixed(4)),
+                Quantity("favourites", integer),
+            ],
+            rows,
+            note=(
+                "Mean ± standard deviation over seeds. Share: of the favourite token. Cosine: between last-token "
+                "states of different sequences after the last block. Favourites: how many different tokens "
+                "the seeds favour."
+            ),
+        )
+    ]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Predicted against measured cosine over all configurations."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for done in record["result"]["groups"]:
+        if not done["theory"]:
+            continue
+        x, y = series.setdefault(done["group"]["model"], ([], []))
+        for one in done["records"]:
+            x.append(done["theory"]["inter_cosine_by_layer"][-1])
+            y.append(one["contraction"]["inter_cosine_by_layer"][-1])
+    figure, ax = figures.new(height=4.4)
+    figures.predicted_against_measured(ax, series)
+    figures.label(ax, "predicted cosine", "measured cosine")
+    caption = (
+        "Each point is a seed: inter-sequence cosine after the last block, predicted without sampling and measured."
+    )
+    return [Panel(figure, caption)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """How many different favourites the seeds have."""
+    done = record["result"]["groups"][0]
+    favourites = {one["preference"]["top1_id"] for one in done["records"]}
+    return [
+        Claim(
+            f"Different favourite tokens among {len(done['records'])} seeds of {births.name_of(done['group'])}",
+            len(favourites),
+            format=integer,
+            configuration="ours",
+            key=f"different favourites of {len(done['records'])} seeds",
+        )
+    ]
+
+
+def _grid(num_seeds: int, num_inputs: int, **base: Any) -> list[dict[str, Any]]:
+    seeds = range(num_seeds)
+    make = lambda model, length, **changes: births.group(model, seeds, length, num_inputs, **{**base, **changes})  # noqa: E731
+    return [
+        make("gpt2-tiny", 32, d_model=256, d_ff=1024, num_layers=6),
+        make("gpt2-tiny", 32, d_model=256, d_ff=1024, num_layers=2),
+        make("gpt2-tiny", 32, d_model=64, d_ff=256, num_layers=6),
+        make("gpt2-tiny", 128, d_model=256, d_ff=1024, num_layers=6),
+        make("gpt2-tiny", 8, d_model=256, d_ff=1024, num_layers=6),
+        make("llama-tiny", 32, d_model=256, d_ff=704, num_layers=6),
+        make("qwen-tiny", 32, d_model=256, d_ff=704, num_layers=6),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="findings1",
+    title="Every architecture, stronger with size and length, and the seed decides which token",
+    paper="Findings 1.1, 1.2 and 1.3",
+    description=(
+        "The same measurement over depth, width, length and architecture with many seeds each: the share of the "
+        "favourite token grows with the model and with the sequence, and different seeds favour different tokens."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [0, 1, 2],
+            "groups": [
+                births.group("gpt2-tiny", range(3), 8, 64, **births.SMOKE),
+                births.group("qwen-tiny", range(3), 8, 64, **births.SMOKE),
+            ],
+        },
+        "laptop": {"seeds": list(range(8)), "groups": _grid(8, 500)},
+        "paper": {"seeds": list(range(64)), "groups": _grid(64, 10_000)},
+    },
+    cost={"smoke": "seconds", "laptop": "3 min 30 s of CPU on two cores", "paper": "needs a GPU"},
+    run=births.run_groups,
+    tables=tables,
+    claims=claims,
+    figures=panels,
+)

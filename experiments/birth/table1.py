@@ -1,0 +1,170 @@
+"""Table 1: token preference by architecture, length and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from experiments._shared import births
+from experiments.base import Experiment, Record
+
+# (model, T, seed) -> (share, log10 p) as printed; None where the paper prints an underflow. Its token ids belong to
+# its own weights and have no counterpart here.
+PRINTED: dict[tuple[str, int, int], tuple[float, float | None]] = {
+    ("gpt2-nano", 64, 42): (0.0260, -136.342),
+    ("gpt2-nano", 256, 42): (0.0485, -284.181),
+    ("gpt2-nano", 1024, 42): (0.0520, -308.171),
+    ("gpt2-nano", 64, 43): (0.0300, -161.658),
+    ("gpt2-nano", 256, 43): (0.0525, -311.616),
+    ("gpt2-nano", 1024, 43): (0.0675, None),
+    ("llama-nano", 64, 42): (0.0006, -1.500),
+    ("llama-nano", 256, 42): (0.0006, -1.500),
+    ("llama-nano", 1024, 42): (0.0007, -2.854),
+    ("llama-nano", 64, 43): (0.0009, -5.721),
+    ("llama-nano", 256, 43): (0.0006, -1.500),
+    ("llama-nano", 1024, 43): (0.0007, -2.854),
+    ("gpt2-1.2b", 64, 42): (0.0395, -223.590),
+    ("gpt2-1.2b", 256, 42): (0.0620, None),
+    ("gpt2-1.2b", 1024, 42): (0.0635, None),
+    ("gpt2-1.2b", 64, 43): (0.0520, -308.171),
+    ("gpt2-1.2b", 256, 43): (0.0745, None),
+    ("gpt2-1.2b", 1024, 43): (0.1020, None),
+}
+PAPER_INPUTS = {"gpt2-nano": 2_000, "llama-nano": 10_000, "gpt2-1.2b": 2_000}
+
+
+def same_configuration(group: births.Group, seed: int) -> bool:
+    """Whether the paper printed a row for this model, length, seed, number and kind of inputs."""
+    return (
+        not group["changes"]
+        and group["inputs"] == "tokens"
+        and (group["model"], group["seq_len"], seed) in PRINTED
+        and group["num_inputs"] == PAPER_INPUTS[group["model"]]
+    )
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """One row per model, length and seed."""
+    rows = []
+    for done in record["result"]["groups"]:
+        group, theory = done["group"], done["theory"]
+        for one in done["records"]:
+            found = one["preference"]
+            measured = {
+                "favourite": found["top1_id"],
+                "share": found["top1_share"],
+                "× uniform": found["ratio_to_uniform"],
+                "p": found["log10_p"],
+            }
+            paper: dict[str, Any] = {}
+            if same_configuration(group, one["seed"]):
+                share, log10_p = PRINTED[group["model"], group["seq_len"], one["seed"]]
+                paper = {"share": share, "p": "0.00 (underflow)" if log10_p is None else log10_p}
+            predicted = {"share": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
+            settings = [
+                births.name_of(group),
+                births.inputs_of(group),
+                group["num_inputs"],
+                group["seq_len"],
+                one["seed"],
+            ]
+            rows.append(Row(settings, measured, paper, predicted, "paper" if paper else "other"))
+    return [
+        Table(
+            "The most predicted token",
+            ["model", "inputs", "N", "T", "seed"],
+            [
+                Quantity("favourite", identifier),
+                Quantity("share", percent(2)),
+                Quantity("× uniform", times(1)),
+                Quantity("p", from_log10(3)),
+            ],
+            rows,
+            note=(
+                "Share of N sequences whose largest logit is at the favourite token. p: binomial tail, corrected for "
+                "the vocabulary, computed in log space (Appendix B.2). Theory is the mean over seeds of the mean-field "
+                "prediction, with nothing fitted or sampled; for gated MLPs it is a finite-width effect. The paper's "
+                "seeds are its own random numbers, so its rows are other draws from the same distribution. × uniform: "
+                "over the expected top count of as many uniform draws; theory's p: ten to the mean of log₁₀ p. With "
+                "tied embeddings a model answers some inputs with their own last token: on real text the favourite is "
+                "then often the most frequent last token, whatever the seed."
+            ),
+        )
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The share of the first GPT-2 group, and that seeds differ."""
+    done = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    group, theory = done["group"], done["theory"]
+    shares = [one["preference"]["top1_share"] for one in done["records"]]
+    favourites = {one["preference"]["top1_id"] for one in done["records"]}
+    paper_rows = [PRINTED[key][0] for key in PRINTED if key[:2] == (group["model"], group["seq_len"])]
+    same = all(same_configuration(group, seed) for seed in group["seeds"])
+    name = births.name_of(group)
+    return [
+        Claim(
+            f"Share of the favourite token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
+            f"{births.mean_of(shares)}",
+            sum(shares) / len(shares),
+            paper=sum(paper_rows) / len(paper_rows) if same else None,
+            theory=theory["top1_share_mean"] if theory else None,
+            format=percent(2),
+            configuration="paper" if same else "other",
+            key="of random inputs answered with one token",
+        ),
+        Claim(
+            f"Different favourites among {len(shares)} seeds of {name}",
+            len(favourites),
+            format=fixed(0),
+            configuration="ours",
+        ),
+    ]
+
+
+def headline(record: Record) -> str:
+    """What a newcomer should take home."""
+    done = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    parts = [
+        f"seed {one['seed']} answers {100 * one['preference']['top1_share']:.1f}% of random inputs with token "
+        f"{one['preference']['top1_id']}"
+        for one in done["records"]
+    ]
+    return f"Born and never trained, {births.name_of(done['group'])} of {', of '.join(parts)}."
+
+
+EXPERIMENT = Experiment(
+    name="table1",
+    title="Newborn transformers have favourite tokens",
+    paper="Table 1",
+    description=(
+        "Each model is born from a seed and shown N sequences of T uniform random tokens; its prediction is the token "
+        "with the largest logit at the last position. Without a preference every token would be predicted about as "
+        "often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
+        "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
+    ),
+    settings={
+        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE, births.LLAMA_SMOKE, births.PROSE_SMOKE]},
+        "laptop": {
+            "seeds": [42, 43],
+            "groups": [
+                births.GPT2_LAPTOP,
+                births.LLAMA_LAPTOP,
+                births.group("gpt2-tiny", [42, 43], 64, 1_000),
+                births.PROSE_LAPTOP,
+            ],
+        },
+        "paper": {"seeds": [42, 43], "groups": [*births.GPT2_PAPER, *births.LLAMA_PAPER, *births.LARGE_PAPER]},
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "about 5 minutes on two cores",
+        "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
+    },
+    run=births.run_groups,
+    tables=tables,
+    claims=claims,
+    headline=headline,
+)

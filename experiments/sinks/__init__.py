@@ -1,0 +1,1 @@
+"""Attention sinks: where they come from, how they grow, what prevents them."""

@@ -1,0 +1,187 @@
+"""Every cure side by side: sinks, dimension disparity, loss and cost, same data and same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, percent, times
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments.base import Context, Experiment, Record
+from experiments.sinks import sink_training
+from experiments.sinks.cures import CURES
+from experiments.sinks.figure12 import setting_note
+from experiments.sinks.step_cost import step_costs
+
+HEAD_NORM = "head-wise RMSNorm"
+
+
+def _last_loss(one: Mapping[str, Any], seed_index: int) -> float:
+    return float(one["curve_validation_loss"][-1][seed_index])
+
+
+def _paired(one: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
+    """Validation loss less the baseline's of the same seed: mean and standard deviation over seeds."""
+    gaps = np.array([_last_loss(one, i) - _last_loss(base, i) for i in range(len(one["seeds"]))])
+    return (float(gaps.mean()), float(gaps.std(ddof=1))) if len(gaps) > 1 else float(gaps[0])
+
+
+def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
+    """Time of a step over the baseline's: median and standard deviation over rounds, or of the whole runs."""
+    result = record["result"]
+    if "step_seconds" in result:
+        ratios = np.array(result["step_seconds"][name]) / np.array(result["step_seconds"]["baseline"])
+        return float(np.median(ratios)), float(ratios.std(ddof=1))
+    own, base = (result["cures"][which]["seconds_per_step"] for which in (name, "baseline"))
+    return own / base if own and base else None
+
+
+def _of_shares(seed: Mapping[str, Any]) -> float:
+    return float(seed["sink_rate_of_shares"])
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """The table that no paper has."""
+    result = record["result"]["cures"]
+    base = result["baseline"]
+    seeds = [seed for one in result.values() for seed in one["by_seed"]]
+    # Rows of weights that do not sum to 1, divided by their sums: a column of its own where it says anything else.
+    differ = any(list(seed["sink_rate"].values())[-1] != seed["sink_rate_of_shares"] for seed in seeds)
+    rows = []
+    for name, one in result.items():
+        losses = [_last_loss(one, index) for index in range(len(one["seeds"]))]
+        loss = (float(np.mean(losses)), float(np.std(losses, ddof=1))) if len(losses) > 1 else losses[0]
+        rows.append(
+            Row(
+                [name],
+                {
+                    "sink rate": sink_training.over_seeds(one, lambda seed: list(seed["sink_rate"].values())[-1]),
+                    **({"of shares": sink_training.over_seeds(one, _of_shares)} if differ else {}),
+                    "top score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
+                    "DomRatio": sink_training.over_seeds(one, lambda seed: seed["dom_ratio_first"][-1]),
+                    "rank": sink_training.over_seeds(one, lambda seed: seed["effective_rank"][-1]),
+                    "loss": loss,
+                    "less baseline": _paired(one, base),
+                    "cost": _cost(record, name),
+                },
+                configuration="ours",
+            )
+        )
+    quantities = [
+        Quantity("sink rate", percent(0)),
+        *([Quantity("of shares", percent(0))] if differ else []),
+        Quantity("top score", fixed(2)),
+        Quantity("DomRatio", fixed(1)),
+        Quantity("rank", fixed(1)),
+        Quantity("loss", fixed(3)),
+        Quantity("less baseline", fixed(3)),
+        Quantity("cost", times(2)),
+    ]
+    timed = "step_seconds" in record["result"]
+    note = (
+        f"After {base['steps']:,} steps of {base['data']}, ± over seeds "
+        f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
+        f"{sink_training.EPSILON}; with rows of weights divided by their sums first, "
+        + ("as in the column of shares" if differ else "the same")
+        + ". DomRatio of the first token and effective rank of all states, after the last block. Loss: held out; "
+        "less baseline: paired by seed. Cost: time per step over the baseline's"
+        + (", timed in turn, median ± standard deviation over rounds. " if timed else " over the whole run. ")
+        + setting_note(record)
+    )
+    return [Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)]
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every cure trained and measured; where the settings have a ``timing``, the steps timed side by side as well."""
+    found = sink_training.run_cures(context)
+    if "timing" in context.settings:
+        found["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
+    return found
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Convergence of head-wise RMSNorm against the baseline, then every gap to the baseline."""
+    result = record["result"]["cures"]
+    figure, ax = figures.new()
+    for index, name in enumerate(("baseline", HEAD_NORM)):
+        one = result[name]
+        curve_ES = np.asarray(one["curve_validation_loss"])
+        figures.line(
+            ax,
+            one["curve_steps"],
+            curve_ES.mean(axis=1),
+            curve_ES.min(axis=1),
+            curve_ES.max(axis=1),
+            name=name,
+            colour=figures.SERIES[index],
+            markers=True,
+        )
+    figures.label(ax, "step", "validation loss (nats per token)")
+    ax.legend(frameon=False)
+    first = Panel(
+        figure,
+        "Convergence of head-wise RMSNorm and of the baseline; bands span the seeds. The paper reports "
+        "2.7812 → 2.7421 after 20 billion tokens at 152 million parameters.",
+    )
+    figure, ax = figures.new(height=4.2)
+    base = np.asarray(result["baseline"]["curve_validation_loss"])
+    for index, (name, one) in enumerate((name, one) for name, one in result.items() if name != "baseline"):
+        gap_E = (np.asarray(one["curve_validation_loss"]) - base).mean(axis=1)
+        figures.line(
+            ax,
+            one["curve_steps"],
+            gap_E,
+            name=name,
+            colour=figures.SERIES[index % len(figures.SERIES)],
+            dashed=index >= len(figures.SERIES),
+        )
+    figures.reference(ax, 0.0, "baseline", colour=figures.MUTED)
+    figures.label(ax, "step", "validation loss less the baseline's")
+    ax.legend(frameon=False, ncols=2)
+    return [first, Panel(figure, "Gap to the baseline of the same seed, mean over seeds; below zero is better.")]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Head-wise RMSNorm against the baseline."""
+    result = record["result"]["cures"]
+    return [
+        Claim(
+            f"Validation loss of head-wise RMSNorm less the baseline's, {result['baseline']['steps']:,} "
+            "steps, paired by seed",
+            _paired(result[HEAD_NORM], result["baseline"]),
+            format=fixed(4),
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="sink_cures",
+    title="Every cure against sinks, and what it costs",
+    paper="beyond the papers; “The Structural Origin of Attention Sink”, head-wise RMSNorm",
+    description=(
+        "The calibrations of Section 6.2, head-wise RMSNorm, output gates, extra logits, sigmoid "
+        "attention, a window and no positions at all, trained from the same seeds on the same data in the "
+        "same order."
+    ),
+    settings={
+        "smoke": {
+            **sink_training.smoke(["baseline", HEAD_NORM, "sigmoid attention"]),
+            "timing": {"rounds": 2, "steps": 1},
+        },
+        "laptop": {**sink_training.laptop(list(CURES)), "timing": {"rounds": 9, "steps": 10}},
+        "paper": sink_training.paper(list(CURES)),
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "10 minutes on two cores, 8 where figure12 ran before: its models are taken from there",
+        "paper": "weeks on several GPUs",
+    },
+    precision="float32 highest; bfloat16 training at paper scale",
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+)

@@ -1,0 +1,296 @@
+"""Models that differ in their attention alone, trained on the same data from the same seeds, and their sinks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.config import preset
+from bornbiased_jax.data.windows import held_out
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.perplexity import cut
+from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig, pretrain
+from bornbiased_jax.pretrain.metrics import read_metrics
+from bornbiased_jax.pretrain.setup import Data, load_data
+from bornbiased_jax.probes.outliers import measure_outliers
+from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.record import jsonable, provenance
+from bornbiased_jax.text import read_documents, read_text
+from bornbiased_jax.text.tokenizers import encode_documents
+from experiments._shared.marked_training import loss_of, mark, train
+from experiments.base import Context
+from experiments.sinks.cures import CURES
+
+HELD_OUT = "held out"
+EPSILON = 0.25
+LOOKS = 12
+"""How often a run is looked at on its way."""
+
+
+def run_cures(context: Context) -> dict[str, Any]:
+    """Train and measure every cure of the settings; what is done already in this output folder is taken from there.
+
+    The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
+    :class:`PretrainConfig`), ``marked`` (absent: the pretraining loop with its checkpoints; True or False:
+    the small loop of ``marked_training``, with or without a mark in front), ``lengths``, ``num_sequences``,
+    ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the held-out
+    part) with ``evaluation`` (sequences and context).
+
+    Returns:
+        {"cures": {name: {"by_seed": [...], "curve_steps", "curve_validation_loss", "seconds_per_step", …}}}.
+    """
+    return {"cures": {name: _trained(context, name) for name in context.settings["cures"]}}
+
+
+def _trained(context: Context, cure: str) -> dict[str, Any]:
+    # What does not change a trained model is not a part of its identity.
+    settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
+    identity = json.dumps([provenance()["version"], jsonable(settings), context.data, cure], sort_keys=True)
+    name = f"{cure.replace(' ', '-')}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    folder = context.work.parent / "sink_training" / name
+    path = folder / "measured.json"
+    if path.exists():
+        return files.read_json(path)
+    config = run_config(context, cure, folder / "run")
+    data = load_data(config)
+    made = _pretrained(config) if "marked" not in settings else _small(context, config, data, cure)
+    params_by_seed = made.pop("params")
+    by_seed = [
+        {"seed": seed, **_measure(context, config, data, params)}
+        for seed, params in zip(config.seeds, params_by_seed, strict=True)
+    ]
+    result = jsonable(
+        {
+            "cure": cure,
+            "by_seed": by_seed,
+            "seeds": list(config.seeds),
+            "data": config.data,
+            "tokenizer": data.tokenizer.name,
+            **made,
+        }
+    )
+    files.write_json(path, result)
+    return result
+
+
+def run_config(context: Context, cure: str, out: Path) -> PretrainConfig:
+    """The pretraining run of one cure."""
+    settings = context.settings
+    schedule = settings["schedule"]
+    changes = {**settings.get("changes", {}), "max_seq_len": schedule["context"], **CURES[cure]}
+    return PretrainConfig(
+        model=preset(settings["model"], **changes),
+        data=context.data or settings["data"],
+        out=str(out),
+        seeds=tuple(settings["seeds"]),
+        eval_every=max(1, schedule["steps"] // LOOKS),
+        tensorboard=False,
+        quiet=context.quiet,
+        **schedule,
+    )
+
+
+def _pretrained(config: PretrainConfig) -> dict[str, Any]:
+    """Train with checkpoints: killed, it goes on where it was."""
+    summary = pretrain(config)
+    lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
+    speed = summary["tokens_per_second"]
+    return {
+        "params": [restore_params(config.out, seed=seed)[1] for seed in config.seeds],
+        "steps": summary["step"],
+        "tokens": summary["tokens"],
+        "curve_steps": [line["step"] for line in lines],
+        "curve_validation_loss": [line["validation_loss"] for line in lines],
+        # None where a resumed run had no step left to time.
+        "seconds_per_step": config.tokens_per_step / speed if speed else None,
+    }
+
+
+def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> dict[str, Any]:
+    """Train with the small loop, and watch the sinks grow."""
+    settings = context.settings
+    assert config.steps is not None
+    mark_id = mark_of(settings, config, data)
+    sinks_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
+    held_NT = _text_sequences(context, data, None, mark_id)
+    seen: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
+
+    def look(step: int, weights: list[Params]) -> None:
+        found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
+        seen["steps"].append(step)
+        seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
+        seen["largest_score"].append([float(one["score_LH"].max()) for one in found])
+        seen["sink_rate"].append([one["sink_rate"] for one in found])
+
+    with progress.bar(config.steps, cure, unit="steps", quiet=context.quiet) as advance:
+        every = max(1, config.steps // LOOKS)
+        params, seconds = train(config, data, mark_id=mark_id, look=look, every=every, advance=advance)
+    return {
+        "params": params,
+        "steps": config.steps,
+        "tokens": config.steps * config.tokens_per_step,
+        **{f"curve_{name}": values for name, values in seen.items()},
+        "seconds_per_step": seconds,
+    }
+
+
+def mark_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
+    """The id in front of every sequence: the model's last one, which its tokenizer must not have.
+
+    Raises:
+        InputError: the tokenizer has it.
+    """
+    if not settings.get("marked"):
+        return None
+    if data.tokenizer.vocab_size >= config.model.vocab_size:
+        raise InputError(
+            f"no id is left for a mark: set vocab_size={data.tokenizer.vocab_size + 1} or choose a smaller tokenizer"
+        )
+    return config.model.vocab_size - 1
+
+
+def _measure(context: Context, config: PretrainConfig, data: Data, params: Params) -> dict[str, Any]:
+    settings, cfg = context.settings, config.model
+    mark_id = mark_of(settings, config, data)
+    tokens_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
+    sinks = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, lengths=settings["lengths"])
+    # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
+    shares = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
+    outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
+    losses = {
+        name: loss_of(cfg, params, _text_sequences(context, data, source, mark_id))
+        for name, source in settings["texts"].items()
+    }
+    return {
+        "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
+        "sink_rate_of_shares": shares["sink_rate"],
+        "largest_score": float(sinks["score_LH"].max()),
+        "largest_share": float(shares["score_LH"].max()),
+        "score_LH": np.round(sinks["score_LH"], 4),
+        "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
+        "dom_ratio_all": outliers.dom_ratio_LT.mean(axis=1),
+        "effective_rank": outliers.effective_rank_L,
+        "loss": losses,
+        "perplexity": {name: float(np.exp(loss)) for name, loss in losses.items()},
+    }
+
+
+def sink_sequences(context: Context, data: Data, length: int, mark_id: int | None = None) -> np.ndarray:
+    """Sequences of running text on which sinks are looked for, with the mark in front where the model knows it."""
+    settings = context.settings
+    if settings.get("sink_text") is not None:
+        ids = data.tokenizer.encode(read_text(settings["sink_text"]))
+    else:
+        ids = np.concatenate([data.validation[index][:-1] for index in range(len(data.validation))])
+    rows = cut_sequences(ids, length, settings["num_sequences"])
+    return rows if mark_id is None else mark(rows, mark_id)
+
+
+def _text_sequences(context: Context, data: Data, source: str | None, mark_id: int | None) -> np.ndarray:
+    evaluation = context.settings["evaluation"]
+    count = evaluation["num_sequences"]
+    if source is None:
+        rows = np.concatenate(list(held_out(data.validation, count, batch_size=count)))
+        rows = rows[rows[:, 0] >= 0]
+    else:
+        documents = encode_documents(data.tokenizer, read_documents(source))
+        rows = cut(documents, count, evaluation["context"])
+    return rows if mark_id is None else mark(rows, mark_id)
+
+
+def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
+    """Mean and standard deviation over seeds of ``value(by_seed entry)``; the number itself for one seed."""
+    found = np.array([value(seed) for seed in one["by_seed"]], dtype=float)
+    return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
+
+
+def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
+    """Settings that run in seconds and show nothing but that everything works."""
+    return {
+        "model": "llama-tiny",
+        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 64, "vocab_size": 260},
+        "cures": list(cures),
+        "seeds": [42, 123],
+        "data": "builtin:prose",
+        "schedule": {
+            "tokenizer": "byte",
+            "steps": 12,
+            "batch_size": 4,
+            "context": 32,
+            "learning_rate": 1e-3,
+            "warmup": 2,
+        },
+        **({} if marked is None else {"marked": marked}),
+        "lengths": [16, 32],
+        "num_sequences": 4,
+        "sink_text": None,
+        "texts": {HELD_OUT: None},
+        "evaluation": {"num_sequences": 4, "context": 32},
+    }
+
+
+def laptop(cures: Sequence[str], marked: bool = True) -> dict[str, Any]:
+    """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
+
+    One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
+    an attention output, which the calibrations change, cannot matter to them.
+    """
+    return {
+        "model": "llama-tiny",
+        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 88, "vocab_size": 513},
+        "cures": list(cures),
+        "seeds": [42, 123, 1000],
+        "data": "builtin:prose",
+        "schedule": {
+            "tokenizer": "bpe:512",
+            "steps": 900,
+            "batch_size": 16,
+            "context": 64,
+            "learning_rate": 1.5e-2,
+            "min_learning_rate": 1.5e-3,
+            "warmup": 100,
+        },
+        "marked": marked,
+        "lengths": [16, 32, 64],
+        "num_sequences": 100,
+        "sink_text": None,
+        "texts": {HELD_OUT: None, "built-in code": "builtin:code"},
+        "evaluation": {"num_sequences": 128, "context": 64},
+    }
+
+
+def paper(cures: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) -> dict[str, Any]:
+    """Nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2, perplexity by Table 7's protocol."""
+    return {
+        "model": "llama-nano",
+        "changes": {},
+        "cures": list(cures),
+        "seeds": list(seeds),
+        "data": "hf:Skylion007/openwebtext",
+        "schedule": {
+            "tokenizer": None,
+            "steps": 200_000,
+            "batch_size": 128,
+            "accumulation": 2,
+            "context": 2048,
+            "learning_rate": 6e-4,
+            "min_learning_rate": 6e-5,
+            "warmup": 2000,
+            "weight_decay": 0.1,
+            "dtype": "bfloat16",
+        },
+        "lengths": [32, 64, 128, 256, 512],
+        "num_sequences": 100,
+        "sink_text": "hf:Salesforce/wikitext,wikitext-2-raw-v1@test",
+        "texts": {"WikiText-2": "hf:Salesforce/wikitext,wikitext-2-raw-v1@test", "C4": "hf:allenai/c4,en@validation"},
+        "evaluation": {"num_sequences": 256, "context": 2048},
+    }

@@ -1,0 +1,52 @@
+"""What a training step of each cure costs, timed side by side: on a shared machine nothing else compares."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, progress
+from bornbiased_jax.models import init
+from bornbiased_jax.pretrain.optimiser import optimiser
+from bornbiased_jax.pretrain.settings import PretrainConfig
+from bornbiased_jax.pretrain.step import State, make_train_step
+from experiments.base import Context
+from experiments.sinks.sink_training import run_config
+
+
+def step_costs(context: Context, cures: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of a step of one seed, for each cure a list over rounds.
+
+    In a round every cure does its ``steps`` steps, one cure after the other, so that what else the machine does meets
+    all of them: compare within a round. Compilation and a first step come before. Batches are random ids.
+    """
+    running = {name: _started(run_config(context, name, context.work / "timed")) for name in cures}
+    seconds: dict[str, list[float]] = {name: [] for name in cures}
+    with progress.bar(rounds, "cost of a step", unit="rounds", quiet=context.quiet) as advance:
+        for _ in range(rounds):
+            for name, (step, state, rows) in running.items():
+                start = time.perf_counter()
+                for _ in range(steps):
+                    state, _ = step(state, rows)
+                jax.block_until_ready(state)
+                seconds[name].append((time.perf_counter() - start) / steps)
+                running[name] = (step, state, rows)
+            advance()
+    return seconds
+
+
+def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
+    """The compiled step, the state after one step, and a batch."""
+    assert config.steps is not None
+    cfg, rule = config.model, optimiser(config, config.steps)
+    params = init(cfg, key=keys.init_key(config.seeds[0]))
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32))
+    step = jax.jit(make_train_step(cfg, rule, dtype=config.dtype), donate_argnums=0)
+    state, _ = step(State(params, rule.init(params)), rows)
+    return step, jax.block_until_ready(state), rows

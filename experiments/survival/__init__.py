@@ -1,0 +1,1 @@
+"""SeedPrint after training: the birth found in what became of it."""

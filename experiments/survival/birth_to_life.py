@@ -1,0 +1,246 @@
+"""Which tests still find the seed while it trains, and which cannot tell it from another seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.config import preset
+from bornbiased_jax.data.windows import held_out
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models import flatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.pretrain.setup import load_data
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from experiments._shared.lineage import birth, outputs, probe, verdicts
+from experiments._shared.marked_training import loss_of, train
+from experiments.base import Context, Experiment, Record
+from experiments.lineage.calibration import INPUTS
+
+KINDS = ("tokens", "gaussian")
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Train all seeds on the same data in the same order, and compare every look with every birth."""
+    settings = context.settings
+    seeds, schedule = settings["seeds"], settings["schedule"]
+    cfg = preset(settings["model"], **settings["changes"])
+    config = PretrainConfig(
+        model=cfg,
+        data=context.data or settings["data"],
+        tokenizer="bytes",
+        out=str(context.work / "unused"),
+        seeds=tuple(seeds),
+        tensorboard=False,
+        quiet=context.quiet,
+        **schedule,
+    )
+    data = load_data(config)
+    inputs = {kind: probe(cfg, kind, settings["num_inputs"], settings["seq_len"]) for kind in KINDS}
+    held_NT = np.concatenate(list(held_out(data.validation, 64, batch_size=64)))
+    held_NT = held_NT[held_NT[:, 0] >= 0]
+    born = [birth(cfg, seed) for seed in seeds]
+    births = {kind: [_outputs(cfg, params, inputs[kind]) for params in born] for kind in KINDS}
+    looks: list[dict[str, Any]] = []
+    last: list[np.ndarray] = []
+
+    def look(step: int, weights: list[Params]) -> None:
+        if step not in settings["looks"]:
+            return
+        rows = []
+        for kind in KINDS:
+            now = [_outputs(cfg, params, inputs[kind]) for params in weights]
+            if kind == "tokens":
+                last[:] = now
+            for (base, base_ND), (suspect, suspect_ND) in itertools.product(
+                zip(seeds, births[kind], strict=True), zip(seeds, now, strict=True)
+            ):
+                tests = verdicts(base_ND, suspect_ND)
+                rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
+        moved = [_moved(one, other) for one, other in zip(born, weights, strict=True)]
+        loss = [loss_of(cfg, params, held_NT) for params in weights]
+        looks.append({"step": step, "pairs": rows, "moved": moved, "held_out_loss": loss})
+
+    with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
+        train(config, data, mark_id=None, look=look, every=settings["every"], advance=advance)
+    trained = [
+        {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}
+        for a, b in itertools.combinations(range(len(seeds)), 2)
+    ]
+    return {"looks": looks, "trained": trained}
+
+
+def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
+    """Vectors have the moments of an embedding at birth, the same for all models."""
+    return outputs(cfg, params, inputs, (0.0, cfg.embedding_std) if inputs.kind == "gaussian" else None)
+
+
+def _moved(before: Params, after: Params) -> float:
+    """‖W − W₀‖/‖W₀‖ over all weights."""
+    ours, theirs = (flatten(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one)) for one in (before, after))
+    change = sum(float(np.square(theirs[path] - ours[path]).sum()) for path in ours)
+    return float(np.sqrt(change / sum(float(np.square(leaf).sum()) for leaf in ours.values())))
+
+
+def _pick(look: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
+    return [
+        one["tests"][test]["z"]
+        for one in look["pairs"]
+        if one["inputs"] == kind and (one["base"] == one["suspect"]) is same and one["tests"][test]["z"] is not None
+    ]
+
+
+def _range(values: Sequence[float]) -> str | None:
+    write = fixed(1)
+    return f"{write(min(values))} … {write(max(values))}" if values else None
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """z of the same seed and of other seeds, look by look."""
+    result, settings = record["result"], record["settings"]
+    rows = []
+    for look in result["looks"]:
+        for kind in KINDS:
+            for test in ("permutation", "iclr", "paper"):
+                measured: dict[str, Value] = {
+                    "same seed": _range(_pick(look, kind, test, True)),
+                    "other seeds": _range(_pick(look, kind, test, False)),
+                    "‖W − W₀‖/‖W₀‖": float(np.mean(look["moved"])),
+                    "held-out loss": float(np.mean(look["held_out_loss"])),
+                }
+                rows.append(Row([look["step"], INPUTS[kind], test], measured, configuration="ours"))
+    quantities = [
+        Quantity("same seed"),
+        Quantity("other seeds"),
+        Quantity("‖W − W₀‖/‖W₀‖", fixed(2)),
+        Quantity("held-out loss", fixed(2)),
+    ]
+    trained = [one["tests"]["permutation"]["z"] for one in result["trained"]]
+    note = (
+        f"z of a model at a step against the births; N = {settings['num_inputs']:,}, T = {settings['seq_len']}, seeds "
+        f"{', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile of its p. Loss in nats per "
+        f"byte. Trained models against one another at the end, permutation on tokens: {_range(trained)}."
+    )
+    return [Table("Births against models in training", ["step", "inputs", "test"], quantities, rows, note)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The smallest z of the same seed and the largest of another one, at the end."""
+    look = record["result"]["looks"][-1]
+    made = []
+    for kind in KINDS:
+        same, other = (_pick(look, kind, "permutation", flag) for flag in (True, False))
+        made.append(
+            Claim(
+                f"Permutation test on {INPUTS[kind]} after {integer(look['step'])} steps: smallest z of the same seed "
+                "less the largest of another seed (above 0 it tells the seed)",
+                min(same) - max(other),
+                format=fixed(1),
+                configuration="ours",
+            )
+        )
+    return made
+
+
+def plots(record: Record) -> Sequence[Panel]:
+    """z against steps, same seed and other seeds."""
+    looks = record["result"]["looks"]
+    figure, axes = figures.new(columns=2, width=9.0, height=3.4)
+    steps = [max(look["step"], 1) for look in looks]
+    for ax, kind in zip(axes, KINDS, strict=True):
+        for same, name, colour in (
+            (True, "same seed", figures.SERIES[0]),
+            (False, "other seeds", figures.SERIES[1]),
+        ):
+            values = [_pick(look, kind, "permutation", same) for look in looks]
+            for index in range(len(values[0])):
+                line = [at[index] for at in values]
+                ax.plot(
+                    steps, line, marker="o", markersize=3, linewidth=1, color=colour, label=name if not index else None
+                )
+        figures.reference(ax, 2.33, "p = 0.01", figures.MUTED)
+        ax.set_xscale("log")
+        figures.label(ax, "step (births at 1)", "z of the permutation test" if kind == "tokens" else "", INPUTS[kind])
+    figures.legend(axes[0])
+    caption = (
+        "Each line is one birth against one model in training. Left it can tell the seed, right it has to be seen."
+    )
+    return [Panel(figure, caption)]
+
+
+EXPERIMENT = Experiment(
+    name="birth_to_life",
+    title="Tokens and an exact null find the seed in a trained model; shared vectors do not tell it",
+    paper="Tables 4b and 4c",
+    description=(
+        "Models that differ in their seed alone, trained on the same bytes in the same order, and compared with every "
+        "birth on the way. On random tokens the permutation test should find the own birth and no other; on shared "
+        "Gaussian vectors, the published input, every birth may look like the own one."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [42, 123],
+            "model": "llama-tiny",
+            "changes": {
+                "num_layers": 2,
+                "num_heads": 2,
+                "d_model": 32,
+                "d_ff": 48,
+                "vocab_size": 260,
+                "max_seq_len": 16,
+            },
+            "data": "builtin:code",
+            "schedule": {"steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
+            "looks": [0, 4],
+            "every": 2,
+            "num_inputs": 64,
+            "seq_len": 8,
+        },
+        "laptop": {
+            "seeds": [42, 123, 1000],
+            "model": "llama-tiny",
+            "changes": {
+                "num_layers": 4,
+                "num_heads": 4,
+                "d_model": 64,
+                "d_ff": 176,
+                "vocab_size": 260,
+                "max_seq_len": 64,
+            },
+            "data": "builtin:prose",
+            "schedule": {"steps": 600, "batch_size": 16, "context": 64, "learning_rate": 1e-3},
+            "looks": [0, 100, 300, 600],
+            "every": 100,
+            "num_inputs": 1_000,
+            "seq_len": 32,
+        },
+        "paper": {
+            "seeds": [42, 123, 1000, 2000],
+            "model": "llama-nano",
+            "changes": {"vocab_size": 260, "max_seq_len": 256},
+            "data": "builtin:prose",
+            "schedule": {"steps": 10_000, "batch_size": 64, "context": 256, "learning_rate": 6e-4},
+            "looks": [0, 100, 1_000, 10_000],
+            "every": 100,
+            "num_inputs": 10_000,
+            "seq_len": 64,
+        },
+    },
+    cost={
+        "smoke": "seconds",
+        "laptop": "a minute on two cores",
+        "paper": "not measured: 3e17 floating-point operations, for a GPU",
+    },
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=plots,
+)

@@ -1,0 +1,263 @@
+"""Models trained from several seeds at once on the same text, and continued on other text: Section 5's material.
+
+One family (an architecture with its settings) is trained once for all the tables and figures that look at it:
+every seed on the base corpus, in one program and in the same order; a distractor, another seed in another
+order; then one of the seeds and the distractor on two further corpora. All runs are those of
+:mod:`bornbiased_jax.pretrain`, below the output folder, and go on where they were stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints.run import find_steps, restore_params
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.data.windows import held_out
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.ngrams import baselines
+from bornbiased_jax.inputs import Inputs, from_tokens, gaussian, random_tokens
+from bornbiased_jax.models import flatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig, pretrain
+from bornbiased_jax.pretrain.setup import load_data
+from bornbiased_jax.record import jsonable, provenance
+from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
+from experiments._shared.marked_training import loss_of
+from experiments.base import Context
+from experiments.survival.stories import stories
+
+STORIES = "stories of a grammar"
+"""The name of the generated corpus among the settings' corpora."""
+
+KINDS = ("tokens", "gaussian")
+"""Inputs on which models are compared: random ids, and vectors that both models share."""
+
+Model = Mapping[str, Any]
+"""Where a model lies: ``run`` (a folder), ``seed``, ``step``."""
+
+
+def corpora(context: Context) -> dict[str, str]:
+    """Role -> source, the ``--data`` option taken in: ``FILE`` (the base corpus) or ``ROLE=FILE;ROLE=FILE``.
+
+    Raises:
+        InputError: a role that does not exist.
+    """
+    found = dict(context.settings["corpora"])
+    for part in (context.data or "").split(";"):
+        role, separator, source = part.partition("=")
+        if not separator:
+            found |= {"base": part} if part else {}
+        elif role in found:
+            found[role] = source
+        else:
+            raise InputError(f"--data names a corpus {role!r}: the corpora are {', '.join(found)}")
+    return found
+
+
+def model_config(settings: Mapping[str, Any]) -> ModelConfig:
+    """The architecture."""
+    return preset(settings["model"], **settings["changes"])
+
+
+def base_run(context: Context) -> Path:
+    """Every seed of the settings on the base corpus, in one program; log-spaced checkpoints."""
+    return _train(context, "base", "base", context.settings["seeds"], data_seed=0)
+
+
+def distractor_run(context: Context) -> Path:
+    """The distractor: another seed on the base corpus in another order."""
+    seed = context.settings["continued"]["distractor"]
+    return _train(context, "distractor", "base", [seed], data_seed=1)
+
+
+def continued_run(context: Context, role: str) -> Path:
+    """The base model and the distractor, both trained on with the corpus of a role."""
+    chosen = context.settings["continued"]
+    parents = [last(base_run(context), chosen["seed"]), last(distractor_run(context), chosen["distractor"])]
+    origin = "; ".join(f"{Path(one['run']).name}@seed={one['seed']},step={one['step']}" for one in parents)
+    weights = [(model_config(context.settings), load(one)) for one in parents]
+    seeds = [chosen["seed"], chosen["distractor"]]
+    return _train(context, role, role, seeds, data_seed=2, initial=weights, origin=origin, **chosen["schedule"])
+
+
+def _train(
+    context: Context,
+    name: str,
+    role: str,
+    seeds: Sequence[int],
+    *,
+    data_seed: int,
+    initial: Sequence[tuple[ModelConfig, Params]] | None = None,
+    origin: str | None = None,
+    **changes: Any,
+) -> Path:
+    settings = context.settings
+    sources = corpora(context)
+    shared = context.work.parent / "persistence"
+    schedule = {**settings["schedule"], **changes}
+    identity = [provenance()["version"], settings["model"], settings["changes"], list(seeds), data_seed]
+    identity += [sources["base"], sources[role], schedule, settings["continued"] if initial else None]
+    digest = hashlib.sha256(json.dumps(jsonable(identity), sort_keys=True).encode()).hexdigest()[:12]
+    folder = shared / f"{settings['model']}-{name}-{digest}"
+    if (folder / "facts.json").exists():
+        return folder
+    source = sources[role]
+    if source == STORIES:
+        source = str(shared / "stories.txt")
+        if not Path(source).exists():
+            files.write_text(source, stories(settings["num_stories"]))
+    config = PretrainConfig(
+        model=model_config(settings),
+        data=source,
+        out=str(folder),
+        seeds=tuple(seeds),
+        data_seed=data_seed,
+        init_from=origin,
+        checkpoint_log_spaced=True,
+        tensorboard=False,
+        quiet=context.quiet,
+        **schedule,
+    )
+    summary = pretrain(config, initial)
+    _write_facts(folder, config, summary, sources[role])
+    return folder
+
+
+def _write_facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], source: str) -> None:
+    """What was trained, and what it must be compared with; the last file of a run to be written."""
+    data = load_data(config)
+    counted = baselines(data.dataset.train, data.dataset.validation, config.model.vocab_size)
+    facts = {
+        "model": config.model.to_dict(),
+        "source": source,
+        "seeds": summary["seeds"],
+        "data_seed": config.data_seed,
+        "steps": summary["steps"],
+        "tokens": summary["tokens"],
+        "epochs": summary["tokens"] / max(1, len(data.dataset.train)),
+        "tokenizer": data.tokenizer.name,
+        **counted,
+    }
+    rows_NT = np.concatenate(list(held_out(data.validation, config.eval_sequences, config.eval_sequences)))
+    stream = io.BytesIO()
+    np.save(stream, rows_NT[rows_NT[:, 0] >= 0])
+    files.write_bytes(folder / "held_out.npy", stream.getvalue())
+    files.write_json(folder / "facts.json", jsonable(facts))
+
+
+def facts_of(run: Path) -> dict[str, Any]:
+    """What :func:`_train` wrote of a run."""
+    return files.read_json(run / "facts.json")
+
+
+def birth(run: Path, seed: int) -> Model:
+    """A seed before its first step."""
+    return {"run": str(run), "seed": seed, "step": 0}
+
+
+def last(run: Path, seed: int) -> Model:
+    """A seed after the last step."""
+    return {"run": str(run), "seed": seed, "step": find_steps(run)[-1]}
+
+
+def load(model: Model) -> Params:
+    """Its weights."""
+    return restore_params(model["run"], seed=model["seed"], step=model["step"])[1]
+
+
+def steps_of(run: Path) -> list[int]:
+    """Steps with a checkpoint."""
+    return find_steps(run)
+
+
+def moved(before: Params, after: Params) -> float:
+    """‖W − W₀‖/‖W₀‖ over all parameters."""
+    old, new = flatten(before), flatten(after)
+    difference = sum(float(np.square(np.asarray(new[path], np.float64) - old[path]).sum()) for path in old)
+    size = sum(float(np.square(np.asarray(old[path], np.float64)).sum()) for path in old)
+    return math.sqrt(difference / size)
+
+
+def progress_of(model: Model) -> dict[str, float]:
+    """How far a model is from its birth, how well it predicts held-out text, and what counting alone would reach.
+
+    Returns:
+        ``moved`` (from the weights that its run began with), ``loss`` (nats a token on the run's held-out text),
+        ``unigram_entropy`` and ``bigram_loss`` of that text.
+    """
+    run = Path(model["run"])
+    path = run / "measured" / f"progress-seed{model['seed']}-step{model['step']}.json"
+    if path.exists():
+        return files.read_json(path)
+    facts, params = facts_of(run), load(model)
+    start = load(birth(run, model["seed"]))
+    found = {
+        "moved": moved(start, params),
+        "loss": loss_of(ModelConfig.from_dict(facts["model"]), params, np.load(run / "held_out.npy")),
+        "unigram_entropy": facts["unigram_entropy"],
+        "bigram_loss": facts["bigram_loss"],
+    }
+    files.write_json(path, found)
+    return found
+
+
+def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
+    """The random inputs of a comparison."""
+    cfg, probe = model_config(settings), settings["probe"]
+    if kind == "gaussian":
+        return gaussian(probe["num_inputs"], probe["seq_len"], cfg.d_model)
+    return random_tokens(probe["num_inputs"], probe["seq_len"], cfg.vocab_size)
+
+
+def birth_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean and standard deviation of an embedding at birth."""
+    return 0.0, model_config(settings).embedding_std
+
+
+def trained_moments(model: Model) -> tuple[float, float]:
+    """Mean and standard deviation of a trained model's embedding."""
+    return embedding_moments(load(model))
+
+
+def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
+    """Outputs [N, D] at the last position on the settings' random inputs; computed once per output folder.
+
+    Args:
+        settings: of the experiment.
+        model: where the model lies.
+        kind: one of :data:`KINDS`.
+        moments: mean and standard deviation that shared vectors are given; not used for tokens.
+    """
+    inputs = probe_inputs(settings, kind)
+    asked = [settings["probe"], kind, list(moments) if kind == "gaussian" else None]
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    path = Path(model["run"]) / "measured" / f"outputs-seed{model['seed']}-step{model['step']}-{digest}.npy"
+    if path.exists():
+        return np.load(path)
+    mean, std = moments
+    found_ND = last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std)
+    stream = io.BytesIO()
+    np.save(stream, found_ND)
+    files.write_bytes(path, stream.getvalue())
+    return found_ND
+
+
+def sentences(run: Path, settings: Mapping[str, Any]) -> Inputs:
+    """Running text for REEF: windows of the run's held-out text."""
+    rows_NT = np.load(run / "held_out.npy")[: settings["probe"]["sentences"], :-1]
+    return from_tokens(rows_NT, model_config(settings).vocab_size, source="held-out text of the run")
+
+
+def with_settings(context: Context, **changes: Any) -> Context:
+    """The context with other settings."""
+    return dataclasses.replace(context, settings={**context.settings, **changes})

@@ -1,0 +1,230 @@
+"""How pairs of trained models are shown: the p-values of every test beside what training did to the suspect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report.numbers import fixed, from_log10, integer, significant
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table, Value
+from experiments.base import Record
+from experiments.survival.persistence_pairs import BASELINES
+from experiments.survival.persistence_settings import PAPER_TOKENS
+
+ALPHA = 0.01
+MOVED, LOSS, ENTROPY = "‖W−W₀‖/‖W₀‖", "held-out loss", "unigram entropy"
+EXACT, Z = "p, permutation", "z"
+T_TEST, U_TEST, ICLR = "t-test p, vectors", "U-test p, vectors", "analytic p, vectors"
+T_TOKENS, ICLR_TOKENS = "t-test p, tokens", "analytic p, tokens"
+PCS_NOTE = (
+    "PCS of unrelated models is not 0: the norms' scales are 1 in every birth and weigh much, the more so the smaller "
+    "the model."
+)
+NAMES = {"intrinsic": "Intrinsic", "reef": "REEF", "pcs": "PCS", "ics": "ICS"}
+
+TESTS = (
+    Quantity(MOVED, fixed(2)),
+    Quantity(LOSS, fixed(3)),
+    Quantity(ENTROPY, fixed(3)),
+    Quantity(EXACT, significant(2)),
+    Quantity(Z, fixed(1)),
+    Quantity(T_TEST, from_log10(2)),
+    Quantity(U_TEST, from_log10(2)),
+    Quantity(ICLR, from_log10(2)),
+    Quantity(T_TOKENS, from_log10(2)),
+    Quantity(ICLR_TOKENS, from_log10(2)),
+)
+NOTE = (
+    "Permutation: the exact test on random tokens, each model with its own embedding; its smallest p is one over "
+    "the number of permutations, z goes on. Vectors: the published form, Gaussian vectors that both models share; "
+    "t-test and U-test are Algorithm 1's, analytic is that of the SeedPrint authors' code. Tokens: the same tests on "
+    "random tokens. Losses are in nats a token: a model whose loss is not below the unigram entropy has learned "
+    "nothing, and surviving that is no survival."
+)
+
+
+def is_paper(record: Record) -> bool:
+    """Whether the record is of the paper's own configuration."""
+    return record["scale"] == "paper" and record["data"] is None
+
+
+def trained_on(record: Record) -> str:
+    """What was trained, beside the paper's numbers."""
+    facts = record["result"]["facts"]
+    return (
+        f"Trained on {facts['tokens']:,} tokens of {facts['source']} a seed ({facts['epochs']:.2g} epochs), in the "
+        f"same order for every seed; the paper: about {PAPER_TOKENS / 1e9:.0f}B of OpenWebText. "
+        f"Held-out losses to beat, in nats a token: unigram {facts['unigram_loss']:.3f}, "
+        f"bigram {facts['bigram_loss']:.3f}."
+    )
+
+
+def verdict_values(pair: Mapping[str, Any]) -> dict[str, Value]:
+    """The measured columns of one pair; a test without a verdict leaves its cell empty."""
+    progress, paper = pair["progress"], pair["paper"]
+    return {
+        MOVED: progress["moved"],
+        LOSS: progress["loss"],
+        ENTROPY: progress["unigram_entropy"],
+        EXACT: pair["permutation"]["p"],
+        Z: pair["permutation"]["z"],
+        T_TEST: paper.get("log10_p_t"),
+        U_TEST: paper.get("log10_p_u"),
+        ICLR: pair["iclr"]["log10_p"],
+        T_TOKENS: pair["paper_tokens"].get("log10_p_t"),
+        ICLR_TOKENS: pair["iclr_tokens"]["log10_p"],
+    }
+
+
+def printed(values: tuple[float, float] | None, record: Record) -> dict[str, Value]:
+    """The paper's t-test and U-test beside its own configuration; (0, …) is an underflow."""
+    if values is None or not is_paper(record):
+        return {}
+    return {
+        name: math.log10(value) if value else "0 (underflow)"
+        for name, value in zip((T_TEST, U_TEST), values, strict=True)
+    }
+
+
+def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tuple[float, float]]) -> Table:
+    """Births against trained models: the pairs that the paper printed, and their like among the seeds trained."""
+    own = all(a == b for a, b in numbers)
+    rows = []
+    for pair in record["result"]["pairs"]:
+        seeds = (pair["base"]["seed"], pair["suspect"]["seed"])
+        if (seeds[0] == seeds[1]) != own:
+            continue
+        paper = printed(numbers.get(seeds), record)
+        names = [f"s{seeds[0]} at birth", f"s{seeds[1]} trained"]
+        rows.append(Row(names, verdict_values(pair), paper, {}, "paper" if paper else "other"))
+    return Table(title, ["base", "suspect"], TESTS, rows, note=f"{NOTE} {trained_on(record)}")
+
+
+def accused(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
+    """How many pairs a test calls the same lineage, and of how many it says anything."""
+    said = [pair[test]["verdict"] for pair in pairs if pair[test]["verdict"] != "undefined"]
+    return said.count("same-lineage"), len(said)
+
+
+def birth_claims(record: Record, *, own: bool) -> Sequence[Claim]:
+    """How many pairs each test calls the same lineage."""
+    pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == own]
+    facts = record["result"]["facts"]
+    name = f"{_architecture(facts)}, {facts['tokens']:,} tokens"
+    what = "a birth and its own trained model" if own else "a birth and another seed's trained model"
+    made = []
+    for test, words in (
+        ("permutation", "the permutation test, tokens"),
+        ("paper", "Algorithm 1, shared vectors"),
+        ("paper_tokens", "Algorithm 1, tokens"),
+    ):
+        count, said = accused(pairs, test)
+        made.append(Claim(f"Pairs of {what} called one lineage by {words}; {name}", f"{count} of {said}"))
+    return made
+
+
+def survival_headline(record: Record) -> str:
+    """The exact test's verdicts, beside the loss."""
+    pairs = record["result"]["pairs"]
+    own = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
+    other = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
+    found, said = accused(own, "permutation")
+    wrong, others = accused(other, "permutation")
+    progress = own[0]["progress"]
+    return (
+        f"After training to a held-out loss of {progress['loss']:.2f} nats (unigram entropy "
+        f"{progress['unigram_entropy']:.2f}), {found} of {said} models are recognised by their own birth, and "
+        f"{wrong} of {others} by another seed's."
+    )
+
+
+def _architecture(facts: Mapping[str, Any]) -> str:
+    cfg = facts["model"]
+    family = "Qwen-style" if cfg["qkv_bias"] else "LLaMA-style"
+    return f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide"
+
+
+def baseline_text(one: Mapping[str, Any], related: bool) -> str:
+    """A score with a mark: right or wrong at the published threshold."""
+    if one["score"] is None:
+        return "undefined"
+    mark = "✓" if one["same_at_0.8"] == related else "✗"
+    return f"{fixed(3)(one['score'])}{mark}"
+
+
+def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
+    """Baselines on births and their trained models, beside their scores between different seeds."""
+    result = record["result"]
+    rows = []
+    for one in result["own"]:
+        paper: dict[str, Value] = {}
+        if is_paper(record) and one["seed"] in numbers:
+            paper = {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, numbers[one["seed"]], strict=True)}
+        measured: dict[str, Value] = {MOVED: one["progress"]["moved"], LOSS: one["progress"]["loss"]}
+        measured[ENTROPY] = one["progress"]["unigram_entropy"]
+        for name in BASELINES:
+            measured[NAMES[name]] = baseline_text(one[name], True)
+            measured[f"z of {NAMES[name]}"] = one[name]["z"]
+        names = [f"s{one['seed']} at birth", f"s{one['seed']} trained"]
+        rows.append(Row(names, measured, paper, {}, "paper" if paper else "other"))
+    others: dict[str, Value] = {}
+    for name in BASELINES:
+        values = np.asarray(result["other"][name])
+        if len(values) > 1:
+            others[NAMES[name]] = (float(values.mean()), float(values.std(ddof=1)))
+    rows.append(Row(["any seed at birth", "another seed trained"], others, configuration="ours"))
+    quantities = [Quantity(MOVED, fixed(2)), Quantity(LOSS, fixed(3)), Quantity(ENTROPY, fixed(3))]
+    for name in BASELINES:
+        quantities += [Quantity(NAMES[name], fixed(3)), Quantity(f"z of {NAMES[name]}", fixed(1))]
+    note = (
+        f"✓ and ✗: right or wrong at the published threshold of 0.8. z: the score among the "
+        f"{len(result['other']['pcs'])} pairs of a birth and another seed's trained model (last row, mean ± standard "
+        f"deviation): a score below 0.8 can still tell a seed. Intrinsic correlates profiles over "
+        f"{result['facts']['model']['num_layers']} layers. {PCS_NOTE} {trained_on(record)}"
+    )
+    return Table("Baselines on a birth and what became of it", ["base", "suspect"], quantities, rows, note=note)
+
+
+def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[float, ...]]) -> Table:
+    """Table 5 and Table 12: after further training on another corpus."""
+    rows = []
+    for pair in record["result"]["pairs"]:
+        paper: dict[str, Value] = {}
+        if is_paper(record) and pair["role"] == "stories":
+            values = numbers[pair["role"], pair["related"]]
+            paper = printed((values[0], values[1]), record)
+            paper |= {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, values[2:], strict=True)}
+        measured = verdict_values(pair)
+        measured |= {NAMES[name]: baseline_text(pair[name], pair["related"]) for name in BASELINES}
+        kind = "descendant" if pair["related"] else "distractor"
+        names = [f"{pair['role']} ({pair['source']})", f"s{pair['suspect']['seed']}, {kind}", integer(pair["tokens"])]
+        rows.append(Row(names, measured, paper, {}, "paper" if paper else "other"))
+    base = record["result"]["pairs"][0]["base"]
+    note = (
+        f"The base is seed {base['seed']} after {base['step']:,} steps. The distractor is another seed trained on the "
+        f"base corpus in another order, then on the same second corpus as the descendant, in the same order. Here "
+        f"{MOVED} is measured from the model that the further training began with, and the loss is on held-out "
+        f"text of the second corpus. ✓ and ✗: right or wrong at 0.8. {PCS_NOTE} {NOTE} {trained_on(record)}"
+    )
+    quantities = [*TESTS, *(Quantity(NAMES[name], fixed(3)) for name in BASELINES)]
+    return Table(
+        "After further training on another corpus", ["corpus", "suspect", "tokens"], quantities, rows, note=note
+    )
+
+
+def continued_claims(record: Record) -> Sequence[Claim]:
+    """Descendants and distractors told apart, by test and by baseline."""
+    pairs = record["result"]["pairs"]
+    made = []
+    for test, words in (("permutation", "the permutation test, tokens"), ("paper", "Algorithm 1, shared vectors")):
+        right = sum((pair[test]["verdict"] == "same-lineage") == pair["related"] for pair in pairs)
+        made.append(Claim(f"Descendants and distractors told right by {words}", f"{right} of {len(pairs)}"))
+    for name in BASELINES:
+        right = sum(pair[name]["same_at_0.8"] == pair["related"] for pair in pairs)
+        made.append(
+            Claim(f"Descendants and distractors told right by {NAMES[name]} at 0.8", f"{right} of {len(pairs)}")
+        )
+    return made

@@ -1,0 +1,101 @@
+"""Every checkpoint of a run held against the births: Figures 11 and 14."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.seedprint.paper import paper_test
+from bornbiased_jax.seedprint.permutation import permutation_test, top_mean
+from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.stats.kendall import tau_b
+from experiments.base import Context
+from experiments.survival import persistence
+from experiments.survival.persistence import Model
+from experiments.survival.persistence_pairs import brief
+
+TOP = 50
+"""m of Section 5: the coordinates with the largest mean output of the birth."""
+
+
+def correlations(context: Context) -> dict[str, Any]:
+    """Kendall's tau of the birth's top coordinates with those of every checkpoint, of its own seed and another's.
+
+    Returns:
+        ``facts``, ``steps`` [C], ``top``, ``seeds`` (the birth's, the other's), and by kind of inputs, by "own" and
+        "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
+    """
+    settings = context.settings
+    run, (seed, stranger) = persistence.base_run(context), settings["seeds"][:2]
+    steps, moments = persistence.steps_of(run), persistence.birth_moments(settings)
+    born = persistence.birth(run, seed)
+    top = min(TOP, persistence.model_config(settings).d_model)
+    found: dict[str, Any] = {}
+    with progress.bar(4 * len(steps), "checkpoints", unit="checkpoints", quiet=context.quiet) as advance:
+        for kind in persistence.KINDS:
+            birth_ND = persistence.outputs(settings, born, kind, moments)
+            dims = top_mean(top)(birth_ND)
+            for name, who in (("own", seed), ("other", stranger)):
+                taus_CM = []
+                for step in steps:
+                    seen_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
+                    taus_CM.append(tau_b(birth_ND[:, dims], seen_ND[:, dims]))
+                    advance(1)
+                mean, std = np.mean(taus_CM, axis=1), np.std(taus_CM, axis=1, ddof=1)
+                found.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
+    return {
+        "facts": persistence.facts_of(run),
+        "seeds": [seed, stranger],
+        "steps": steps,
+        "top": top,
+        "taus": found,
+        "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, stranger)],
+    }
+
+
+def every_checkpoint(context: Context) -> dict[str, Any]:
+    """Every checkpoint of every seed against its own birth and against the next seed's.
+
+    Returns:
+        ``facts``, ``steps`` [C] (the birth left out), ``seeds``, ``progress`` [S][C], and "own" and "other": by test
+        ("permutation" on tokens, "paper" on shared vectors, "paper_tokens") verdicts [S][C].
+    """
+    settings = context.settings
+    run, seeds = persistence.base_run(context), settings["seeds"]
+    steps, moments = persistence.steps_of(run)[1:], persistence.birth_moments(settings)
+    tests: dict[str, tuple[str, Callable[..., Verdict]]] = {
+        "permutation": ("tokens", permutation_test),
+        "paper": ("gaussian", paper_test),
+        "paper_tokens": ("tokens", paper_test),
+    }
+    found: dict[str, Any] = {}
+    total = 2 * len(tests) * len(seeds) * len(steps)
+    with progress.bar(total, "checkpoints", unit="verdicts", quiet=context.quiet) as advance:
+        for name, shift in (("own", 0), ("other", 1)):
+            for test, (kind, run_test) in tests.items():
+                by_seed = []
+                for index in range(len(seeds)):
+                    born = persistence.birth(run, seeds[(index + shift) % len(seeds)])
+                    birth_ND = persistence.outputs(settings, born, kind, moments)
+                    verdicts = []
+                    for step in steps:
+                        seen_ND = persistence.outputs(settings, _at(run, seeds[index], step), kind, moments)
+                        verdicts.append(brief(run_test(birth_ND, seen_ND)))
+                        advance(1)
+                    by_seed.append(verdicts)
+                found.setdefault(name, {})[test] = by_seed
+    return {
+        "facts": persistence.facts_of(run),
+        "seeds": seeds,
+        "steps": steps,
+        "progress": [[persistence.progress_of(_at(run, seed, step)) for step in steps] for seed in seeds],
+        **found,
+    }
+
+
+def _at(run: Path, seed: int, step: int) -> Model:
+    return {"run": str(run), "seed": seed, "step": step}

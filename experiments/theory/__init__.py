@@ -1,0 +1,1 @@
+"""Predictions in closed form against simplified and real modules."""

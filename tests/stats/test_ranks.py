@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.stats.ranks import centred_ranks, rank_correlation, sortable, unit_ranks
+
+
+@pytest.mark.parametrize("num_inputs", [2, 5, 37, 400])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_matrix_is_spearmans_correlation(num_inputs, dtype):
+    rng = np.random.default_rng(num_inputs)
+    base = rng.standard_normal((num_inputs, 20)).astype(dtype)
+    suspect = np.round(rng.standard_normal((num_inputs, 17)) * 2).astype(dtype)
+    found = rank_correlation(base, suspect)
+    for j, k in [(0, 0), (19, 16), (3, 11)]:
+        if len(set(suspect[:, k])) == 1:
+            assert found[j, k] == 0.0
+            continue
+        ours, theirs = (stats.rankdata(column.astype(float)) for column in (base[:, j], suspect[:, k]))
+        assert found[j, k] == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=1e-12)
+
+
+def test_average_ranks_match_scipy_with_many_ties():
+    x = np.random.default_rng(0).integers(-3, 4, (200, 40)).astype(np.float32)
+    expected = stats.rankdata(x.astype(float), axis=0) - (200 + 1) / 2
+    np.testing.assert_array_equal(centred_ranks(x).T, expected)
+
+
+def test_threads_fill_the_same_matrix():
+    x = np.random.default_rng(2).standard_normal((7000, 40)).astype(np.float32)
+    expected = stats.rankdata(x.astype(float), axis=0) - (7000 + 1) / 2
+    np.testing.assert_array_equal(centred_ranks(x).T, expected)
+    lengths = np.linalg.norm(expected, axis=0)[None, :]
+    np.testing.assert_allclose(unit_ranks(x).T, expected / lengths, rtol=1e-12)
+
+
+def test_codes_sort_as_floats_do():
+    x = np.array([[0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0, -1.0]], np.float32)
+    codes = sortable(x)[0]
+    order = np.argsort(codes, kind="stable")
+    assert list(x[0][order]) == sorted(x[0])
+    assert codes[0] == codes[1]  # 0 and −0 are equal numbers
+
+
+def test_constant_coordinate_correlates_with_nothing():
+    rng = np.random.default_rng(1)
+    base, suspect = rng.standard_normal((50, 4)), rng.standard_normal((50, 3))
+    base[:, 2] = 7.0
+    found = rank_correlation(base, suspect)
+    assert (found[2] == 0).all() and (found[[0, 1, 3]] != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("base", "suspect", "words"),
+    [
+        (np.zeros((4, 2)), np.zeros((5, 2)), "same inputs"),
+        (np.full((4, 2), np.nan), np.zeros((4, 2)), "base outputs hold NaN"),
+        (np.zeros((4, 2)), np.full((4, 2), np.inf), "suspect outputs hold NaN or infinite"),
+        (np.zeros(4), np.zeros((4, 2)), "shape"),
+    ],
+)
+def test_unusable_outputs_are_refused(base, suspect, words):
+    with pytest.raises(InputError, match=words):
+        rank_correlation(base, suspect)
