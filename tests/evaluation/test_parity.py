@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation import parity
+from bornbiased_jax.evaluation.parity import parity
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 

@@ -92,9 +92,9 @@ def test_stacks_and_back():
 
 def test_who_takes_lanes(monkeypatch):
     """A small model as many as divide its batch, and a large one none."""
-    monkeypatch.setattr(lanes, "cores", lambda: 4)
+    monkeypatch.setattr(lanes.hardware, "cores", lambda: 4)
     assert [lanes_for(CFG, sequences) for sequences in (1, 2, 6, 7, 16)] == [1, 2, 3, 1, 4]
-    monkeypatch.setattr(lanes, "cores", lambda: 64)
+    monkeypatch.setattr(lanes.hardware, "cores", lambda: 64)
     assert lanes_for(CFG, 64) == lanes.MAX_LANES
     assert lanes_for(preset("llama-nano"), 16) == 1
     (batch,) = batches(1, 1, 3, 9)
