@@ -2,13 +2,15 @@
 
 Random sequences are never stored: sequence n depends on (seed, n) alone, so any batch of any size, in any
 order, can be generated when it is needed, inside or outside of a compiled function.
+
+What sets one kind of input apart stands in its entry of :data:`KINDS`; everybody else asks :class:`Inputs`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +24,6 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, source_digest, tokenizer_for
 
-Kind = Literal["tokens", "gaussian", "text"]
 Windows = Literal["consecutive", "random"]
 _CHUNK_TOKENS = 1 << 20
 # Characters after which a text without separators counts as another document (and gets an end of document).
@@ -34,7 +35,7 @@ class Inputs:
     """N probe inputs of length T. Make them with the functions of this module.
 
     Attributes:
-        kind: "tokens" (uniform random ids), "gaussian" (vectors) or "text".
+        kind: a name in :data:`KINDS`: "tokens" (uniform random ids), "gaussian" (vectors) or "text".
         num_inputs: N.
         seq_len: T.
         vocab_size: ids are below this; None for vectors.
@@ -44,7 +45,7 @@ class Inputs:
         source: where text comes from, JSON-ready.
     """
 
-    kind: Kind
+    kind: str
     num_inputs: int
     seq_len: int
     vocab_size: int | None = None
@@ -56,20 +57,28 @@ class Inputs:
     def generate(self, indices: Any) -> Any:
         """The sequences with these indices (0 to N − 1, integers [B], possibly traced).
 
-        Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], which the user multiplies by
-        the standard deviation of the model's embedding and shifts by its mean.
+        Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], to be given the moments of an
+        embedding by :meth:`scaled`.
         """
-        if self.tokens_NT is not None:
-            traced = isinstance(indices, jax.core.Tracer)
-            return jnp.asarray(self.tokens_NT)[indices] if traced else self.tokens_NT[np.asarray(indices)]
-        assert self.seed is not None
-        key = keys.stream_key(self.seed, "inputs")
-        at_B = jnp.asarray(indices).astype(jnp.uint32)
-        if self.kind == "gaussian":
-            assert self.d_model is not None
-            return _vectors(key, at_B, self.seq_len, self.d_model)
-        assert self.vocab_size is not None
-        return _tokens(key, at_B, self.seq_len, self.vocab_size)
+        return KINDS[self.kind].generate(self, indices)
+
+    @property
+    def vectors(self) -> bool:
+        """Whether these are vectors, fed in place of embeddings, rather than token ids."""
+        return KINDS[self.kind].vectors
+
+    @property
+    def equal_last_tokens_by_chance(self) -> bool:
+        """Whether two sequences that end in the same token have nothing else in common."""
+        return KINDS[self.kind].independent
+
+    def moments(self, mean: float, std: float) -> tuple[float, float] | None:
+        """The mean and standard deviation that these inputs are to be given: as they are for vectors, None for ids."""
+        return (mean, std) if self.vectors else None
+
+    def scaled(self, x: Any, mean: float, std: float) -> Any:
+        """A generated batch with the mean and standard deviation of an embedding; ids stay as they are."""
+        return x * np.float32(std) + np.float32(mean) if self.vectors else x
 
     def batch(self, start: int, stop: int) -> np.ndarray:
         """Sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
@@ -83,9 +92,7 @@ class Inputs:
 
     def last_tokens(self) -> np.ndarray | None:
         """The last id of each sequence, int32 [N]; None for vectors."""
-        if self.kind == "gaussian":
-            return None
-        return self._content[1]
+        return None if self.vectors else self._content[1]
 
     @property
     def digest(self) -> str:
@@ -94,9 +101,7 @@ class Inputs:
         Vectors are rounded differently by different devices: for them it is of N, T, D, the seed and the
         random bits behind the first sequence.
         """
-        if self.kind == "gaussian":
-            return self._vectors_digest
-        return self._content[0]
+        return self._vectors_digest if self.vectors else self._content[0]
 
     @functools.cached_property
     def _content(self) -> tuple[str, np.ndarray]:
@@ -118,7 +123,7 @@ class Inputs:
         shape = (self.seq_len, self.d_model)
         key = jax.random.fold_in(keys.stream_key(self.seed, "inputs"), 0)
         bits = np.asarray(jax.random.bits(key, shape, jnp.uint32)).astype("<u4")
-        spec = f"gaussian {self.num_inputs} {self.seq_len} {self.d_model} {self.seed}\0".encode()
+        spec = f"{self.kind} {self.num_inputs} {self.seq_len} {self.d_model} {self.seed}\0".encode()
         return hashlib.sha256(spec + bits.tobytes()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -141,16 +146,7 @@ class Inputs:
         Raises:
             InputError: ids outside its vocabulary, vectors of another width, more positions than it has.
         """
-        if self.kind == "gaussian":
-            if self.d_model != cfg.d_model:
-                raise InputError(f"input vectors are {self.d_model} wide, the model {cfg.d_model}: make them equal")
-        elif self.tokens_NT is not None:
-            _check_ids(self.tokens_NT, cfg.vocab_size)
-        elif self.vocab_size is not None and self.vocab_size > cfg.vocab_size:
-            raise InputError(
-                f"random ids below {self.vocab_size} leave the model's vocabulary of {cfg.vocab_size}: "
-                "draw them from a smaller one"
-            )
+        KINDS[self.kind].check_fits(self, cfg)
         if cfg.positions == "learned" and self.seq_len > cfg.max_seq_len:
             raise InputError(
                 f"length {self.seq_len} is beyond the model's {cfg.max_seq_len} learned positions: "
@@ -158,20 +154,129 @@ class Inputs:
             )
 
 
+@dataclass(frozen=True)
+class InputKind:
+    """What sets one kind of input apart.
+
+    Attributes:
+        title: what it is called in a table.
+        generate: the sequences of an :class:`Inputs` with given indices (see :meth:`Inputs.generate`).
+        check_fits: raises :class:`InputError` for a model that cannot take such inputs, of whatever length.
+        vectors: vectors [T, D] with the moments of an embedding, in place of ids [T].
+        independent: the ids of a sequence are drawn independently, so that equal last ids are a coincidence.
+        draw: makes them for an architecture from (num_inputs, seq_len, cfg, vocab_size, seed), the vocabulary being
+            that of the ids (the model's own unless it is given); None for what does not come from a seed alone.
+        predicted: mean-field theory knows them (see :func:`bornbiased_jax.predict.predict`).
+    """
+
+    title: str
+    generate: Callable[[Inputs, Any], Any]
+    check_fits: Callable[[Inputs, ModelConfig], None]
+    vectors: bool = False
+    independent: bool = False
+    draw: Callable[[int, int, ModelConfig, int | None, int], Inputs] | None = None
+    predicted: bool = False
+
+
+def _generate_tokens(inputs: Inputs, indices: Any) -> Any:
+    assert inputs.seed is not None and inputs.vocab_size is not None
+    at_B = jnp.asarray(indices).astype(jnp.uint32)
+    return _tokens(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+
+
+def _generate_vectors(inputs: Inputs, indices: Any) -> Any:
+    assert inputs.seed is not None and inputs.d_model is not None
+    at_B = jnp.asarray(indices).astype(jnp.uint32)
+    return _vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+
+
+def _look_up(inputs: Inputs, indices: Any) -> Any:
+    assert inputs.tokens_NT is not None
+    traced = isinstance(indices, jax.core.Tracer)
+    return jnp.asarray(inputs.tokens_NT)[indices] if traced else inputs.tokens_NT[np.asarray(indices)]
+
+
+def _check_drawn_below(inputs: Inputs, cfg: ModelConfig) -> None:
+    if inputs.vocab_size is not None and inputs.vocab_size > cfg.vocab_size:
+        raise InputError(
+            f"random ids below {inputs.vocab_size} leave the model's vocabulary of {cfg.vocab_size}: "
+            "draw them from a smaller one"
+        )
+
+
+def _check_width(inputs: Inputs, cfg: ModelConfig) -> None:
+    if inputs.d_model != cfg.d_model:
+        raise InputError(f"input vectors are {inputs.d_model} wide, the model {cfg.d_model}: make them equal")
+
+
+def _check_table(inputs: Inputs, cfg: ModelConfig) -> None:
+    assert inputs.tokens_NT is not None
+    _check_ids(inputs.tokens_NT, cfg.vocab_size)
+
+
+KINDS: dict[str, InputKind] = {
+    "tokens": InputKind(
+        "random tokens",
+        _generate_tokens,
+        _check_drawn_below,
+        independent=True,
+        draw=lambda num_inputs, seq_len, cfg, vocab_size, seed: random_tokens(
+            num_inputs, seq_len, vocab_size or cfg.vocab_size, seed
+        ),
+        predicted=True,
+    ),
+    "gaussian": InputKind(
+        "Gaussian vectors",
+        _generate_vectors,
+        _check_width,
+        vectors=True,
+        draw=lambda num_inputs, seq_len, cfg, vocab_size, seed: gaussian(num_inputs, seq_len, cfg.d_model, seed),
+        predicted=True,
+    ),
+    "text": InputKind("text", _look_up, _check_table),
+}
+"""Every kind of input, by its name in records and (for those that are drawn) on the command line."""
+
+RANDOM_KINDS = tuple(name for name, kind in KINDS.items() if kind.draw is not None)
+"""The kinds that a seed draws."""
+
+
+def random_inputs(
+    kind: str, num_inputs: int, seq_len: int, cfg: ModelConfig, *, seed: int = 0, vocab_size: int | None = None
+) -> Inputs:
+    """Inputs of a random kind for an architecture.
+
+    Args:
+        kind: one of :data:`RANDOM_KINDS`.
+        num_inputs: N.
+        seq_len: T.
+        cfg: the architecture.
+        seed: of the stream "inputs".
+        vocab_size: ids are drawn below this; the model's own vocabulary unless given. Vectors have none.
+
+    Raises:
+        InputError: no such kind, a size below 1, or a bad seed.
+    """
+    draw = KINDS[kind].draw if kind in KINDS else None
+    if draw is None:
+        raise InputError(f"unknown random inputs {kind!r}: name {' or '.join(RANDOM_KINDS)}")
+    return draw(num_inputs, seq_len, cfg, vocab_size, seed)
+
+
 @functools.partial(jax.jit, static_argnums=2)
 def _tokens(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
-    def one(n: jax.Array) -> jax.Array:
+    def sequence(n: jax.Array) -> jax.Array:
         return jax.random.randint(jax.random.fold_in(key, n), (seq_len,), 0, vocab_size, jnp.int32)
 
-    return jax.vmap(one)(at_B)
+    return jax.vmap(sequence)(at_B)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _vectors(key: jax.Array, at_B: jax.Array, seq_len: int, d_model: int) -> jax.Array:
-    def one(n: jax.Array) -> jax.Array:
+    def sequence(n: jax.Array) -> jax.Array:
         return keys.normal(jax.random.fold_in(key, n), (seq_len, d_model), 1.0)
 
-    return jax.vmap(one)(at_B)
+    return jax.vmap(sequence)(at_B)
 
 
 def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0) -> Inputs:
@@ -292,15 +397,13 @@ def parse_inputs(
     Raises:
         InputError: an unknown name, sizes below 1, or text that cannot be used.
     """
-    if spec == "tokens":
-        inputs = random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
-    elif spec == "gaussian":
-        inputs = gaussian(num_inputs, seq_len, cfg.d_model, seed)
+    if spec in RANDOM_KINDS:
+        inputs = random_inputs(spec, num_inputs, seq_len, cfg, seed=seed)
     else:
         source = spec.removeprefix("text:")
         if not source or not spec.startswith(("text:", "builtin:")):
             raise InputError(
-                f"unknown inputs {spec!r}: name tokens, gaussian, text:PATH, builtin:prose or builtin:code"
+                f"unknown inputs {spec!r}: name {', '.join(RANDOM_KINDS)}, text:PATH, builtin:prose or builtin:code"
             )
         _check_sizes(num_inputs=num_inputs, seq_len=seq_len)
         if tokenizer is None or isinstance(tokenizer, (str, Path)):

@@ -267,3 +267,35 @@ def test_inputs_use_their_own_stream_of_the_seed():
     n = jnp.uint32(0)
     drawn = jax.random.randint(jax.random.fold_in(keys.init_key(7), n), (6,), 0, 1000, jnp.int32)
     assert not np.array_equal(random_tokens(1, 6, 1000, seed=7).batch(0, 1)[0], drawn)
+
+
+def test_what_sets_a_kind_apart_stands_in_its_entry():
+    """Moments for vectors alone, and equal last tokens by chance in random tokens alone."""
+    made = {"tokens": random_tokens(3, 4, 50), "gaussian": gaussian(3, 4, 5), "text": from_tokens([[1, 2]], 5)}
+    assert set(made) == set(inputs.KINDS)
+    for kind, drawn in made.items():
+        assert drawn.kind == kind
+        x = drawn.batch(0, 1)
+        assert drawn.vectors == (x.ndim == 3)
+        assert drawn.moments(0.25, 0.5) == ((0.25, 0.5) if drawn.vectors else None)
+        np.testing.assert_array_equal(drawn.scaled(x, 0.25, 0.5), x * 0.5 + 0.25 if drawn.vectors else x)
+        assert drawn.scaled(x, 0.25, 0.5).dtype == x.dtype
+        assert drawn.equal_last_tokens_by_chance == (kind == "tokens")
+
+
+@pytest.mark.parametrize("kind", inputs.RANDOM_KINDS)
+def test_random_kinds_are_drawn_for_an_architecture(kind):
+    drawn = inputs.random_inputs(kind, 5, 6, CFG, seed=3)
+    assert drawn.digest == parse_inputs(kind, num_inputs=5, seq_len=6, cfg=CFG, seed=3).digest
+    assert (drawn.num_inputs, drawn.seq_len, drawn.seed) == (5, 6, 3)
+    fewer = inputs.random_inputs(kind, 5, 6, CFG, seed=3, vocab_size=7)
+    assert fewer.vectors or fewer.batch(0, 5).max() < 7
+    with pytest.raises(InputError, match="unknown random inputs 'text'"):
+        inputs.random_inputs("text", 5, 6, CFG)
+
+
+def test_the_command_line_offers_every_random_kind():
+    from bornbiased_jax.cli import options
+
+    assert options.RANDOM_INPUTS == inputs.RANDOM_KINDS
+    assert options.PREDICTED_INPUTS == tuple(name for name, kind in inputs.KINDS.items() if kind.predicted)

@@ -24,7 +24,7 @@ def _input_options(function: F) -> F:
         click.option("--vocab-size", type=int, help="Draw token ids below this; the model's own unless given."),
         click.option("--seq-len", type=int, default=64, show_default=True, metavar="T"),
         click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N"),
-        click.option("--inputs", type=click.Choice(["tokens", "gaussian"]), default="tokens", show_default=True),
+        click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), default="tokens", show_default=True),
         click.option("--quiet", is_flag=True, help="No progress display."),
     ):
         function = option(function)
@@ -92,6 +92,7 @@ def seedprint(
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.inputs import KINDS
     from bornbiased_jax.seedprint.compare import compare
     from bornbiased_jax.seedprint.fingerprint import is_fingerprint, load_fingerprint
     from bornbiased_jax.seedprint.permutation import check_permutations
@@ -130,7 +131,7 @@ def seedprint(
     widths = {ref: model.cfg.d_model for ref, model in opened.items()}
     widths |= {ref: found.outputs_ND.shape[1] for ref, found in stored.items()}
     # Said before anything is computed; two stored ones of tokens have their inputs compared first.
-    vectors = arguments["inputs"] == "gaussian"
+    vectors = KINDS[arguments["inputs"]].vectors
     if widths[base] != widths[suspect] and (vectors or (opened and not baselines)):
         both = f"{widths[base]} and {widths[suspect]}"
         fed = f"vectors of one width cannot be fed to models of widths {both}, and "
@@ -141,9 +142,7 @@ def seedprint(
         return
     for ref, model in opened.items():
         prints[ref] = _compute(model, ref, arguments, vocab, moments, layer)
-        moments = moments or (
-            (prints[ref].inputs["mean"], prints[ref].inputs["std"]) if arguments["inputs"] == "gaussian" else None
-        )
+        moments = moments or ((prints[ref].inputs["mean"], prints[ref].inputs["std"]) if vectors else None)
     extra: dict[str, Any] = {"num_permutations": num_permutations} if test == "permutation" and num_permutations else {}
     references = None
     if test == "population":
@@ -179,15 +178,12 @@ def _compute(
     moments: tuple[float, float] | None,
     layer: int | None,
 ) -> Any:
-    from bornbiased_jax import inputs as probe_inputs
     from bornbiased_jax import progress
+    from bornbiased_jax.inputs import random_inputs
     from bornbiased_jax.seedprint.fingerprint import fingerprint as compute
 
     sizes = (arguments["num_inputs"], arguments["seq_len"])
-    if arguments["inputs"] == "gaussian":
-        inputs = probe_inputs.gaussian(*sizes, opened.cfg.d_model, arguments["input_seed"])
-    else:
-        inputs = probe_inputs.random_tokens(*sizes, vocab_size, arguments["input_seed"])
+    inputs = random_inputs(arguments["inputs"], *sizes, opened.cfg, seed=arguments["input_seed"], vocab_size=vocab_size)
     with progress.bar(inputs.num_inputs, f"fingerprint {ref}", unit="sequences") as advance:
         return compute(
             opened, inputs, moments=moments, layer=layer, batch_size=arguments["batch_size"], advance=advance
@@ -196,19 +192,16 @@ def _compute(
 
 def _references(base: Any, arguments: dict[str, Any], vocab_size: int, num_references: int) -> Any:
     """Outputs of fresh seeds of the base's architecture, one at a time."""
-    from bornbiased_jax import inputs as probe_inputs
     from bornbiased_jax.config import ModelConfig
+    from bornbiased_jax.inputs import random_inputs
     from bornbiased_jax.seedprint.births import final_outputs
 
     if base.layer is not None:
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
     cfg = ModelConfig.from_dict(base.config)
     sizes = (arguments["num_inputs"], arguments["seq_len"])
-    if arguments["inputs"] == "gaussian":
-        units = probe_inputs.gaussian(*sizes, cfg.d_model, arguments["input_seed"])
-        x = units.batch(0, sizes[0]) * base.inputs["std"] + base.inputs["mean"]
-    else:
-        x = probe_inputs.random_tokens(*sizes, vocab_size, arguments["input_seed"]).batch(0, sizes[0])
+    inputs = random_inputs(arguments["inputs"], *sizes, cfg, seed=arguments["input_seed"], vocab_size=vocab_size)
+    x = inputs.scaled(inputs.batch(0, sizes[0]), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
     # Seeds far from those that people choose, so that a reference is never the model itself.
     seeds = range(3_000_000_000, 3_000_000_000 + num_references)
     return (outputs_ND for chunk in final_outputs(cfg, seeds, x) for outputs_ND in chunk)

@@ -17,6 +17,11 @@ from bornbiased_jax.errors import InputError
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
 
+# bornbiased_jax.inputs.RANDOM_KINDS, and those of them that theory predicts, named here because --help does not wait
+# for jax; a test holds them together.
+RANDOM_INPUTS = ("tokens", "gaussian")
+PREDICTED_INPUTS = ("tokens", "gaussian")
+
 
 def parse_seeds(text: str) -> list[int]:
     """Seeds from "0:64" (64 is left out), "42,43" or a mixture "0:4,42".

@@ -13,7 +13,7 @@ from bornbiased_jax.cli import options
 @options.model_options
 @click.option("--seq-len", type=int, required=True, metavar="T", help="Length of the sequences.")
 @click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N", help="Sequences a seed.")
-@click.option("--inputs", type=click.Choice(["tokens", "gaussian"]), default="tokens", show_default=True)
+@click.option("--inputs", type=click.Choice(options.PREDICTED_INPUTS), default="tokens", show_default=True)
 @options.json_option
 def predict(
     model: str | None, settings: tuple[str, ...], seq_len: int, num_inputs: int, inputs: str, json_file: str | None
@@ -27,11 +27,12 @@ def predict(
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from bornbiased_jax.inputs import KINDS
     from bornbiased_jax.predict import predict as predict_config
 
     options.prepare_json(json_file)
     cfg = options.model_config(model, settings)
-    found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=inputs == "tokens")
+    found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
     options.write_result(json_file, found)
     rows = [
         [layer + 1, mean, std, intra]

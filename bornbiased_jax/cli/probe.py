@@ -115,7 +115,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
 
         checkpoint = open_checkpoint(arguments["checkpoint"])
         subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest())
-        if tokenizer is None and arguments["input_spec"] not in ("tokens", "gaussian"):
+        if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
         if checkpoint.cfg.positions == "rope" and max(lengths) > checkpoint.cfg.max_seq_len:

@@ -171,7 +171,7 @@ def probe(
     cfg = subject.cfg
     inputs.check_fits(cfg)
     batches = order_inputs(inputs, batch_size_for(cfg, inputs, batch_size))
-    scale = (subject.embedding_mean, subject.embedding_std) if inputs.kind == "gaussian" else None
+    scale = inputs.moments(subject.embedding_mean, subject.embedding_std)
     born = subject.weights is None
     work = _work(cfg, born, subject.fixed_embedding_seed, scale, intra, second_moment, dtype)
     identity = {
@@ -217,7 +217,8 @@ def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any],
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
     chosen = preference.summarise(counts, vocab_size=cfg.vocab_size)
-    pulled = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=inputs.kind == "tokens")
+    chance = inputs.equal_last_tokens_by_chance
+    pulled = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
     along = int(result["direction_token"])
     return {
         "seed": seed,

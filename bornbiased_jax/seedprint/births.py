@@ -115,5 +115,5 @@ def shared_inputs(cfg: ModelConfig, inputs: Inputs) -> np.ndarray:
         InputError: inputs that do not fit the architecture.
     """
     inputs.check_fits(cfg)
-    x = inputs.batch(0, inputs.num_inputs)
-    return x * np.float32(cfg.embedding_std) if inputs.kind == "gaussian" else x
+    x: np.ndarray = inputs.scaled(inputs.batch(0, inputs.num_inputs), 0.0, cfg.embedding_std)
+    return x

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import KINDS
 from bornbiased_jax.seedprint.fingerprint import Fingerprint, check_comparable
 from bornbiased_jax.seedprint.iclr import iclr_test
 from bornbiased_jax.seedprint.identity import with_identity
@@ -65,6 +66,6 @@ def compare(
         verdict = population_test(base.outputs_ND, suspect.outputs_ND, references, alpha=alpha, **options)
     else:
         verdict = TESTS[test](base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
-    if test == "permutation" and base.inputs["kind"] == "gaussian" and verdict.verdict == "same-lineage":
+    if test == "permutation" and KINDS[base.inputs["kind"]].vectors and verdict.verdict == "same-lineage":
         verdict = dataclasses.replace(verdict, verdict="undefined", reason=_SHARED_VECTORS)
     return with_identity(verdict, base, suspect)

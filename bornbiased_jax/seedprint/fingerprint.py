@@ -81,7 +81,7 @@ def fingerprint(
     """
     facts = inputs.describe()
     mean, std = 0.0, 1.0
-    if inputs.kind == "gaussian":
+    if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.params)
         facts |= {"mean": mean, "std": std}
     with record.measure() as measurement:

@@ -66,8 +66,7 @@ def last_outputs(
         stop = min(start + size, inputs.num_inputs)
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
-        if inputs.kind == "gaussian":
-            x = x * jnp.float32(std) + jnp.float32(mean)
+        x = inputs.scaled(x, mean, std)
         outputs_ND[start:stop] = np.asarray(_last(cfg, layer, params, x))[: stop - start]
         return stop - start
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.inputs import KINDS, parse_inputs
 from bornbiased_jax.predict import predict
 from bornbiased_jax.probes.run import newborn, probe
 from bornbiased_jax.record import jsonable, measure, provenance
@@ -79,9 +79,9 @@ def run_group(context: Context, group: Group) -> dict[str, Any]:
                     resume=shared / f"{name}.partial",
                 )
             )
-    random = spec in ("tokens", "gaussian")
-    theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=spec == "tokens") if random else None
-    if theory is not None:
+    theory = None
+    if KINDS[inputs.kind].predicted:
+        theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=not inputs.vectors)
         theory.pop("attention_std_by_layer")
         theory.pop("residual_std_by_layer")
     result = jsonable(
@@ -116,9 +116,8 @@ def mean_of(values: Sequence[Any]) -> str:
 
 def inputs_of(group: Group) -> str:
     """The kind of inputs, for a table."""
-    names = {"tokens": "random tokens", "gaussian": "Gaussian vectors"}
     spec: str = group["inputs"]
-    return names.get(spec, spec)
+    return KINDS[spec].title if spec in KINDS else spec
 
 
 # The groups that several experiments share. Sizes of the paper: N = 2,000 for GPT-2 and 10,000 for LLaMA

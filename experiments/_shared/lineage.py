@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import keys, models
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.inputs import Inputs, gaussian, parse_inputs, random_tokens
+from bornbiased_jax.inputs import Inputs, parse_inputs, random_inputs
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
 from bornbiased_jax.seedprint.compare import TESTS, compare
@@ -32,9 +32,7 @@ def birth(cfg: ModelConfig, seed: int) -> Params:
 
 def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int = 0) -> Inputs:
     """Random tokens of the model's vocabulary, or Gaussian vectors of its width."""
-    if kind == "gaussian":
-        return gaussian(num_inputs, seq_len, cfg.d_model, seed)
-    return random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
+    return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
 
 
 def outputs(cfg: ModelConfig, params: Params, inputs: Inputs, moments: tuple[float, float] | None = None) -> np.ndarray:

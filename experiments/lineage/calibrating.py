@@ -12,7 +12,7 @@ import numpy as np
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.inputs import Inputs, gaussian, random_tokens
+from bornbiased_jax.inputs import Inputs, random_inputs
 from bornbiased_jax.record import jsonable, provenance
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
@@ -45,9 +45,7 @@ def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConf
 
 def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int) -> Inputs:
     """The inputs that all models of a case share."""
-    if kind == "gaussian":
-        return gaussian(num_inputs, seq_len, cfg.d_model, seed)
-    return random_tokens(num_inputs, seq_len, cfg.vocab_size, seed)
+    return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
 
 
 def results(context: Context, part: str, work: Callable[[Case], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
     """Vectors have the moments of an embedding at birth, the same for all models."""
-    return outputs(cfg, params, inputs, (0.0, cfg.embedding_std) if inputs.kind == "gaussian" else None)
+    return outputs(cfg, params, inputs, inputs.moments(0.0, cfg.embedding_std))
 
 
 def _moved(before: Params, after: Params) -> float:

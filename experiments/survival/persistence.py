@@ -25,7 +25,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
-from bornbiased_jax.inputs import Inputs, from_tokens, gaussian, random_tokens
+from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
 from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
@@ -213,10 +213,8 @@ def progress_of(model: Model) -> dict[str, float]:
 
 def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
     """The random inputs of a comparison."""
-    cfg, probe = model_config(settings), settings["probe"]
-    if kind == "gaussian":
-        return gaussian(probe["num_inputs"], probe["seq_len"], cfg.d_model)
-    return random_tokens(probe["num_inputs"], probe["seq_len"], cfg.vocab_size)
+    probe = settings["probe"]
+    return random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
 
 
 def birth_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
@@ -239,7 +237,7 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
         moments: mean and standard deviation that shared vectors are given; not used for tokens.
     """
     inputs = probe_inputs(settings, kind)
-    asked = [settings["probe"], kind, list(moments) if kind == "gaussian" else None]
+    asked = [settings["probe"], kind, inputs.moments(*moments)]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
     path = Path(model["run"]) / "measured" / f"outputs-seed{model['seed']}-step{model['step']}-{digest}.npy"
     if path.exists():
