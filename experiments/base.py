@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.code import code_digest
+from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
 
 SCALES = ("smoke", "laptop", "paper")
@@ -42,6 +50,49 @@ class Context:
     data: str | None = None
     quiet: bool = False
     mesh: Any = None
+
+    def cached(
+        self, name: str, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None
+    ) -> Any:
+        """:func:`cached` in the output folder, shared by its experiments."""
+        return cached(self.work.parent / name, identity, compute, code)
+
+    def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
+        """The folder of :meth:`cached` for the same arguments: what ``compute`` writes lies there."""
+        return cache_folder(self.work.parent / name, identity, compute)
+
+
+def cached(place: Path, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None) -> Any:
+    """What ``compute`` gives, kept on disk and computed again when the code behind it or a library has changed.
+
+    Args:
+        place: folder and name; the key is added to it: ``births/gpt2-nano`` -> ``births/gpt2-nano-0123456789abcdef``.
+        identity: everything that ``compute`` depends on but its code, JSON-ready after ``jsonable``.
+        compute: called with a folder of its own, where what a killed call left is found by the next one; gives a
+            JSON-ready value or an array. Its code is known by :func:`bornbiased_jax.code.code_digest`.
+        code: the function whose code counts, where ``compute`` only calls one that it was handed.
+
+    Returns:
+        The value as it was read from disk, also the first time.
+    """
+    folder = cache_folder(place, identity, code or compute)
+    array, value = folder / "value.npy", folder / "value.json"
+    if not array.exists() and not value.exists():
+        found = compute(folder)
+        if isinstance(found, np.ndarray):
+            stream = io.BytesIO()
+            np.save(stream, found)
+            files.write_bytes(array, stream.getvalue())
+        else:
+            files.write_json(value, {"identity": jsonable(identity), "value": jsonable(found)})
+    return np.load(array) if array.exists() else files.read_json(value)["value"]
+
+
+def cache_folder(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Path:
+    """Where :func:`cached` keeps its value for these arguments; nothing is made or written."""
+    key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return place.with_name(f"{place.name}-{digest}")
 
 
 def _nothing(record: Record) -> Sequence[Any]:

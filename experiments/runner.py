@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import bornbiased_jax
 import experiments
 from bornbiased_jax import files, progress
+from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.record import jsonable, measure, provenance
+from bornbiased_jax.record import jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from experiments.base import SCALES, Context, Experiment, Record
 
@@ -59,7 +59,7 @@ def reproduce(
 ) -> Outcome:
     """Run experiments and write ``OUT/records/NAME.json`` for each, and ``OUT/index.html``.
 
-    An experiment with a complete record of the same scale, settings, data and package version is not run
+    An experiment with a complete record of the same scale, settings, data, code and libraries is not run
     again, so a killed call resumes. One that fails does not lose the others: its record and the page say
     why. After Ctrl-C the finished records stand and the page shows them.
 
@@ -182,8 +182,14 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
     return (
         isinstance(record, dict)
         and all(record.get(key) == value for key, value in expected.items())
-        and record.get("provenance", {}).get("version") == bornbiased_jax.__version__
+        and is_current(record, experiment)
     )
+
+
+def is_current(record: Record, experiment: Experiment) -> bool:
+    """Whether the code and the libraries that made a record are those of now."""
+    made = record.get("provenance", {})
+    return made.get("code") == code_digest(experiment.run) and made.get("versions") == library_versions()
 
 
 def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
@@ -204,7 +210,10 @@ def _run(experiment: Experiment, context: Context, path: Path) -> Exception | No
             record |= {"status": "failed", "error": _reason(error)}
             failure = error
     record["provenance"] = provenance(
-        seeds=context.settings.get("seeds"), precision=experiment.precision, measurement=measurement
+        seeds=context.settings.get("seeds"),
+        precision=experiment.precision,
+        measurement=measurement,
+        code=code_digest(experiment.run),
     )
     files.write_json(path, record)
     return failure

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import KINDS, parse_inputs
 from bornbiased_jax.predict import predict
 from bornbiased_jax.probes.run import newborn, probe
-from bornbiased_jax.record import jsonable, measure, provenance
+from bornbiased_jax.record import measure
 from experiments.base import Context
 
 Group = Mapping[str, Any]
@@ -53,15 +52,16 @@ def run_group(context: Context, group: Group) -> dict[str, Any]:
     described = dict(group)
     if context.data is not None and described["inputs"].startswith("builtin:"):
         described["inputs"] = f"text:{context.data}"
-    # The code's own version is in the name, so that a new one does not take an old one's numbers.
-    version = provenance()["version"]
-    name = hashlib.sha256(json.dumps([version, described], sort_keys=True).encode()).hexdigest()[:16]
-    shared = context.work.parent / "births"
-    path = shared / f"{name}.json"
-    if path.exists():
-        return files.read_json(path)
+
+    def compute(folder: Path) -> dict[str, Any]:
+        return _probed(context, described, folder / "partial")
+
+    return context.cached(f"births/{described['model']}", described, compute)
+
+
+def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
     cfg = preset(group["model"], **group["changes"])
-    spec = described["inputs"]
+    spec = group["inputs"]
     inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
     subject = newborn(cfg, fixed_embedding_seed=0 if group["fix_embeddings"] else None)
     label = f"{group['model']} T={group['seq_len']} {spec}"
@@ -76,7 +76,7 @@ def run_group(context: Context, group: Group) -> dict[str, Any]:
                     intra=group["intra"],
                     mesh=context.mesh,
                     advance=advance,
-                    resume=shared / f"{name}.partial",
+                    resume=resume,
                 )
             )
     theory = None
@@ -84,18 +84,14 @@ def run_group(context: Context, group: Group) -> dict[str, Any]:
         theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=not inputs.vectors)
         theory.pop("attention_std_by_layer")
         theory.pop("residual_std_by_layer")
-    result = jsonable(
-        {
-            "group": described,
-            "records": found,
-            "theory": theory,
-            "inputs": inputs.describe(),
-            "wall_s": measurement.wall_time_s,
-            "peak_memory_bytes": measurement.peak_memory_bytes,
-        }
-    )
-    files.write_json(path, result)
-    return result
+    return {
+        "group": group,
+        "records": found,
+        "theory": theory,
+        "inputs": inputs.describe(),
+        "wall_s": measurement.wall_time_s,
+        "peak_memory_bytes": measurement.peak_memory_bytes,
+    }
 
 
 def run_groups(context: Context) -> dict[str, Any]:

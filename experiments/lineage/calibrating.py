@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_inputs
-from bornbiased_jax.record import jsonable, provenance
+from bornbiased_jax.record import jsonable
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.seedprint.population import population_test
@@ -27,6 +26,9 @@ _SEEDS_A_CASE = 10_000_000
 
 Case = Mapping[str, Any]
 """model, init, inputs ("tokens" or "gaussian") and its number, which sets its seeds and its inputs apart."""
+
+Work = Callable[[Mapping[str, Any], Case], dict[str, Any]]
+"""The experiment's settings and a case -> what a record keeps of it."""
 
 
 def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -48,20 +50,20 @@ def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int)
     return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
 
 
-def results(context: Context, part: str, work: Callable[[Case], dict[str, Any]]) -> list[dict[str, Any]]:
-    """``work`` on every case, each kept in the experiment's folder so that a killed run goes on."""
+def results(context: Context, part: str, work: Work) -> list[dict[str, Any]]:
+    """``work`` of the settings on every case, each kept in the experiment's folder so that a killed run goes on."""
     every = cases(context.settings)
     # What only by_size and the page read does not change a case.
     power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
     settings = jsonable({**context.settings, "power": power})
     found = []
+
+    def one_case(case: Case) -> Callable[[Path], dict[str, Any]]:
+        return lambda folder: {"case": case, **work(context.settings, case)}
+
     with progress.bar(len(every), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
         for case in every:
-            identity = json.dumps([provenance()["version"], settings, part, case], sort_keys=True)
-            path = context.work / f"{part}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
-            if not path.exists():
-                files.write_json(path, jsonable({"case": case, **work(case)}))
-            found.append(files.read_json(path))
+            found.append(context.cached(f"calibration/{part}", [settings, case], one_case(case), code=work))
             advance(1)
     return found
 
@@ -181,9 +183,8 @@ def run(context: Context) -> dict[str, Any]:
     population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
     checked at 0.05 divided by their number (Bonferroni).
     """
-    settings = context.settings
-    null = results(context, "unrelated", lambda case: unrelated(settings, case))
-    found = results(context, "related", lambda case: related(settings, case))
+    null = results(context, "unrelated", unrelated)
+    found = results(context, "related", related)
     claimed = [(done, test) for done in null for test in TESTS if claims_calibration(test, done["case"]["inputs"])]
     confidence = calibration.bonferroni_confidence(3 * len(claimed))
     table, family = [], {}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models import flatten, unflatten
-from bornbiased_jax.record import jsonable, provenance
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
@@ -75,22 +72,17 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
 def run(context: Context) -> dict[str, Any]:
     """SmolLM2's descendants and strangers, then every pair of the checkpoints of ``--data``."""
     names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
-    identity = json.dumps([provenance()["version"], {name: context.settings[name] for name in names}], sort_keys=True)
-    path = context.work / f"smollm2-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
-    if path.exists():
-        smollm2 = files.read_json(path)
+    path = find_smollm2()
+    if path is None:
+        smollm2: dict[str, Any] = {"attempted": False, "reason": ABSENT}
     else:
-        smollm2 = jsonable(_smollm2(context))
-        if smollm2["attempted"]:
-            files.write_json(path, smollm2)
+        identity = {"file": path.name, **{name: context.settings[name] for name in names}}
+        smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda folder: _smollm2(context, path))
     return {"smollm2": smollm2, "others": _others(context)}
 
 
-def _smollm2(context: Context) -> dict[str, Any]:
+def _smollm2(context: Context, path: Path) -> dict[str, Any]:
     settings = context.settings
-    path = find_smollm2()
-    if path is None:
-        return {"attempted": False, "reason": ABSENT}
     model = open_checkpoint(path)
     inputs = probe(model.cfg, "tokens", settings["num_inputs"], settings["seq_len"])
     changes = [(kind, strength) for kind, strengths in settings["changes"].items() for strength in strengths]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.data.windows import held_out
@@ -23,7 +21,6 @@ from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.setup import Data, load_data
 from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import measure_sinks
-from bornbiased_jax.record import jsonable, provenance
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from experiments._shared.marked_training import loss_of, mark, train
@@ -54,22 +51,18 @@ def run_cures(context: Context) -> dict[str, Any]:
 def _trained(context: Context, cure: str) -> dict[str, Any]:
     # What does not change a trained model is not a part of its identity.
     settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
-    identity = json.dumps([provenance()["version"], jsonable(settings), context.data, cure], sort_keys=True)
-    name = f"{cure.replace(' ', '-')}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    folder = context.work.parent / "sink_training" / name
-    path = folder / "measured.json"
-    if path.exists():
-        return files.read_json(path)
-    config = run_config(context, cure, folder / "run")
-    data = load_data(config)
-    made = _pretrained(config) if "marked" not in settings else _small(context, config, data, cure)
-    params_by_seed = made.pop("params")
-    by_seed = [
-        {"seed": seed, **_measure(context, config, data, params)}
-        for seed, params in zip(config.seeds, params_by_seed, strict=True)
-    ]
-    result = jsonable(
-        {
+    identity = [settings, context.data, CURES[cure]]
+
+    def compute(folder: Path) -> dict[str, Any]:
+        config = run_config(context, cure, folder / "run")
+        data = load_data(config)
+        made = _pretrained(config) if "marked" not in settings else _small(context, config, data, cure)
+        params_by_seed = made.pop("params")
+        by_seed = [
+            {"seed": seed, **_measure(context, config, data, params)}
+            for seed, params in zip(config.seeds, params_by_seed, strict=True)
+        ]
+        return {
             "cure": cure,
             "by_seed": by_seed,
             "seeds": list(config.seeds),
@@ -77,9 +70,8 @@ def _trained(context: Context, cure: str) -> dict[str, Any]:
             "tokenizer": data.tokenizer.name,
             **made,
         }
-    )
-    files.write_json(path, result)
-    return result
+
+    return context.cached(f"sink_training/{cure.replace(' ', '-')}", identity, compute)
 
 
 def run_config(context: Context, cure: str, out: Path) -> PretrainConfig:

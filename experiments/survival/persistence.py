@@ -9,9 +9,7 @@ order; then one of the seeds and the distractor on two further corpora. All runs
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +28,9 @@ from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
-from bornbiased_jax.record import jsonable, provenance
 from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
 from experiments._shared.marked_training import loss_of
-from experiments.base import Context
+from experiments.base import Context, cached
 from experiments.survival.stories import stories
 
 STORIES = "stories of a grammar"
@@ -105,36 +102,34 @@ def _train(
     sources = corpora(context)
     shared = context.work.parent / "persistence"
     schedule = {**settings["schedule"], **changes}
-    identity = [provenance()["version"], settings["model"], settings["changes"], list(seeds), data_seed]
-    identity += [sources["base"], sources[role], schedule, settings["continued"] if initial else None]
-    digest = hashlib.sha256(json.dumps(jsonable(identity), sort_keys=True).encode()).hexdigest()[:12]
-    folder = shared / f"{settings['model']}-{name}-{digest}"
-    if (folder / "facts.json").exists():
-        return folder
-    source = sources[role]
-    if source == STORIES:
-        source = str(shared / "stories.txt")
-        if not Path(source).exists():
-            files.write_text(source, stories(settings["num_stories"]))
-    config = PretrainConfig(
-        model=model_config(settings),
-        data=source,
-        out=str(folder),
-        seeds=tuple(seeds),
-        data_seed=data_seed,
-        init_from=origin,
-        checkpoint_log_spaced=True,
-        tensorboard=False,
-        quiet=context.quiet,
-        **schedule,
-    )
-    summary = pretrain(config, initial)
-    _write_facts(folder, config, summary, sources[role])
-    return folder
+    identity = [settings["model"], settings["changes"], list(seeds), data_seed, sources["base"], sources[role]]
+    identity += [settings["num_stories"], schedule, settings["continued"] if initial else None]
+
+    def compute(folder: Path) -> dict[str, Any]:
+        source = sources[role]
+        if source == STORIES:
+            source = str(files.write_text(shared / "stories.txt", stories(settings["num_stories"])))
+        config = PretrainConfig(
+            model=model_config(settings),
+            data=source,
+            out=str(folder),
+            seeds=tuple(seeds),
+            data_seed=data_seed,
+            init_from=origin,
+            checkpoint_log_spaced=True,
+            tensorboard=False,
+            quiet=context.quiet,
+            **schedule,
+        )
+        return _facts(folder, config, pretrain(config, initial), sources[role])
+
+    place = f"persistence/{settings['model']}-{name}"
+    context.cached(place, identity, compute)
+    return context.folder(place, identity, compute)
 
 
-def _write_facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], source: str) -> None:
-    """What was trained, and what it must be compared with; the last file of a run to be written."""
+def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """What was trained, and what it must be compared with; the held-out sequences are written."""
     data = load_data(config)
     counted = baselines(data.dataset.train, data.dataset.validation, config.model.vocab_size)
     facts = {
@@ -152,12 +147,12 @@ def _write_facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any
     stream = io.BytesIO()
     np.save(stream, rows_NT[rows_NT[:, 0] >= 0])
     files.write_bytes(folder / "held_out.npy", stream.getvalue())
-    files.write_json(folder / "facts.json", jsonable(facts))
+    return facts
 
 
 def facts_of(run: Path) -> dict[str, Any]:
     """What :func:`_train` wrote of a run."""
-    return files.read_json(run / "facts.json")
+    return files.read_json(run / "value.json")["value"]
 
 
 def birth(run: Path, seed: int) -> Model:
@@ -196,19 +191,22 @@ def progress_of(model: Model) -> dict[str, float]:
         ``unigram_entropy`` and ``bigram_loss`` of that text.
     """
     run = Path(model["run"])
-    path = run / "measured" / f"progress-seed{model['seed']}-step{model['step']}.json"
-    if path.exists():
-        return files.read_json(path)
-    facts, params = facts_of(run), load(model)
-    start = load(birth(run, model["seed"]))
-    found = {
-        "moved": moved(start, params),
-        "loss": loss_of(ModelConfig.from_dict(facts["model"]), params, np.load(run / "held_out.npy")),
-        "unigram_entropy": facts["unigram_entropy"],
-        "bigram_loss": facts["bigram_loss"],
-    }
-    files.write_json(path, found)
-    return found
+
+    def compute(folder: Path) -> dict[str, float]:
+        facts, params = facts_of(run), load(model)
+        return {
+            "moved": moved(load(birth(run, model["seed"])), params),
+            "loss": loss_of(ModelConfig.from_dict(facts["model"]), params, np.load(run / "held_out.npy")),
+            "unigram_entropy": facts["unigram_entropy"],
+            "bigram_loss": facts["bigram_loss"],
+        }
+
+    return cached(_measured(model, "progress"), None, compute)
+
+
+def _measured(model: Model, what: str) -> Path:
+    """Where something measured of a model is kept: beside its weights."""
+    return Path(model["run"]) / "measured" / f"{what}-seed{model['seed']}-step{model['step']}"
 
 
 def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
@@ -228,7 +226,7 @@ def trained_moments(model: Model) -> tuple[float, float]:
 
 
 def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
-    """Outputs [N, D] at the last position on the settings' random inputs; computed once per output folder.
+    """Outputs [N, D] at the last position on the settings' random inputs; computed once for each model.
 
     Args:
         settings: of the experiment.
@@ -238,16 +236,12 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
     """
     inputs = probe_inputs(settings, kind)
     asked = [settings["probe"], kind, inputs.moments(*moments)]
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
-    path = Path(model["run"]) / "measured" / f"outputs-seed{model['seed']}-step{model['step']}-{digest}.npy"
-    if path.exists():
-        return np.load(path)
-    mean, std = moments
-    found_ND = last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std)
-    stream = io.BytesIO()
-    np.save(stream, found_ND)
-    files.write_bytes(path, stream.getvalue())
-    return found_ND
+
+    def compute(folder: Path) -> np.ndarray:
+        mean, std = moments
+        return np.asarray(last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std))
+
+    return cached(_measured(model, "outputs"), asked, compute)
 
 
 def sentences(run: Path, settings: Mapping[str, Any]) -> Inputs:

@@ -85,7 +85,7 @@ def test_a_birth_is_found_in_its_own_model_alone(work):
 
 def test_models_are_trained_once_for_all_tables(work):
     record = record_of(table4b.EXPERIMENT, work)
-    runs = sorted((work / "persistence").glob("*/facts.json"))
+    runs = sorted((work / "persistence").glob("*/value.json"))
     stamps = [path.stat().st_mtime_ns for path in runs]
     other = record_of(table4c.EXPERIMENT, work)
     assert other["result"] == record["result"]

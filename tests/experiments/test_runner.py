@@ -115,7 +115,7 @@ def test_again_resumes(catalogue, tmp_path):
     assert (tmp_path / "records" / "one.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["scale", "data", "settings", "version", "damaged", "not a record", "failed"])
+@pytest.mark.parametrize("what", ["scale", "data", "settings", "version", "code", "damaged", "not a record", "failed"])
 def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, what, monkeypatch):
     catalogue.add("one")
     reproduce(["one"], "smoke", tmp_path, quiet=True)
@@ -128,7 +128,9 @@ def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, 
     elif what == "settings":
         catalogue.add("one", settings={"smoke": {"n": 99}})
     elif what == "version":
-        monkeypatch.setattr(bornbiased_jax, "__version__", "99.0")
+        monkeypatch.setattr(runner, "library_versions", lambda: {"jax": "99.0"})
+    elif what == "code":
+        monkeypatch.setattr(runner, "code_digest", lambda run: "0" * 16)
     elif what == "damaged":
         path.write_text(path.read_text()[:-40])
     elif what == "not a record":

@@ -1,0 +1,182 @@
+"""Caches and records know the code behind them: tried on a scratch copy of the packages."""
+
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import experiments
+from bornbiased_jax import code
+from bornbiased_jax.errors import InputError
+from experiments import runner
+from experiments.base import cache_folder, cached
+
+PROBE = '''"""An experiment that needs theory and a probe."""
+from bornbiased_jax.report.tables import Quantity, Row, Table
+from experiments.base import Experiment
+
+
+def run(context):
+    from bornbiased_jax.probes import outliers
+    from theory import attention
+
+    assert attention.__name__ and outliers.__name__
+
+    def compute(folder):
+        log = context.work.parent / "computed"
+        log.write_text(log.read_text() + "x" if log.exists() else "x")
+        return context.settings["n"]
+
+    return {"n": context.cached("numbers/n", context.settings["n"], compute)}
+
+
+def tables(record):
+    return [Table("n", [], [Quantity("n")], [Row([], {"n": record["result"]["n"]})])]
+
+
+EXPERIMENT = Experiment(
+    name="tiny", title="Tiny", paper="", description="It counts.", settings={"smoke": {"n": 3}},
+    cost={"smoke": "nothing"}, run=run, tables=tables,
+)
+'''
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """A copy of the packages with one more experiment, in the place of the packages for whoever takes digests."""
+    root = tmp_path / "tree"
+    for package in code.PACKAGES:
+        shutil.copytree(code.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+    path = root / "experiments" / "tiny.py"
+    path.write_text(PROBE)
+    spec = importlib.util.spec_from_file_location("experiments.tiny", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "experiments.tiny", module)
+    monkeypatch.setattr(code, "ROOT", root)
+    monkeypatch.setattr(experiments, "MODULES", {"tiny": "experiments.tiny"})
+    monkeypatch.setattr(experiments, "SELECTIONS", {"all": ("tiny",)})
+    return root
+
+
+def ran(tmp_path):
+    """Whether ``reproduce`` runs the experiment, and whether its cache computes."""
+    code._digest.cache_clear()
+    (tmp_path / "out" / "work").mkdir(parents=True, exist_ok=True)
+    log = tmp_path / "out" / "work" / "computed"
+    before = log.stat().st_size if log.exists() else 0
+    outcome = runner.reproduce(["all"], "smoke", tmp_path / "out", quiet=True)
+    assert not outcome.failed
+    computed = (log.stat().st_size if log.exists() else 0) > before
+    return bool(outcome.done), computed
+
+
+def change(path, old, new):
+    text = path.read_text()
+    assert len(re.findall(old, text)) >= 1, f"{path} has no {old}"
+    path.write_text(re.sub(old, new, text, count=1))
+
+
+CONSTANTS = {
+    "theory": ("theory/kernels.py", "TAIL = 2e-14", "TAIL = 1e-14"),
+    "a probe": ("bornbiased_jax/probes/outliers.py", "100.0", "101.0"),
+    "the experiment": ("experiments/tiny.py", '"numbers/n"', '"numbers/m"'),
+}
+
+
+@pytest.mark.parametrize("what", CONSTANTS)
+def test_a_changed_constant_is_computed_again(scratch, tmp_path, what):
+    assert ran(tmp_path) == (True, True)
+    assert ran(tmp_path) == (False, False)
+    place, old, new = CONSTANTS[what]
+    change(scratch / place, old, new)
+    assert ran(tmp_path) == (True, True)
+    assert ran(tmp_path) == (False, False)
+
+
+def test_what_no_number_depends_on_is_not(scratch, tmp_path):
+    assert ran(tmp_path) == (True, True)
+    kernels = scratch / "theory" / "kernels.py"
+    kernels.write_text("# A comment.\n" + kernels.read_text().replace('"""', '"""Another docstring. ', 1))
+    change(scratch / "experiments" / "tiny.py", r'Table\("n"', 'Table("the number"')
+    change(scratch / "experiments" / "__init__.py", '"table1": "birth"', '"table0": "birth"')
+    change(scratch / "bornbiased_jax" / "__init__.py", "__version__ = .*", '__version__ = "99"')
+    (scratch / "bornbiased_jax" / "report" / "tables.py").write_text("nothing = 0")
+    (scratch / "bornbiased_jax" / "probes" / "unused.py").write_text("nothing = 0")
+    assert ran(tmp_path) == (False, False)
+
+
+def test_the_digest_does_not_know_where_the_packages_lie(scratch):
+    for name in ("run_groups", None):
+        here = list(code.closure("experiments._shared.births", name, scratch))
+        assert here == list(code.closure("experiments._shared.births", name, Path(code.__file__).parent.parent))
+
+
+def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
+    found = set(code.closure("experiments._shared.births", "run_groups"))
+    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.models.transformer", "theory.seeds"):
+        assert module in found
+    for module in ("bornbiased_jax.report.tables", "experiments.base", "theory.test_kernels"):
+        assert module not in found
+
+
+def test_no_module_is_imported_out_of_sight():
+    dynamic = re.compile(r"import_module\(|__import__\(|spec_from_file_location")
+    seen = {
+        str(path.relative_to(code.ROOT))
+        for package in code.PACKAGES
+        for path in (code.ROOT / package).rglob("*.py")
+        if dynamic.search(path.read_text()) and not path.name.startswith("test_")
+    }
+    # None of these gives a number; what else loads by name would be missing from digests.
+    assert seen == {"bornbiased_jax/cli/main.py", "experiments/runner.py"}
+
+
+def test_values_and_arrays_come_back_and_are_kept(tmp_path):
+    calls = []
+
+    def value(folder):
+        calls.append(folder)
+        return {"a": np.float32(0.5), "b": (1, 2)}
+
+    def array(folder):
+        calls.append(folder)
+        return np.arange(3, dtype=np.float32)
+
+    for _ in range(2):
+        assert cached(tmp_path / "value", [1], value) == {"a": 0.5, "b": [1, 2]}
+        np.testing.assert_array_equal(cached(tmp_path / "array", None, array), np.arange(3, dtype=np.float32))
+    assert calls == [cache_folder(tmp_path / "value", [1], value), cache_folder(tmp_path / "array", None, array)]
+    assert json.loads((calls[0] / "value.json").read_text())["identity"] == [1]
+    cached(tmp_path / "value", [2], value)
+    assert len(calls) == 3
+
+
+def test_other_libraries_are_another_key(tmp_path, monkeypatch):
+    from experiments import base
+
+    def value(folder):
+        return 1
+
+    before = cache_folder(tmp_path / "value", 0, value)
+    monkeypatch.setattr(base, "library_versions", lambda: {"jax": "99"})
+    assert cache_folder(tmp_path / "value", 0, value) != before
+
+
+def test_code_without_a_source_file_has_no_digest():
+    space = {"__name__": "nowhere"}
+    exec("def made(): pass", space)
+    with pytest.raises(InputError, match="made has no source file"):
+        code.code_digest(space["made"])
+
+
+def test_what_the_closure_cannot_follow_is_refused(tmp_path):
+    for text in ("from theory import *", "from . import kernels", "def broken(:"):
+        (tmp_path / "odd.py").write_text(text)
+        with pytest.raises(InputError, match=r"odd\.py cannot be read as Python"):
+            list(code.closure("odd", None, own=tmp_path / "odd.py"))
