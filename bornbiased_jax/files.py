@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax.errors import InputError
+import filelock
 
-try:
-    import fcntl
-except ImportError:  # not on Windows: nothing is locked there
-    fcntl = None  # type: ignore[assignment]
+from bornbiased_jax.errors import InputError
 
 
 def check_writable(path: Path | str) -> Path:
@@ -79,19 +76,21 @@ def locked(path: Path | str, *, wait: bool = True) -> Iterator[bool]:
         InputError: the file cannot be written.
     """
     try:
-        stream = Path(path).open("a")
+        Path(path).open("a").close()
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another place") from error
-    with stream:
-        held = True
-        if fcntl is not None:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                held = False
-            except OSError:
-                pass  # a file system without locks: two processes may then do the same work
+    lock = filelock.FileLock(path)
+    held = True
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except filelock.Timeout:
+        held = False
+    except OSError:
+        pass  # a file system without locks: two processes may then do the same work
+    try:
         yield held
+    finally:
+        lock.release()
 
 
 def read_json(path: Path | str) -> Any:

@@ -29,7 +29,7 @@ def parse_mesh(text: str | None) -> dict[str, int]:
         InputError: an unknown axis, an axis named twice, or a size that is not a positive integer.
     """
     sizes: dict[str, int] = {}
-    for part in filter(None, (piece.strip() for piece in (text or "").split(","))):
+    for part in filter(None, (word.strip() for word in (text or "").split(","))):
         name, _, value = part.partition("=")
         if name not in AXES:
             raise InputError(f"mesh axis {name!r} is unknown: the axes are {', '.join(AXES)}, as in data=2,fsdp=2")
@@ -109,9 +109,9 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     axes: list[str | None] = [None] * len(shape)
     if shape and mesh.shape["seed"] > 1:
         axes[0] = "seed"
-    pieces = mesh.shape["fsdp"]
-    if pieces > 1 and len(shape) - first >= 2:
-        divisible = [axis for axis in range(first, len(shape)) if shape[axis] % pieces == 0]
+    ways = mesh.shape["fsdp"]
+    if ways > 1 and len(shape) - first >= 2:
+        divisible = [axis for axis in range(first, len(shape)) if shape[axis] % ways == 0]
         if divisible:
             axes[max(divisible, key=lambda axis: shape[axis])] = "fsdp"
     while axes and axes[-1] is None:
@@ -151,11 +151,11 @@ def batch_share(mesh: Mesh, rows: int) -> tuple[int, int]:
     Raises:
         InputError: the rows do not divide evenly over the devices.
     """
-    pieces = mesh.shape["data"] * mesh.shape["fsdp"]
-    if rows % pieces:
+    parts = mesh.shape["data"] * mesh.shape["fsdp"]
+    if rows % parts:
         raise InputError(
             f"{rows} sequences do not divide over data={mesh.shape['data']} × fsdp={mesh.shape['fsdp']}: make the "
-            f"batch (divided by the accumulation steps) a multiple of {pieces}"
+            f"batch (divided by the accumulation steps) a multiple of {parts}"
         )
     held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
     spans = [index[0].indices(rows)[:2] for index in held if index is not None]

@@ -30,7 +30,7 @@ from bornbiased_jax.keys import check_seed
 Mode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
 MAX_CHUNK = 256
-MAX_LANES = 4
+MAX_SHARDS = 4
 
 
 class Work(NamedTuple):
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     mode: Literal["vmap", "map"]
     chunk: int
     bytes_per_seed: int
-    lanes: int = 1
+    cpu_shards: int = 1
     """Parts of a chunk that run side by side on one device, each in a thread of its own."""
 
 
@@ -72,7 +72,7 @@ def plan(
     """Choose mode and chunk from the memory that one seed needs.
 
     On a CPU the products of one seed fill the cores but what lies between them does not, so seeds run
-    one after the other in as many lanes as there are cores (at most ``MAX_LANES``). On an accelerator
+    one after the other in as many CPU shards as there are cores (at most ``MAX_SHARDS``). On an accelerator
     they are vmapped, as many as fit in 60% of its memory by the compiler's own account of one seed.
 
     Raises:
@@ -97,10 +97,11 @@ def plan(
         held += _scratch(work, params, state, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
-    lanes = min(MAX_LANES, hardware.cores(), chunk, num_seeds) if on_cpu and mesh is None and chosen == "map" else 1
-    parts = devices * lanes
+    threaded = on_cpu and mesh is None and chosen == "map"
+    shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
+    parts = devices * shards
     chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
-    return Plan(chosen, math.ceil(chunk / devices) * devices if lanes == 1 else chunk // lanes * lanes, held, lanes)
+    return Plan(chosen, math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards, held, shards)
 
 
 def _bytes(tree: Any) -> int:
@@ -207,7 +208,7 @@ def sweep(
             part = missing[start : start + layout.chunk]
             padded = part + [part[-1]] * (layout.chunk - len(part))
             tick = functools.partial(_tick, advance, len(part))
-            result = _run_chunk(lifted, padded, layout.lanes, weights, batches(), tick)
+            result = _run_chunk(lifted, padded, layout.cpu_shards, weights, batches(), tick)
             for i, seed in enumerate(part):
                 done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
     for seed in seeds:
@@ -221,24 +222,24 @@ def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
 
 
 def _run_chunk(
-    lifted: Lifted, seeds: list[int], lanes: int, weights: Any, batches: Iterable[Any], tick: Callable[[], None]
+    lifted: Lifted, seeds: list[int], shards: int, weights: Any, batches: Iterable[Any], tick: Callable[[], None]
 ) -> Any:
-    size = len(seeds) // lanes
-    parts = [np.asarray(seeds[i * size : (i + 1) * size], np.uint32) for i in range(lanes)]
+    size = len(seeds) // shards
+    parts = [np.asarray(seeds[i * size : (i + 1) * size], np.uint32) for i in range(shards)]
 
-    def step(lane: int, batch: Any) -> None:
-        states[lane] = lifted.step(params[lane], states[lane], batch)
+    def step(shard: int, batch: Any) -> None:
+        states[shard] = lifted.step(params[shard], states[shard], batch)
         # Wait, so that batches do not pile up in memory and progress is honest.
-        jax.block_until_ready(jax.tree.leaves(states[lane])[:1])
+        jax.block_until_ready(jax.tree.leaves(states[shard])[:1])
 
-    with ThreadPoolExecutor(lanes) as threads:
+    with ThreadPoolExecutor(shards) as threads:
         born, states = map(list, zip(*threads.map(lifted.birth, parts), strict=True))
         params = [weights if one is None else one for one in born]
         for batch in batches:
-            list(threads.map(step, range(lanes), [batch] * lanes))
+            list(threads.map(step, range(shards), [batch] * shards))
             tick()
         results = list(
-            threads.map(lambda lane: jax.device_get(lifted.finish(params[lane], states[lane])), range(lanes))
+            threads.map(lambda shard: jax.device_get(lifted.finish(params[shard], states[shard])), range(shards))
         )
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 

@@ -109,20 +109,20 @@ def test_chunks_are_bounded_by_memory(monkeypatch):
     one = plan(work(), batch, 1000, mode="map").bytes_per_seed
     assert one == 8 * 8 * 4 + 4 * 8 * 4 + 4
     monkeypatch.setattr("bornbiased_jax.sweep.CPU_BUDGET_BYTES", 10 * one)
-    monkeypatch.setattr("bornbiased_jax.sweep.MAX_LANES", 1)
+    monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 1)
     assert plan(work(), batch, 1000, mode="map").chunk == 10
     assert plan(work(), batch, 3, mode="map").chunk == 3
     assert plan(work(), batch, 1000, mode="vmap").bytes_per_seed >= one
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2, 5])
-def test_lanes_agree(monkeypatch, num_seeds):
+def test_cpu_shards_agree(monkeypatch, num_seeds):
     monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 3)
-    monkeypatch.setattr("bornbiased_jax.sweep.MAX_LANES", 1)
+    monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 1)
     alone = totals(range(num_seeds), mode="map")
-    monkeypatch.setattr("bornbiased_jax.sweep.MAX_LANES", 4)
+    monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 4)
     layout = plan(work(), BATCHES[0], num_seeds, mode="map")
-    assert layout.lanes == min(3, num_seeds) and layout.chunk % layout.lanes == 0
+    assert layout.cpu_shards == min(3, num_seeds) and layout.chunk % layout.cpu_shards == 0
     for seed, result in totals(range(num_seeds), mode="map").items():
         # Not bitwise: a loop of length one is compiled without the loop, and sums are then fused otherwise.
         np.testing.assert_allclose(result["total"], alone[seed]["total"], rtol=0, atol=96 * 2 * 2.0**-22)

@@ -42,13 +42,13 @@ class Encoded(NamedTuple):
 def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -> Encoded:
     """Documents as ids by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
     end = np.asarray([] if tokenizer.eos_id is None else [tokenizer.eos_id], np.int32)
-    pieces: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
+    chunks: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
     size = 0
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         data = text.encode()
         size += len(data)
-        pieces["validation" if in_validation(data, validation_fraction) else "train"] += [ids, end]
-    return Encoded({split: np.concatenate(pieces[split]) for split in SPLITS}, len(texts), size)
+        chunks["validation" if in_validation(data, validation_fraction) else "train"] += [ids, end]
+    return Encoded({split: np.concatenate(chunks[split]) for split in SPLITS}, len(texts), size)
 
 
 def in_validation(document: bytes, fraction: float) -> bool:

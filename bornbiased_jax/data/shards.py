@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 
 class Tokens:
-    """The ids of one split as one long sequence, read from memory-mapped files piece by piece."""
+    """The ids of one split as one long sequence, read from memory-mapped files chunk by chunk."""
 
     def __init__(self, shards: list[Shard], dtype: str, start: int = 0, stop: int | None = None) -> None:
         self._shards = [shard for shard in shards if shard.num_tokens]
@@ -67,14 +67,14 @@ class Tokens:
         low, high = self._start + start, self._start + stop
         if not self._start <= low <= high <= self._stop:
             raise IndexError(f"ids {start} to {stop} of {len(self)}")
-        pieces = []
+        chunks = []
         index = int(np.searchsorted(self._ends, low, side="right")) - 1
         while low < high:
             until = min(high, int(self._ends[index + 1]))
             begin = int(self._ends[index])
-            pieces.append(self._mapped(self._shards[index])[low - begin : until - begin].astype(np.int32))
+            chunks.append(self._mapped(self._shards[index])[low - begin : until - begin].astype(np.int32))
             low, index = until, index + 1
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+        return np.concatenate(chunks) if chunks else np.zeros(0, np.int32)
 
     def _mapped(self, shard: Shard) -> np.ndarray:
         # Reading a mapping beyond the end of a file that shrank would kill the process, so its size is looked at.
@@ -198,8 +198,8 @@ def _unchanged(place: Path, index: dict[str, Any]) -> bool:
         for split, name in zip(SPLITS, names, strict=True):
             hasher.update(f"{split} {part[split]}\n".encode())
             with (place / name).open("rb") as stream:
-                while piece := stream.read(2**24):
-                    hasher.update(piece)
+                while block := stream.read(2**24):
+                    hasher.update(block)
         if hasher.hexdigest() != part["digest"]:
             return False
     if before != stamps:

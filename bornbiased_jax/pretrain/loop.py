@@ -21,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
-from bornbiased_jax.pretrain.lanes import stacked
+from bornbiased_jax.pretrain.cpu_shards import stacked
 from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
@@ -208,8 +208,8 @@ class _Run:
     def _batch(self) -> jax.Array:
         config = self.config
         local = next(self.iterator)
-        pieces = np.asarray(local, np.int32).reshape(config.accumulation, -1, config.context + 1)
-        return parallel.place_batch(pieces, self.mesh, axis=1, rows=config.micro_batch)
+        micro_batches = np.asarray(local, np.int32).reshape(config.accumulation, -1, config.context + 1)
+        return parallel.place_batch(micro_batches, self.mesh, axis=1, rows=config.micro_batch)
 
     def _evaluates(self, step: int) -> bool:
         every = self.config.eval_every

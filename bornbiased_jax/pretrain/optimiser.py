@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import optax
 
 from bornbiased_jax.config import ModelConfig
@@ -17,16 +16,12 @@ def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
     Update t (from 0) has rate peak·(t + 1)/warmup while t < warmup, and the last one has the minimum.
     """
     peak, floor, warmup = config.learning_rate, config.min_learning_rate, config.warmup
-    rest = max(1, steps - 1 - warmup)
-
-    def rate(count: jnp.ndarray) -> jnp.ndarray:
-        count = jnp.asarray(count, jnp.float32)
-        rising = peak * (count + 1.0) / max(1, warmup)
-        way = jnp.clip((count - warmup) / rest, 0.0, 1.0)
-        falling = floor + 0.5 * (peak - floor) * (1.0 + jnp.cos(jnp.pi * way))
-        return jnp.where(count < warmup, rising, falling)
-
-    return rate
+    falling = optax.cosine_decay_schedule(peak, max(1, steps - 1 - warmup), alpha=floor / peak)
+    if warmup == 0:
+        return falling
+    # Not optax.warmup_cosine_decay_schedule: here the last update of the warm-up and the one after it have the peak.
+    rising = optax.linear_schedule(peak / warmup, peak + peak / warmup, warmup)
+    return optax.join_schedules([rising, falling], [warmup])
 
 
 def decayed(cfg: ModelConfig) -> Params:

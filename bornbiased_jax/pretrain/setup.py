@@ -25,7 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import count_parameters, flatten, init, parameter_shapes
 from bornbiased_jax.models.loss import unrolled_blocks
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.pretrain.lanes import LanedStep, lanes_for
+from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cpu_shards_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
 from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds
 from bornbiased_jax.text.protocol import Tokenizer
@@ -186,7 +186,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         # What decides the order of sums, beside the versions.
         order: dict[str, Any] = {
             "unrolled_blocks": unrolled_blocks(config.model, config.remat),
-            "lanes": lanes_for(config.model, config.batch_size) if devices == 1 else 1,
+            "lanes": cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
         }
         made_of = record.provenance(precision=config.dtype, data=facts, **order)
         parameters = count_parameters(parameter_shapes(config.model))
@@ -296,7 +296,7 @@ def compiled_step(
     """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
-    this does not fit in 90% of the device's memory. On one CPU the batch is cut into pieces that fit its caches, a
+    this does not fit in 90% of the device's memory. On one CPU the batch is cut into chunks that fit its caches, a
     small model's into a part for each core; a mesh cuts the batch already.
     """
     model = config.model
@@ -307,8 +307,8 @@ def compiled_step(
 
     def build(mode: Mode) -> Any:
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
-            lanes = lanes_for(model, config.batch_size)
-            return LanedStep(model, optimiser, abstract, batch, lanes=lanes, **how)
+            shards = cpu_shards_for(model, config.batch_size)
+            return CpuShardsStep(model, optimiser, abstract, batch, shards=shards, **how)
         step = make_train_step(model, optimiser, rows=rows_sharding(mesh), **how)
         whole = parallel.replicated(mesh)
         lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))

@@ -26,29 +26,29 @@ class State(NamedTuple):
 def mean_gradient(
     cfg: ModelConfig,
     params: Params,
-    tokens_PBT1: jax.Array,
+    tokens_MBT1: jax.Array,
     *,
     dtype: Any = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, Params]:
-    """The mean over P equal pieces of a batch of their losses (nats per token) and of their gradients."""
+    """The mean over M equal micro-batches of their losses (nats per token) and of their gradients."""
 
     def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
         total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
         return total / count
 
     value_and_grad = jax.value_and_grad(mean_loss)
-    pieces = tokens_PBT1.shape[0]
-    if pieces == 1:
-        return value_and_grad(params, tokens_PBT1[0])
+    count = tokens_MBT1.shape[0]
+    if count == 1:
+        return value_and_grad(params, tokens_MBT1[0])
 
     def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
 
     zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(body, zeros, tokens_PBT1)
-    return jax.tree.map(lambda leaf: leaf / pieces, total)
+    total, _ = jax.lax.scan(body, zeros, tokens_MBT1)
+    return jax.tree.map(lambda leaf: leaf / count, total)
 
 
 def update(
@@ -57,7 +57,7 @@ def update(
     """The state after one update, with "loss" and "grad_norm" (before clipping) as measured."""
     updates, inner = optimiser.update(grads, state.optimiser, state.params)
     params = optax.apply_updates(state.params, updates)
-    return State(params, inner), {"loss": loss, "grad_norm": _norm(grads)}
+    return State(params, inner), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
 
 def make_train_step(
@@ -79,10 +79,6 @@ def make_train_step(
         return update(optimiser, state, loss, grads)
 
     return step
-
-
-def _norm(tree: Any) -> jax.Array:
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 def over_seeds(fn: Callable[[Any, Any], tuple[Any, Any]], mode: Mode) -> Callable[[Any, Any], tuple[Any, Any]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import zlib
 from pathlib import Path
+
+import platformdirs
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
@@ -26,13 +27,7 @@ def cache_dir() -> Path:
     override = os.environ.get(CACHE_VARIABLE)
     if override:
         return Path(override)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "bornbiased-jax"
+    return platformdirs.user_cache_path("bornbiased-jax", appauthor=False, opinion=False)
 
 
 def load(name: str) -> bytes | None:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import preset
@@ -22,6 +23,23 @@ def test_schedule():
     # Half-way down the cosine: the mean of peak and minimum.
     np.testing.assert_allclose(rates[6], 5.5e-4, rtol=1e-5)
     assert (np.diff(rates[3:10]) < 0).all()
+
+
+def written_out(peak, floor, warmup, steps, count):
+    """The rate of update ``count`` (from 0) by the formula: linear to the peak, then half a cosine to the floor."""
+    if count < warmup:
+        return peak * (count + 1) / warmup
+    way = min(1.0, (count - warmup) / max(1, steps - 1 - warmup))
+    return floor + 0.5 * (peak - floor) * (1 + np.cos(np.pi * way))
+
+
+@pytest.mark.parametrize("warmup, steps, floor", [(3, 10, 1e-4), (1, 7, 0.0), (0, 5, 1e-4), (9, 9, 1e-4), (20, 5, 0.0)])
+def test_schedule_is_the_formula(warmup, steps, floor):
+    run = PretrainConfig(model=CFG, data="x", out="run", warmup=warmup, steps=steps, min_learning_rate=floor)
+    rates = jax.vmap(schedule(run, steps))(jnp.arange(steps + 3))
+    expected = [written_out(1e-3, floor, warmup, steps, count) for count in range(steps + 3)]
+    # Near the floor a rate is a small difference of numbers of the size of the peak: float32 roundings of those.
+    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-3 * 2**-22)
 
 
 def test_schedule_without_warmup_or_rest():

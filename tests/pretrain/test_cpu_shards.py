@@ -10,8 +10,8 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import init
-from bornbiased_jax.pretrain import PretrainConfig, lanes
-from bornbiased_jax.pretrain.lanes import LanedStep, cache_pieces, lanes_for, stacked, unstacked
+from bornbiased_jax.pretrain import PretrainConfig, cpu_shards
+from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked, unstacked
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.step import State, make_train_step
 
@@ -29,17 +29,17 @@ def batches(count: int, *shape: int) -> list[jax.Array]:
     return [jnp.asarray(rng.integers(0, CFG.vocab_size, shape), jnp.int32) for _ in range(count)]
 
 
-def laned(state: State, batch: jax.Array, count: int) -> LanedStep:
+def sharded(state: State, batch: jax.Array, count: int) -> CpuShardsStep:
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-    return LanedStep(CFG, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), lanes=count)
+    return CpuShardsStep(CFG, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), shards=count)
 
 
 @pytest.mark.parametrize(("seeds", "count", "rows"), [(3, 2, 256), (1, 3, 8), (1, 1, 24)])
-def test_lanes_make_the_same_update(monkeypatch, seeds, count, rows):
-    """Two updates by one, two and three lanes, in one piece and in several, for one seed and three."""
-    monkeypatch.setattr(lanes, "ROWS" if count == 1 else "ROWS_LANE", rows)
+def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
+    """Two updates by one, two and three shards, in one chunk and in several, for one seed and three."""
+    monkeypatch.setattr(cpu_shards, "ROWS" if count == 1 else "ROWS_SHARD", rows)
     rounds = batches(2, 2, 6, 9)
-    assert cache_pieces(12 // count, 8, rows) == {256: 1, 24: 4, 8: 4}[rows]
+    assert cache_chunks(12 // count, 8, rows) == {256: 1, 24: 4, 8: 4}[rows]
     step = jax.jit(make_train_step(CFG, RULE))
     states = [jax.tree.map(lambda leaf, seed=seed: leaf[seed], births(seeds)) for seed in range(seeds)]
     measured = []
@@ -47,7 +47,7 @@ def test_lanes_make_the_same_update(monkeypatch, seeds, count, rows):
         done = [step(state, batch) for state in states]
         states = [state for state, _ in done]
         measured.append({name: np.stack([found[name] for _, found in done]) for name in ("loss", "grad_norm")})
-    program = laned(births(seeds), rounds[0], count)
+    program = sharded(births(seeds), rounds[0], count)
     state = births(seeds)
     for batch, want in zip(rounds, measured, strict=True):
         state, got = program(state, batch)
@@ -67,7 +67,7 @@ def test_lanes_make_the_same_update(monkeypatch, seeds, count, rows):
 def test_the_same_bits_at_every_call():
     """Threads decide when a part is computed, and nothing else."""
     (batch,) = batches(1, 1, 8, 17)
-    program = laned(births(2), batch, 2)
+    program = sharded(births(2), batch, 2)
     first, measured = program(births(2), batch)
     for _ in range(5):
         again, found = program(births(2), batch)
@@ -90,17 +90,17 @@ def test_stacks_and_back():
         assert jax.tree.leaves(state)[0].is_deleted() == (seeds == 1)
 
 
-def test_who_takes_lanes(monkeypatch):
+def test_who_takes_cpu_shards(monkeypatch):
     """A small model as many as divide its batch, and a large one none."""
-    monkeypatch.setattr(lanes.hardware, "cores", lambda: 4)
-    assert [lanes_for(CFG, sequences) for sequences in (1, 2, 6, 7, 16)] == [1, 2, 3, 1, 4]
-    monkeypatch.setattr(lanes.hardware, "cores", lambda: 64)
-    assert lanes_for(CFG, 64) == lanes.MAX_LANES
-    assert lanes_for(preset("llama-nano"), 16) == 1
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 4)
+    assert [cpu_shards_for(CFG, sequences) for sequences in (1, 2, 6, 7, 16)] == [1, 2, 3, 1, 4]
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 64)
+    assert cpu_shards_for(CFG, 64) == cpu_shards.MAX_SHARDS
+    assert cpu_shards_for(preset("llama-nano"), 16) == 1
     (batch,) = batches(1, 1, 3, 9)
-    with pytest.raises(ValueError, match="3 sequences do not divide among 2 lanes"):
-        laned(births(1), batch, 2)
+    with pytest.raises(ValueError, match="3 sequences do not divide among 2 shards"):
+        sharded(births(1), batch, 2)
 
 
-def test_pieces_that_fit_a_cache():
-    assert [cache_pieces(*shape, 64) for shape in ((4, 16), (8, 16), (6, 16), (7, 16), (3, 128))] == [1, 2, 2, 7, 3]
+def test_chunks_that_fit_a_cache():
+    assert [cache_chunks(*shape, 64) for shape in ((4, 16), (8, 16), (6, 16), (7, 16), (3, 128))] == [1, 2, 2, 7, 3]
