@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate, median_seconds
-from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.models.attention import Attention, visible
 from bornbiased_jax.models.mlp import MLP
 from bornbiased_jax.models.norm import Norm
@@ -27,7 +26,7 @@ from bornbiased_jax.models.rope import rotate
 def pieces(cfg: ModelConfig, batch_size: int, seq_len: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each piece of the first block, and of its products alone at the matmul rate."""
     B, T, D, H, K = batch_size, seq_len, cfg.d_model, cfg.num_heads, cfg.key_dim
-    first = jax.tree.map(lambda leaf: leaf[0], init(cfg, key=keys.init_key(0))["blocks"])
+    first = jax.tree.map(lambda leaf: leaf[0], init_seed(cfg, 0)["blocks"])
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> jax.Array:

@@ -30,11 +30,11 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
-from bornbiased_jax import hardware, keys
+from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import batches
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule
@@ -89,7 +89,7 @@ class Theirs:
 
         cfg = config.model
         with tempfile.TemporaryDirectory() as folder:
-            export_hugging_face(cfg, init(cfg, key=keys.init_key(SEED)), f"{folder}/model")
+            export_hugging_face(cfg, init_seed(cfg, SEED), f"{folder}/model")
             self.model = AutoModelForCausalLM.from_pretrained(f"{folder}/model", attn_implementation=attention)
         self.model.train()
         self.model.config.use_cache = False

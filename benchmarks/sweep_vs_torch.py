@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate, needed_operations
 from benchmarks.recorded import run
-from bornbiased_jax import hardware, keys
+from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_tokens
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import order_inputs, stream
@@ -40,7 +40,7 @@ def our_work(cfg: ModelConfig) -> Work:
     """Count the favourite tokens, as the loop does."""
 
     def birth(seed: jax.Array) -> Any:
-        return init(cfg, key=keys.init_key(seed))
+        return init_seed(cfg, seed)
 
     def step(params: Any, state: Any, batch: Any) -> Any:
         return preference.update(state, observe(cfg, params, batch["x"]), batch["weight"])

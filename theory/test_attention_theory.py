@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from bornbiased_jax import keys
-from bornbiased_jax.models import apply, attn0, init, mlp0_config
+from bornbiased_jax.models import apply, attn0, init_seed, mlp0_config
 from theory import attention, mlp
 
 STANDARD_ERRORS = 5.0
@@ -54,7 +54,7 @@ def block():
     cfg = mlp0_config(num_layers=1, d_model=WIDTH, d_ff=2 * WIDTH)
 
     def one(number, x_BTD):
-        params = init(cfg, key=keys.init_key(number))
+        params = init_seed(cfg, number)
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",)).layers["residual"][0]
 
     return jax.jit(jax.vmap(one))

@@ -16,7 +16,7 @@ from scipy import stats
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.predict import stack_of
 from theory.mean_field import profile
 from theory.predict import Contraction, contraction
@@ -54,7 +54,7 @@ def measure(
     and the inter-sequence cosine at every position."""
 
     def one(seed: jax.Array) -> dict[str, jax.Array]:
-        params = init(cfg, key=keys.init_key(seed))
+        params = init_seed(cfg, seed)
         shape = (num_inputs, length, cfg.d_model)
         x_BTD = cfg.embedding_std * jax.random.normal(keys.stream_key(seed, "inputs"), shape)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax import keys
-from bornbiased_jax.models import apply, init, mlp0_config
+from bornbiased_jax.models import apply, init_seed, mlp0_config
 from theory import kernels, mlp
 
 STANDARD_ERRORS = 5.0
@@ -30,7 +30,7 @@ def block(activation):
     cfg = mlp0_config(num_layers=1, d_model=width, d_ff=hidden, activation=activation)
 
     def one(number, x_BTD):
-        params = init(cfg, key=keys.init_key(number))
+        params = init_seed(cfg, number)
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",)).layers["residual"][0]
 
     return jax.jit(jax.vmap(one))

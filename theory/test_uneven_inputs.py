@@ -11,7 +11,7 @@ import pytest
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.predict import stack_of
 from theory import preference
 from theory.logits import Scatter
@@ -89,7 +89,7 @@ def measured() -> np.ndarray:
     """Top counts of GPT-2 blocks, every seed with inputs of its own."""
 
     def one(seed: jax.Array) -> jax.Array:
-        params = init(GPT2, key=keys.init_key(seed))
+        params = init_seed(GPT2, seed)
         x_BTD = GPT2.embedding_std * jax.random.normal(keys.stream_key(seed, "inputs"), (SEEN, LENGTH, GPT2.d_model))
         logits_BV = apply(GPT2, params, x_BTD, positions="last").logits_BTV[:, 0]
         return jnp.bincount(jnp.argmax(logits_BV, axis=-1), length=GPT2.vocab_size).max()

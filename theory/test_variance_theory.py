@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply, attn0, init
+from bornbiased_jax.models import apply, attn0, init_seed
 from theory import attention, variance
 
 STANDARD_ERRORS = 5.0
@@ -93,7 +93,7 @@ def real_outputs(cure, T, seeds, input_std=1.0):
     )  # fmt: skip
 
     def one(number):
-        params = init(cfg, key=keys.init_key(number))
+        params = init_seed(cfg, number)
         x_BTD = input_std * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
         found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output",))
         return jnp.mean(found.layers["attention_output"][0, 0] ** 2, axis=(1, 2))
@@ -190,7 +190,7 @@ def real_stack(cure, T, layers, seeds):
     )  # fmt: skip
 
     def one(number):
-        params = init(cfg, key=keys.init_key(number))
+        params = init_seed(cfg, number)
         x_BTD = 0.02 * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
         found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output", "residual")).layers
         return jnp.mean(found["attention_output"][:, 0] ** 2, axis=(2, 3)), jnp.mean(found["residual"][:, 0] ** 2, 2)

@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init, parameter_shapes, unflatten
+from bornbiased_jax.models import flatten, init_seed, parameter_shapes, unflatten
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
@@ -130,13 +130,13 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
 
 def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Opened:
     assert reference.seed is not None and reference.cfg is not None
-    key = keys.init_key(keys.check_seed(reference.seed))
-    born = partial(init, reference.cfg)
+    seed = jnp.uint32(keys.check_seed(reference.seed))
+    born = partial(init_seed, reference.cfg)
     if sharding is not None:
         targets = unflatten({path: sharding(path) for path in flatten(parameter_shapes(reference.cfg))})
-        params = jax.jit(lambda key: born(key=key), out_shardings=targets)(key)
+        params = jax.jit(born, out_shardings=targets)(seed)
     else:
-        params = born(key=key)
+        params = born(seed)
     if dtype is not None:
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
     return Opened(reference.cfg, params, f"birth of seed {reference.seed}", (), ())

@@ -1,11 +1,11 @@
-"""Transformers as a pair of pure functions: ``init(cfg, key=...)`` and ``apply(cfg, params, x)``.
+"""Transformers as a pair of pure functions: ``init_seed(cfg, seed)`` and ``apply(cfg, params, x)``.
 
 This folder is the only place that imports flax. A Linen module here is one layer; the stack, the
 initialisation and the probes are plain functions over a plain dict of arrays.
 """
 
 from bornbiased_jax.models.cache import Cache, empty_cache
-from bornbiased_jax.models.initialise import distributions, init, parameter_shapes
+from bornbiased_jax.models.initialise import distributions, init, init_seed, parameter_shapes
 from bornbiased_jax.models.parameters import count_parameters, flatten, unflatten
 from bornbiased_jax.models.simplified import attn0, mlp0_config
 from bornbiased_jax.models.transformer import Outputs, apply, logits_of
@@ -20,6 +20,7 @@ __all__ = [
     "empty_cache",
     "flatten",
     "init",
+    "init_seed",
     "logits_of",
     "mlp0_config",
     "parameter_shapes",

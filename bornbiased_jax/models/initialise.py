@@ -86,7 +86,7 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
 
     Args:
         cfg: the architecture.
-        key: ``keys.init_key(seed)``, typed threefry2x32.
+        key: typed threefry2x32; of a seed, :func:`init_seed` makes it.
         fixed_key: when given, the embeddings and the head come from this key, so that models of
             different seeds share them (Appendix B.2).
 
@@ -106,3 +106,20 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
         else:
             flat[path] = keys.normal(leaf, law.shape, law.std)
     return unflatten(flat)
+
+
+def init_seed(cfg: ModelConfig, seed: int | jax.Array, *, fixed_key: jax.Array | None = None) -> Params:
+    """The weights that a model of this seed is born with: the one way from a seed to parameters.
+
+    Args:
+        cfg: the architecture.
+        seed: 0 to 2³² − 1; may be traced (uint32), so that hundreds of seeds can be vmapped.
+        fixed_key: as in :func:`init`.
+
+    Returns:
+        What :func:`init` returns.
+
+    Raises:
+        InputError: the seed is out of range.
+    """
+    return init(cfg, key=keys.init_key(seed), fixed_key=fixed_key)

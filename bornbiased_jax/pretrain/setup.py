@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bornbiased_jax import files, hardware, keys, parallel, progress, record
+from bornbiased_jax import files, hardware, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.run import RUN_FILE, TOKENIZER, read_run, tokenizer_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.shards import Dataset, prepare
 from bornbiased_jax.data.windows import Windows, split
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import count_parameters, flatten, init, parameter_shapes
+from bornbiased_jax.models import count_parameters, flatten, init_seed, parameter_shapes
 from bornbiased_jax.models.loss import unrolled_blocks
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cpu_shards_for
@@ -240,7 +240,7 @@ def first_state(
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     start = jax.jit(jax.vmap(optimiser.init), out_shardings=places.optimiser)
     if initial is None:
-        born = jax.vmap(lambda seed: init(config.model, key=keys.init_key(seed)))
+        born = jax.vmap(lambda seed: init_seed(config.model, seed))
         params = jax.jit(born, out_shardings=places.params)(np.asarray(config.seeds, np.uint32))
         return State(params, start(params))
 

@@ -67,7 +67,7 @@ def _work(
 
     def birth(seed: jax.Array) -> Params:
         fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
-        return models.init(cfg, key=keys.init_key(seed), fixed_key=fixed)
+        return models.init_seed(cfg, seed, fixed_key=fixed)
 
     def zero() -> Any:
         sums = contraction.zero(cfg, second_moment=second_moment)

@@ -81,9 +81,9 @@ def final_outputs(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _birth(cfg: ModelConfig, pair: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
-    params = models.init(cfg, key=keys.init_key(pair[0]))
+    params = models.init_seed(cfg, pair[0])
     if drift is not None:
-        params = drifted(params, models.init(cfg, key=keys.init_key(pair[1])), drift)
+        params = drifted(params, models.init_seed(cfg, pair[1]), drift)
     return jax.lax.map(functools.partial(_last, cfg, params), x_CB).reshape(-1, cfg.d_model)
 
 

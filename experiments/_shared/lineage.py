@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import Inputs, parse_inputs, random_inputs
 from bornbiased_jax.models.parameters import Params
@@ -27,7 +27,7 @@ BASELINES = ("intrinsic", "reef", "pcs", "ics")
 
 def birth(cfg: ModelConfig, seed: int) -> Params:
     """A newborn model."""
-    return models.init(cfg, key=keys.init_key(keys.check_seed(seed)))
+    return models.init_seed(cfg, seed)
 
 
 def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int = 0) -> Inputs:

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.windows import batches
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.optimiser import optimiser
@@ -63,7 +62,7 @@ def train(
     """
     assert config.steps is not None
     cfg, rule = config.model, optimiser(config, config.steps)
-    born = [init(cfg, key=keys.init_key(seed)) for seed in config.seeds]
+    born = [init_seed(cfg, seed) for seed in config.seeds]
     params_S = jax.tree.map(lambda *leaves: jnp.stack(leaves), *born)
     state = State(params_S, jax.vmap(rule.init)(params_S))
     mode: Mode = "map" if jax.default_backend() == "cpu" else "vmap"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from bornbiased_jax import keys, progress
+from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import gaussian
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
@@ -38,7 +38,7 @@ def run(context: Context) -> dict[str, Any]:
         for norm in NORMS:
             changes = {**settings.get("changes", {}), "attention": False, "norm": norm}
             cfg = preset(settings["model"], **changes)
-            params = init(cfg, key=keys.init_key(settings["seeds"][0]))
+            params = init_seed(cfg, settings["seeds"][0])
             inputs = gaussian(N, T, cfg.d_model)
             std = expected_std(cfg.d_model, norm, cfg.embedding_std)
             x_NTD = inputs.batch(0, N) * cfg.embedding_std

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys, progress
-from bornbiased_jax.models import init
+from bornbiased_jax import progress
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State, make_train_step
@@ -44,7 +44,7 @@ def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
     """The compiled step, the state after one step, and a batch."""
     assert config.steps is not None
     cfg, rule = config.model, optimiser(config, config.steps)
-    params = init(cfg, key=keys.init_key(config.seeds[0]))
+    params = init_seed(cfg, config.seeds[0])
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     rows = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32))
     step = jax.jit(make_train_step(cfg, rule, dtype=config.dtype), donate_argnums=0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys, models, progress
+from bornbiased_jax import models, progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models.simplified import mlp0_config
@@ -80,7 +80,7 @@ def mean_cosines(x_ND: jax.Array, epsilon: float = EPSILON) -> dict[str, jax.Arr
 @functools.partial(jax.jit, static_argnames="cfg")
 def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax.Array]:
     """:func:`mean_cosines` after each block [L] of the stack born from a seed."""
-    params = models.init(cfg, key=keys.init_key(seed))
+    params = models.init_seed(cfg, seed)
 
     def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return mean_cosines(found["residual"][:, 0])

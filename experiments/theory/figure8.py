@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys, models, progress
+from bornbiased_jax import models, progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models.simplified import attn0
@@ -87,7 +87,7 @@ def run(context: Context) -> dict[str, Any]:
             size = min(num_inputs, max(1, BATCH_POSITIONS // length))
             starts = range(0, num_inputs, size)
             for name, cfg in {ATTN0: None, **stacks}.items():
-                params = None if cfg is None else models.init(cfg, key=keys.init_key(seed))
+                params = None if cfg is None else models.init_seed(cfg, seed)
                 parts = []
                 for start in starts:
                     stop = min(start + size, num_inputs)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import keys, progress
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import gaussian
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
@@ -66,7 +66,7 @@ def run(context: Context) -> dict[str, Any]:
             cfg = block(settings, changes)
             measured = []
             for seed in settings["seeds"]:
-                params = init(cfg, key=keys.init_key(seed))
+                params = init_seed(cfg, seed)
                 moments = position_moments(cfg, params, x_NTD, quantities=("attention_output",), advance=advance)[
                     "attention_output"
                 ]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys, models, progress
+from bornbiased_jax import models, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models.simplified import attn0, mlp0_config
@@ -50,7 +50,7 @@ def _work(cfg: ModelConfig) -> Work:
         return contraction.update(state, seen, batch["weight"], batch["last"])
 
     return Work(
-        birth=lambda seed: models.init(cfg, key=keys.init_key(seed)),
+        birth=lambda seed: models.init_seed(cfg, seed),
         zero=lambda: contraction.zero(cfg, second_moment=False),
         step=step,
         finish=lambda params, state: contraction.reduce(state)._asdict(),

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, tensor_digests
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init, unflatten
+from bornbiased_jax.models import flatten, init_seed, unflatten
 from bornbiased_jax.text.byte_level import ByteTokenizer
 
 SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
@@ -27,7 +26,7 @@ def test_a_birth_has_the_weights_of_its_seed():
     checkpoint = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=99")
     cfg = preset("llama-tiny", num_layers=2, vocab_size=99)
     assert checkpoint.cfg == cfg
-    assert checkpoint.digest() == digest(init(cfg, key=keys.init_key(42)))
+    assert checkpoint.digest() == digest(init_seed(cfg, 42))
     assert checkpoint.digest() != open_checkpoint("seed:43@llama-tiny,num_layers=2,vocab_size=99").digest()
     assert (checkpoint.source_format, checkpoint.tokenizer) == ("birth", None)
 
@@ -38,7 +37,7 @@ def test_seeds_out_of_range_are_refused():
 
 
 def test_digests_depend_on_every_bit_and_nothing_else():
-    params = init(preset("llama-tiny", **SMALL), key=keys.init_key(1))
+    params = init_seed(preset("llama-tiny", **SMALL), 1)
     flat = flatten(params)
     whole, each = digest(params), tensor_digests(params)
     assert len(each) == 3 * sum(path.startswith("blocks/") for path in flat) + 3
@@ -65,7 +64,7 @@ def test_digests_pair_tensors_with_their_names():
 
 def test_the_tokenizer_is_read_when_asked_for(tmp_path):
     cfg = preset("llama-tiny", **SMALL)
-    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf", tokenizer=ByteTokenizer())
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf", tokenizer=ByteTokenizer())
     checkpoint = open_checkpoint(tmp_path / "hf")
     assert checkpoint.tokenizer == ByteTokenizer()
     (tmp_path / "hf" / "tokenizer.bytes.json").write_text("{")
@@ -75,7 +74,7 @@ def test_the_tokenizer_is_read_when_asked_for(tmp_path):
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     cfg = preset("llama-tiny", **{**SMALL, "vocab_size": 99})
-    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf", tokenizer=ByteTokenizer())
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf", tokenizer=ByteTokenizer())
     with pytest.raises(InputError, match="has 256 ids, its model only 99"):
         open_checkpoint(tmp_path / "hf").tokenizer  # noqa: B018
 
@@ -84,7 +83,7 @@ def test_loading_never_holds_a_second_copy(tmp_path):
     """NumPy's peak, measured: at most the weights once, and the largest parameter twice more (one being filled,
     one tensor of the file). The CPU backend may keep NumPy's buffers as its own, so the weights count."""
     cfg = preset("llama-tiny", num_layers=12, d_model=64, d_ff=172, num_heads=4, vocab_size=64)
-    params = init(cfg, key=keys.init_key(1))
+    params = init_seed(cfg, 1)
     sizes = [leaf.nbytes for leaf in flatten(params).values()]
     export_hugging_face(cfg, params, tmp_path / "hf")
     open_checkpoint(tmp_path / "hf")
@@ -132,7 +131,7 @@ print(json.dumps(found))
 
 def test_weights_go_straight_to_their_shards(tmp_path):
     cfg = preset("llama-tiny", **{**SMALL, "num_layers": 4})
-    export_hugging_face(cfg, init(cfg, key=keys.init_key(5)), tmp_path / "hf")
+    export_hugging_face(cfg, init_seed(cfg, 5), tmp_path / "hf")
     refs = [str(tmp_path / "hf"), "seed:5@llama-tiny,num_layers=4,d_model=32,d_ff=24,num_heads=4,vocab_size=300"]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     root = Path(__file__).resolve().parents[2]
@@ -166,7 +165,7 @@ def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
     from bornbiased_jax.checkpoints import checkpoint as runs
 
     cfg = preset("llama-tiny", **SMALL)
-    params = jax.tree.map(np.asarray, init(cfg, key=keys.init_key(9)))
+    params = jax.tree.map(np.asarray, init_seed(cfg, 9))
     tokenizer_file = ByteTokenizer().save(tmp_path)
     asked = []
 

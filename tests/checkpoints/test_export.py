@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, flatten, init, unflatten
+from bornbiased_jax.models import apply, flatten, init_seed, unflatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 SMALL = dict(num_layers=2, d_model=24, d_ff=20, num_heads=4, vocab_size=31, max_seq_len=40)
@@ -47,7 +46,7 @@ TABLE: list[tuple[str, str, dict]] = [
 
 def everywhere_random(cfg: ModelConfig, seed: int):
     """Weights as after a life: no scale is 1, no bias 0, unless the class of transformers has no such bias."""
-    flat = flatten(init(cfg, key=keys.init_key(seed)))
+    flat = flatten(init_seed(cfg, seed))
     draws = np.random.default_rng(seed)
     for path, leaf in flat.items():
         flat[path] = jnp.asarray(path.endswith("scale") + 0.3 * draws.normal(size=leaf.shape), jnp.float32)
@@ -109,7 +108,7 @@ def test_models_of_transformers_survive_the_round_trip(name, tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
     cfg = preset("llama-tiny", **SMALL)
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), init(cfg, key=keys.init_key(1)))
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), init_seed(cfg, 1))
     export_hugging_face(cfg, params, tmp_path / "hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["torch_dtype"] == dtype
     assert open_checkpoint(tmp_path / "hf", dtype=dtype).digest() == digest(params)
@@ -149,13 +148,13 @@ def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
 def test_what_transformers_has_no_class_for_is_refused_by_field(name, changes, field, tmp_path):
     cfg = preset(name, **{**SMALL, **changes})
     with pytest.raises(InputError, match=f"no class for {field}="):
-        export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "hf")
+        export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
 def test_a_bias_without_a_place_is_refused_unless_zero(tmp_path):
     cfg = preset("qwen3-tiny", **SMALL, bias=True)
-    export_hugging_face(cfg, init(cfg, key=keys.init_key(1)), tmp_path / "zero")
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "zero")
     with pytest.raises(InputError, match="qwen3 has no blocks/mlp/down/bias"):
         export_hugging_face(cfg, everywhere_random(cfg, 1), tmp_path / "random")
     assert not (tmp_path / "random").exists()
@@ -164,7 +163,7 @@ def test_a_bias_without_a_place_is_refused_unless_zero(tmp_path):
 def test_an_export_is_replaced_and_other_folders_are_not(tmp_path):
     cfg = preset("llama-tiny", **SMALL)
     for seed in (1, 2):
-        params = init(cfg, key=keys.init_key(seed))
+        params = init_seed(cfg, seed)
         export_hugging_face(cfg, params, tmp_path / "hf")
         assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
     assert os.listdir(tmp_path) == ["hf"]
@@ -179,7 +178,7 @@ def test_an_export_is_replaced_and_other_folders_are_not(tmp_path):
 
 def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     cfg = preset("llama-tiny", **SMALL)
-    params = init(cfg, key=keys.init_key(1))
+    params = init_seed(cfg, 1)
     export_hugging_face(cfg, params, tmp_path / "hf")
 
     class Broken:
@@ -189,6 +188,6 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(InputError, match="No space left"):
-        export_hugging_face(cfg, init(cfg, key=keys.init_key(2)), tmp_path / "hf", tokenizer=Broken())
+        export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "hf", tokenizer=Broken())
     assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
     assert os.listdir(tmp_path) == ["hf"]

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init
+from bornbiased_jax.models import flatten, init_seed
 
 SIZES = dict(num_layers=2, d_model=64, d_ff=96, num_heads=4, vocab_size=37, max_seq_len=40)
 NAMES = {
@@ -79,7 +78,7 @@ def write(path, cfg, params, folder, *, architecture="llama", kind="F32", fields
 
 def born(name, **changes):
     cfg = preset(name, **SIZES, **changes)
-    params = init(cfg, key=keys.init_key(3))
+    params = init_seed(cfg, 3)
     return cfg, params
 
 

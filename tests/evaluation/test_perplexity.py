@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_tokens, predicted_bytes
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer
 
@@ -44,7 +43,7 @@ def test_agrees_with_transformers(tmp_path):
 
 def test_bits_per_byte_and_counts():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=256)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     found = evaluate(cfg, params, TEXT, BYTES, num_sequences=256, context=50, quiet=True)
     size = len("".join(TEXT).encode()) + 2
     assert found["num_sequences"] == size // 50 and found["num_tokens"] == found["num_sequences"] * 49
@@ -67,7 +66,7 @@ def test_predicted_bytes_of_pieces():
 
 def test_refuses():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=100)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     with pytest.raises(InputError, match="vocabulary ends at 99"):
         evaluate(cfg, params, TEXT, BYTES, context=50, quiet=True)
     with pytest.raises(InputError, match="less than one sequence"):

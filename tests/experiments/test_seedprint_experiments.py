@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax import inputs, keys, models
+from bornbiased_jax import inputs, models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -132,7 +132,7 @@ CFG = ModelConfig(
 def directories(tmp_path_factory):
     """A base, a copy with noise, a stranger and a wider model, as Hugging Face directories."""
     folder = tmp_path_factory.mktemp("models")
-    base = models.init(CFG, key=keys.init_key(1))
+    base = models.init_seed(CFG, 1)
     noisy = lineage_pairs.damaged(Checkpoint(CFG, base, "a", "birth", "a"), "noise", 0.2).params
     wide = CFG.replace(d_model=48)
     rng = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def directories(tmp_path_factory):
     every = {
         "base": (CFG, base),
         "noisy": (CFG, noisy),
-        "stranger": (CFG, models.init(CFG, key=keys.init_key(2))),
+        "stranger": (CFG, models.init_seed(CFG, 2)),
         "wide": (
             wide,
             models.unflatten({path: rng.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}),
@@ -214,7 +214,7 @@ def test_changes_are_as_strong_as_they_say():
 
 
 def test_damage_reaches_matrices_alone():
-    base = Checkpoint(CFG, models.init(CFG, key=keys.init_key(1)), "a", "birth", "a")
+    base = Checkpoint(CFG, models.init_seed(CFG, 1), "a", "birth", "a")
     before, after = (models.flatten(one.params) for one in (base, lineage_pairs.damaged(base, "pruning", 0.5)))
     for path, leaf in before.items():
         changed = not np.array_equal(leaf, after[path])
@@ -236,7 +236,7 @@ def test_births_against_models_in_training(tmp_path):
 
 
 def test_a_row_keeps_what_is_identical():
-    base = Checkpoint(CFG, models.init(CFG, key=keys.init_key(1)), "a", "birth", "a")
+    base = Checkpoint(CFG, models.init_seed(CFG, 1), "a", "birth", "a")
     found = fingerprint(base, inputs.random_tokens(60, 4, 260))
     kept = lineage.compared(found, found)["permutation"]
     assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0

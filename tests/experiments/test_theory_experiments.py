@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import models
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments import runner
@@ -182,7 +182,7 @@ def test_the_ablations_know_the_papers_configuration():
 
 def test_all_stacks_of_figure_5_have_the_same_weights():
     chosen = figure5.configurations(2, 8)
-    born = {name: models.init(cfg, key=keys.init_key(3))["blocks"]["mlp"] for name, cfg in chosen.items()}
+    born = {name: models.init_seed(cfg, 3)["blocks"]["mlp"] for name, cfg in chosen.items()}
     for name in (figure5.TANH, figure5.BLOCK):
         for matrix in ("up", "down"):
             expected = born[figure5.RELU][matrix]["kernel"]

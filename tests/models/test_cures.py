@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.models import flatten, init, unflatten
+from bornbiased_jax.models import flatten, init_seed, unflatten
 from bornbiased_jax.models.attention import Attention, visible
 from bornbiased_jax.models.transformer import apply
 
@@ -190,7 +189,7 @@ def test_row_sums_for_equal_logits(changes, mass):
 def test_the_whole_model_uses_the_cure():
     """The stack passes its config on: on the same weights a cured model gives another output."""
     plain = ModelConfig(**BASE)
-    params = init(plain, key=keys.init_key(0))
+    params = init_seed(plain, 0)
     tokens = jnp.arange(T)[None] % 11
     base = apply(plain, params, tokens).final_BTD
     for changes in (dict(positional_scale="amplify"), dict(window=2), dict(sink_logit="zero")):
@@ -201,7 +200,7 @@ def test_the_whole_model_uses_the_cure():
 @pytest.mark.parametrize("changes", [{}, {"window": 5}, {"window": 70}, {"sink_logit": "learned"}])
 def test_blocks_of_rows_are_the_whole_attention(changes):
     cfg = preset("llama-tiny", num_layers=2, d_model=32, num_heads=4, num_kv_heads=2, d_ff=48, vocab_size=64, **changes)
-    params = init(cfg, key=keys.init_key(3))
+    params = init_seed(cfg, 3)
     x = np.random.default_rng(0).integers(0, 64, (2, 150))
     mask_TT = np.ones((150, 150), bool)
     mask_TT[7:, 3] = False

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.models.edits import amplify_variance, ensemble_mean, scale_output, self_only_mask
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import position_moments
@@ -21,7 +20,7 @@ T = 10
 @pytest.fixture(scope="module")
 def model():
     cfg = preset("llama-tiny", **SMALL)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
     return cfg, params, np.random.default_rng(0).integers(0, 61, (6, T))
 
@@ -135,7 +134,7 @@ def constructed():
         positions="none",
         max_seq_len=LENGTH,
     )
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init(cfg, key=keys.init_key(0)))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init_seed(cfg, 0))
     rng = np.random.default_rng(0)
     table = params["embed"]["embedding"]
     table[:, CONSTANT] = 1.0

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from jax import export
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, fused, init, parameter_shapes
+from bornbiased_jax.models import apply, fused, init_seed, parameter_shapes
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.loss import loss_sum
 
@@ -138,7 +137,7 @@ def test_without_a_gpu_there_is_none():
 def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
     """JAX's plain version of the same call, window and grouped heads included, in place of the kernel."""
     cfg = preset("llama-tiny", **{**CFG.to_dict(), "window": window})
-    params = init(cfg, key=keys.init_key(3))
+    params = init_seed(cfg, 3)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, (2, T)), jnp.int32)
     plain = apply(cfg, params, ids).final_BTD
     original = jax.nn.dot_product_attention

@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
-from bornbiased_jax.models import distributions, flatten, init
+from bornbiased_jax.models import distributions, flatten, init_seed
 
 TINY = [name for name in PRESETS if name.endswith("-tiny")]
 CURED = preset("gpt2-tiny", output_gate="elementwise", sink_logit="learned", head_norm=True, positions="learned")
@@ -31,7 +31,7 @@ def digest(params) -> str:
 def test_every_leaf_has_its_law(name, scheme):
     """Mean and standard deviation of every drawn leaf, layer by layer, within 5 standard errors."""
     cfg = (CURED if name == "cured" else PRESETS[name]).replace(init=scheme)
-    params = flatten(init(cfg, key=keys.init_key(11)))
+    params = flatten(init_seed(cfg, 11))
     scaled = 0.02 / math.sqrt(2 * cfg.num_layers) if scheme == "gpt2-scaled" else 0.02
     for path, leaf in params.items():
         leaf = np.asarray(leaf, np.float64)
@@ -53,7 +53,7 @@ def test_bitwise_equal_under_eager_jit_vmap_and_map(name):
     cfg = cfg.replace(vocab_size=257, num_layers=3, max_seq_len=33)
 
     def birth(seed):
-        return init(cfg, key=keys.init_key(seed))
+        return init_seed(cfg, seed)
 
     eager = digest(birth(42))
     assert digest(jax.jit(birth)(np.uint32(42))) == eager
@@ -69,12 +69,11 @@ def test_bitwise_equal_under_eager_jit_vmap_and_map(name):
 ON_DEVICES = """
 import hashlib, jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import init, flatten
+from bornbiased_jax.models import init_seed, flatten
 cfg = preset("llama-tiny", vocab_size=256)
 mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
-birth = lambda seed: init(cfg, key=keys.init_key(seed))
+birth = lambda seed: init_seed(cfg, seed)
 seeds = jax.device_put(np.arange(40, 48, dtype=np.uint32), NamedSharding(mesh, P("seed")))
 many = jax.jit(jax.vmap(birth))(seeds)
 assert len(jax.tree.leaves(many)[0].sharding.device_set) == 4
@@ -92,15 +91,15 @@ def test_bitwise_equal_on_four_devices():
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    here = digest(init(preset("llama-tiny", vocab_size=256), key=keys.init_key(42)))
+    here = digest(init_seed(preset("llama-tiny", vocab_size=256), 42))
     assert done.stdout.strip() == here
 
 
 def test_fixed_key_fixes_embeddings_and_head_only():
     cfg = preset("llama-tiny", vocab_size=64, positions="learned")
     shared = keys.stream_key(0, "embedding")
-    one = flatten(init(cfg, key=keys.init_key(1), fixed_key=shared))
-    two = flatten(init(cfg, key=keys.init_key(2), fixed_key=shared))
+    one = flatten(init_seed(cfg, 1, fixed_key=shared))
+    two = flatten(init_seed(cfg, 2, fixed_key=shared))
     drawn = {path for path, law in distributions(cfg).items() if law.constant is None}
     same = {path for path in drawn if np.array_equal(one[path], two[path])}
     assert same == {"embed/embedding", "positions/embedding", "head/kernel"}
@@ -108,16 +107,16 @@ def test_fixed_key_fixes_embeddings_and_head_only():
 
 def test_a_weight_does_not_depend_on_its_neighbours():
     """Adding parameters (biases, a gate, untying the head) changes no other weight."""
-    plain = flatten(init(preset("gpt2-tiny", bias=False), key=keys.init_key(3)))
+    plain = flatten(init_seed(preset("gpt2-tiny", bias=False), 3))
     richer_cfg = preset("gpt2-tiny", bias=True, output_gate="headwise", tie_embeddings=False, qk_norm=True)
-    richer = flatten(init(richer_cfg, key=keys.init_key(3)))
+    richer = flatten(init_seed(richer_cfg, 3))
     for path, leaf in plain.items():
         np.testing.assert_array_equal(leaf, richer[path])
 
 
 def test_golden_weights():
     """Drawn once on a CPU with jax 0.10.2: any backend and version stays within twice the stated bound."""
-    leaf = init(preset("gpt2-tiny"), key=keys.init_key(42))["blocks"]["attention"]["query"]["kernel"]
+    leaf = init_seed(preset("gpt2-tiny"), 42)["blocks"]["attention"]["query"]["kernel"]
     expected = np.asarray(GOLDEN, np.float64)
     bound = 0.02 * 2 * keys.normal_error_bound(expected / 0.02) + np.spacing(np.float32(0.1))
     assert np.all(np.abs(np.asarray(leaf[1, 5, :4], np.float64) - expected) <= bound)

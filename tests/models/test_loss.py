@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.models import loss as loss_module
 from bornbiased_jax.models.loss import bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
 from bornbiased_jax.pretrain.step import State, make_train_step, over_seeds
@@ -67,7 +66,7 @@ def tokens(*shape):
 @pytest.mark.parametrize("tied", [False, True])
 def test_loss_is_that_of_the_logits(tied):
     cfg = CFG.replace(tie_embeddings=tied)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     batch = tokens(2, 9).at[1, :].set(-1)
     total, count = loss_sum(cfg, params, batch)
     logs = jax.nn.log_softmax(apply(cfg, params, batch[:1, :-1]).logits_BTV, axis=-1)
@@ -83,7 +82,7 @@ def test_loss_is_that_of_the_logits(tied):
 
 def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
     """A loop, blocks without one, and a loop that computes everything again: one loss, one gradient."""
-    params = init(CFG, key=keys.init_key(0))
+    params = init_seed(CFG, 0)
     batch = tokens(4, 9)
     assert unrolled_blocks(CFG) == 2 and unrolled_blocks(CFG, remat=True) == 1
     found = []
@@ -110,7 +109,7 @@ def test_accumulation_and_modes_agree():
     """Two micro-batches are one batch; seeds at once are seeds in turn and seeds alone."""
     step = jax.jit(make_train_step(CFG, _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
-    params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(seeds)
+    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
     state = State(params, ())
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]

@@ -9,7 +9,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply as eager_apply
-from bornbiased_jax.models import attn0, count_parameters, empty_cache, flatten, init, logits_of, mlp0_config
+from bornbiased_jax.models import attn0, count_parameters, empty_cache, flatten, init_seed, logits_of, mlp0_config
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.rope import rotate
 
@@ -38,7 +38,7 @@ ATOL = 1e-5
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
     cfg = CASES[request.param]
-    params = jax.jit(lambda: init(cfg, key=keys.init_key(0)))()
+    params = jax.jit(lambda: init_seed(cfg, 0))()
     # Ten times the birth weights, so that attention is far from uniform and mistakes show.
     params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
     tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
@@ -90,7 +90,7 @@ def test_decoding_with_a_cache_equals_one_pass(case):
 
 def test_rematerialisation_changes_nothing():
     cfg = CASES["llama-tiny"]
-    params = init(cfg, key=keys.init_key(6))
+    params = init_seed(cfg, 6)
     tokens = jnp.arange(12)[None]
 
     def loss(params, remat):
@@ -120,7 +120,7 @@ def test_every_parameter_matters(case):
 
 def test_reduce_runs_inside_the_scan():
     cfg = CASES["llama-tiny"]
-    params = init(cfg, key=keys.init_key(1))
+    params = init_seed(cfg, 1)
     tokens = jnp.arange(12)[None] % cfg.vocab_size
 
     def column_sums(found):
@@ -135,8 +135,8 @@ def test_reduce_runs_inside_the_scan():
 def test_grouped_heads_equal_repeated_heads():
     cfg = preset("llama-tiny", **SMALL, num_heads=4, num_kv_heads=2)
     full = cfg.replace(num_kv_heads=4)
-    params = init(cfg, key=keys.init_key(2))
-    wide = init(full, key=keys.init_key(2))
+    params = init_seed(cfg, 2)
+    wide = init_seed(full, 2)
     K = cfg.key_dim
     for name in ("key", "value"):
         kernel = params["blocks"]["attention"][name]["kernel"]
@@ -161,7 +161,7 @@ def test_rope_depends_on_distance_only():
 
 def test_vectors_in_place_of_tokens():
     cfg = CASES["gpt2-tiny"]
-    params = init(cfg, key=keys.init_key(3))
+    params = init_seed(cfg, 3)
     tokens = jnp.arange(10)[None]
     vectors = params["embed"]["embedding"][tokens]
     np.testing.assert_array_equal(apply(cfg, params, tokens).logits_BTV, apply(cfg, params, vectors).logits_BTV)
@@ -175,7 +175,7 @@ def test_logits_are_the_projection_of_the_final_state(case):
 
 def test_mlp0_is_definition_1():
     cfg = mlp0_config(num_layers=2, d_model=8, d_ff=12)
-    params = init(cfg, key=keys.init_key(4))
+    params = init_seed(cfg, 4)
     x = jax.random.normal(keys.stream_key(0, "x"), (3, 1, 8))
     expected = np.asarray(x, np.float64)
     for layer in range(2):
@@ -195,7 +195,7 @@ def test_attn0_is_definition_3():
 
 def test_bfloat16_compute_stays_near_float32():
     cfg = CASES["llama-tiny"]
-    params = init(cfg, key=keys.init_key(5))
+    params = init_seed(cfg, 5)
     tokens = jnp.arange(12)[None]
     exact = apply(cfg, params, tokens).final_BTD
     half = apply(cfg, params, tokens, dtype=jnp.bfloat16).final_BTD
@@ -214,12 +214,12 @@ def test_bfloat16_compute_stays_near_float32():
 def test_bad_captures_are_refused(call, word):
     cfg = CASES["gpt2-tiny"]
     with pytest.raises(InputError, match=word):
-        eager_apply(cfg, init(cfg, key=keys.init_key(0)), jnp.zeros((1, 4), jnp.int32), **call)
+        eager_apply(cfg, init_seed(cfg, 0), jnp.zeros((1, 4), jnp.int32), **call)
 
 
 def test_wrong_width_and_length_are_refused():
     cfg = CASES["gpt2-learned"]
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     with pytest.raises(InputError, match="wide"):
         apply(cfg, params, jnp.zeros((1, 4, 5)))
     with pytest.raises(InputError, match="max_seq_len"):

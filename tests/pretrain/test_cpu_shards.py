@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import init
+from bornbiased_jax.models import init_seed
 from bornbiased_jax.pretrain import PretrainConfig, cpu_shards
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked, unstacked
 from bornbiased_jax.pretrain.optimiser import optimiser
@@ -20,7 +19,7 @@ RULE = optimiser(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8
 
 
 def births(seeds: int) -> State:
-    params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(jnp.arange(seeds, dtype=jnp.uint32))
+    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(jnp.arange(seeds, dtype=jnp.uint32))
     return State(params, jax.jit(jax.vmap(RULE.init))(params))
 
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import flatten, init
+from bornbiased_jax.models import flatten, init_seed
 from bornbiased_jax.pretrain.optimiser import decayed, optimiser, schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
 
@@ -62,7 +61,7 @@ def test_three_updates_by_hand():
     """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
     chain = optimiser(RUN, 10)
     seeds = jnp.asarray([1, 2], jnp.uint32)
-    params = jax.jit(jax.vmap(lambda seed: init(CFG, key=keys.init_key(seed))))(seeds)
+    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
     state = jax.vmap(chain.init)(params)
     update = jax.jit(jax.vmap(chain.update))
     mask, rate = flatten(decayed(CFG)), schedule(RUN, 10)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.probes.activation import preactivation
 
 
@@ -14,7 +13,7 @@ from bornbiased_jax.probes.activation import preactivation
 @pytest.mark.parametrize("batch_size", [2, 5])
 def test_statistics_equal_numpy(name, batch_size):
     cfg = preset(name, num_layers=2, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     tokens = np.random.default_rng(0).integers(0, 61, (5, 6))
     edges = np.linspace(-0.4, 0.4, 9)
     found = preactivation(cfg, params, tokens, edges=edges, batch_size=batch_size)
@@ -47,7 +46,7 @@ def test_figure_6_with_and_without_norm():
             norm=norm,
             norm_eps=1e-8,
         )
-        found = preactivation(cfg, init(cfg, key=keys.init_key(0)), x)
+        found = preactivation(cfg, init_seed(cfg, 0), x)
         # Σ u² over (tokens × neurons) of rank-d products: relative variance of the mean square is
         # 2/(tokens·f) + 2/(d·tokens) + 2/(d·f); half of its root is that of the std.
         error = 0.5 * np.sqrt(2 / (tokens * f) + 2 / (d * tokens) + 2 / (d * f))
@@ -58,7 +57,7 @@ def test_figure_6_with_and_without_norm():
 
 def test_inputs_that_do_not_fit():
     cfg = preset("gpt2-tiny", num_layers=2, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     tokens = np.zeros((2, 3), int)
     with pytest.raises(InputError, match="no MLP"):
         preactivation(cfg.replace(mlp=False), params, tokens)

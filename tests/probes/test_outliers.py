@@ -4,10 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 
 L, D, F, N, T = 3, 32, 40, 7, 6
@@ -16,7 +15,7 @@ L, D, F, N, T = 3, 32, 40, 7, 6
 @pytest.fixture(scope="module")
 def model():
     cfg = preset("llama-tiny", num_layers=L, d_model=D, vocab_size=61, d_ff=F, num_heads=4)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     params = jax.tree.map(lambda leaf: np.asarray(leaf) * (10.0 if leaf.ndim > 2 else 1.0), params)
     return cfg, params, np.random.default_rng(0).integers(0, 61, (N, T))
 
@@ -97,7 +96,7 @@ def planted(gated: bool):
         gated_mlp=gated,
     )
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init(cfg, key=keys.init_key(0)))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init_seed(cfg, 0))
     table = np.zeros((9, 8), np.float32)
     table[:, 0] = 1.0
     table[0, 1] = 1.0

@@ -25,7 +25,7 @@ def inputs():
 
 def by_hand(seed, tokens_NT):
     """Counts, cosines and the direction's favourite in float64 NumPy, from one plain forward pass."""
-    params = models.init(CFG, key=keys.init_key(seed), fixed_key=keys.stream_key(0, "embedding"))
+    params = models.init_seed(CFG, seed, fixed_key=keys.stream_key(0, "embedding"))
     out = models.apply(CFG, params, tokens_NT, capture=("residual",))
     states = np.asarray(out.layers["residual"], np.float64)[:, :, -1]
     states = np.concatenate([states, np.asarray(out.final_BTD, np.float64)[None, :, -1]])
@@ -82,7 +82,7 @@ def test_layout_changes_nothing(options, inputs):
 
 
 def test_given_weights_are_those_of_their_birth(inputs):
-    params = models.init(CFG, key=keys.init_key(5), fixed_key=keys.stream_key(0, "embedding"))
+    params = models.init_seed(CFG, 5, fixed_key=keys.stream_key(0, "embedding"))
     (birth,) = probe(newborn(CFG, fixed_embedding_seed=0), [5], inputs)
     (life,) = probe(given(CFG, params, "the same weights"), [5], inputs)
     assert life["preference"] == birth["preference"]

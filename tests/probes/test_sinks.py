@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import count_sequences, cut_sequences, report_on_ids
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 
@@ -19,7 +18,7 @@ SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24, n
 
 def sharp(cfg, seed=0):
     """Birth weights enlarged until attention is far from uniform."""
-    params = init(cfg, key=keys.init_key(seed))
+    params = init_seed(cfg, seed)
     return jax.tree.map(lambda leaf: leaf * 12.0 if leaf.ndim > 2 else leaf, params)
 
 
@@ -98,7 +97,7 @@ def test_memory_holds_one_layer_of_one_batch(model):
     long = 256
     for layers in (2, 6):
         cfg = preset("llama-tiny", **{**SMALL, "num_layers": layers})
-        shapes = jax.eval_shape(lambda cfg=cfg: init(cfg, key=keys.init_key(0)))
+        shapes = jax.eval_shape(lambda cfg=cfg: init_seed(cfg, 0))
         x = jax.ShapeDtypeStruct((1, long), jnp.int32)
         options = dict(normalise=False, edit=None, dtype=None)
         compiled = sinks._column_sums.lower(cfg, shapes, x, 1, None, **options).compile()

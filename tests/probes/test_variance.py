@@ -4,10 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from theory.variance import output_variance
 
@@ -36,7 +35,7 @@ LOGIT_STD = D * 0.02**2
 def measure(changes, seed=0):
     """Pooled variance [T] of one newborn attention block on isotropic Gaussian vectors, as for Figure 9."""
     cfg = ModelConfig(**ATTENTION, **changes)
-    params = init(cfg, key=keys.init_key(seed))
+    params = init_seed(cfg, seed)
     x_NTD = np.random.default_rng(seed).standard_normal((N, T, D)).astype(np.float32)
     found = position_moments(cfg, params, x_NTD, quantities=("attention_output",), batch_size=250)
     return found["attention_output"].pooled_LT[0]
@@ -90,7 +89,7 @@ def test_no_prediction_fits_another_cure():
 @pytest.fixture(scope="module")
 def model():
     cfg = preset("llama-tiny", num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
-    params = init(cfg, key=keys.init_key(0))
+    params = init_seed(cfg, 0)
     params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
     return cfg, params, np.random.default_rng(0).integers(0, 61, (7, 6))
 

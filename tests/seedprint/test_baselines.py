@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax import inputs, keys, models
+from bornbiased_jax import inputs, models
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import baselines
@@ -162,7 +162,7 @@ def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
     null = baselines.unrelated_scores(cfg, range(40), baselines.pcs)
     assert null.shape == (20,)
     assert abs(baselines.unrelated_scores(GPT2, [1, 2], baselines.pcs)[0]) > 0.8 > np.abs(null).max()
-    birth, fresh = (models.init(cfg, key=keys.init_key(seed)) for seed in (99, 98))
+    birth, fresh = (models.init_seed(cfg, seed) for seed in (99, 98))
     far = baselines.pcs(birth, jittered(birth, 1.5))
     found = baselines.against_null(far, null)
     assert far.same is False and found["same_at_0.8"] is False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bornbiased_jax import inputs, keys, models
+from bornbiased_jax import inputs, models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -20,7 +20,7 @@ VECTORS = inputs.gaussian(50, 6, 16)
 
 
 def born(seed, cfg=CFG):
-    params = models.init(cfg, key=keys.init_key(seed))
+    params = models.init_seed(cfg, seed)
     return Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}")
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bornbiased_jax import inputs, keys, models
+from bornbiased_jax import inputs, models
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint, value_digests
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.seedprint import fingerprint as fp
@@ -15,7 +15,7 @@ TOKENS = inputs.random_tokens(100, 6, 64)
 
 
 def born(seed, change=lambda path, leaf: leaf):
-    flat = models.flatten(models.init(CFG, key=keys.init_key(seed)))
+    flat = models.flatten(models.init_seed(CFG, seed))
     params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
     return fp.fingerprint(Checkpoint(CFG, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
 
@@ -33,7 +33,7 @@ def rearranged(path, leaf):
 
 
 def test_value_digests_forget_the_order_alone():
-    params = models.init(CFG, key=keys.init_key(0))
+    params = models.init_seed(CFG, 0)
     flipped = models.unflatten({path: leaf[..., ::-1] for path, leaf in models.flatten(params).items()})
     assert value_digests(params) == value_digests(flipped)
     nudged = models.unflatten(
@@ -55,7 +55,7 @@ def test_rearranged_weights_are_the_same_lineage_though_the_outputs_say_nothing(
 
 
 def test_some_tensors_in_common_forbid_unrelated(base):
-    fresh = models.flatten(models.init(CFG, key=keys.init_key(43)))
+    fresh = models.flatten(models.init_seed(CFG, 43))
     copied = born(42, lambda path, leaf: leaf if path == "blocks/mlp/down/kernel" else fresh[path])
     verdict = compare(base, copied)
     assert verdict.p_value >= 0.01  # one matrix of each block leaves no trace in the outputs

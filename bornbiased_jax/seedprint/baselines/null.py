@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.parameters import Params
@@ -34,7 +34,7 @@ def unrelated_scores(cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[
         raise InputError("the null needs an even number of different seeds")
     scores = []
     for first, second in zip(seeds[::2], seeds[1::2], strict=True):
-        pair = (models.init(cfg, key=keys.init_key(keys.check_seed(seed))) for seed in (first, second))
+        pair = (models.init_seed(cfg, seed) for seed in (first, second))
         value = compare(*pair).value
         scores.append(math.nan if value is None else value)
     return np.array(scores)
