@@ -10,8 +10,8 @@ labellings, and p is valid at every number of inputs, width, architecture, data 
 **What is approximate.** Quantisation in contiguous blocks, blocked or 8-bit optimisers, sinusoidal
 positions added to the stream and identity-like initialisation are not equivariant. Inputs given as
 shared continuous vectors are labelled by coordinate themselves: use tokens, each model with its own
-embedding. The z and log10 p from the moments are approximate, poor when a few coordinates dominate;
-the verdict uses the permutations.
+embedding. The z and the normal tail from the moments are approximate, poor when a few coordinates
+dominate; the verdict uses the permutations and, beyond their reach, a proven bound (:mod:`.stats.bound`).
 
 **What it does not cover.** Coordinates shared without shared birth answer "same": transplanted or fixed
 embeddings, distillation of hidden states, one framework seed used twice.
@@ -19,21 +19,21 @@ embeddings, distillation of hidden states, one framework seed used twice.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
-from bornbiased_jax.stats import tails
+from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.kendall import cross_kendall
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 from bornbiased_jax.stats.ranks import rank_correlation
 
 Correlation = Literal["spearman", "kendall"]
+Signs = Literal["kept", "free"]
 Rule = Callable[[np.ndarray], np.ndarray]
 
 MIN_INPUTS = 3
@@ -44,31 +44,14 @@ COVERED = (
     "sinusoidal positions added to the stream, or identity-like initialisation."
 )
 MOMENTS = (
-    "z and log10 p come from the mean and variance over all relabellings and are approximate, "
-    "poor when a few coordinates dominate; the verdict uses p."
+    "log10_p_bound is proven: the p of a verdict counts permutations, and where none reaches the pair's sum it may "
+    "use the bound. z and log10_p_moments come from the mean and variance over all relabellings; they describe, and "
+    "the normal tail is no p (too small where a few coordinates dominate)."
 )
-# Up to 8! = 40,320 labellings are enumerated, not drawn.
-_ENUMERATED_WIDTH = 8
-# Sums that differ by rounding only are ties, and a tie counts against the null being rejected.
-_TIE = 1e-9
 
 
-@dataclasses.dataclass(frozen=True)
-class Permuted:
-    """The statistic of one pair against its permutations.
-
-    ``mean`` and ``std`` are the exact moments over all permutations; ``log10_p`` (base 10, at most 0) is
-    the normal approximation from them, no less than log₁₀ 1/D!; ``p_value`` comes from the permutations.
-    """
-
-    statistic: float
-    mean: float
-    std: float
-    z: float
-    log10_p: float
-    p_value: float
-    num_permutations: int
-    enumerated: bool
+# What may be done to the suspect without moving its outputs' ranks.
+INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
 
 
 def top_mean(num_dims: int) -> Rule:
@@ -87,113 +70,13 @@ def _extreme(values_D: np.ndarray, num_dims: int) -> np.ndarray:
     return np.sort(np.argsort(values_D, kind="stable")[:num_dims])
 
 
-def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of Σ_j R[j, π(j)] over all permutations π, exactly.
-
-    The mean is ΣR/D; the variance is Σr²/(D−1) with r the doubly centred R (Hoeffding, 1951).
-
-    Args:
-        cross_DD: [..., D, D].
-
-    Returns:
-        Two arrays [...].
-    """
-    width = cross_DD.shape[-1]
-    mean = cross_DD.sum(axis=(-2, -1)) / width
-    centred_DD = (
-        cross_DD
-        - cross_DD.mean(axis=-1, keepdims=True)
-        - cross_DD.mean(axis=-2, keepdims=True)
-        + cross_DD.mean(axis=(-2, -1), keepdims=True)
-    )
-    return mean, np.square(centred_DD).sum(axis=(-2, -1)) / max(1, width - 1)
-
-
-def permutations(width: int, count: int, *, seed: int, batch: int = 2048) -> Iterator[np.ndarray]:
-    """Uniform random permutations in batches: arrays [≤ batch, D] of integers.
-
-    Each row is the order of D independent random numbers, sorted together with their index in one
-    64-bit word (a tie among the random bits has probability below D²/2^(64 − log2 D)). Only the raw
-    stream of the generator is used, which NumPy promises never to change.
-    """
-    bits = max(1, (width - 1).bit_length())
-    mask = np.uint64((1 << bits) - 1)
-    stream = np.random.PCG64DXSM(np.random.SeedSequence([0x5EED, seed]))
-    batch = max(1, min(batch, (1 << 22) // width))
-    for start in range(0, count, batch):
-        rows = min(batch, count - start)
-        words = stream.random_raw(rows * width).reshape(rows, width)
-        words = (words & ~mask) | np.arange(width, dtype=np.uint64)[None, :]
-        words.sort(axis=1)
-        yield (words & mask).astype(np.int64)
-
-
-def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarray:
-    """Σ_j R[j, π(j)] for each permutation: [..., D, D] and [P, D] -> [..., P].
-
-    Gathers run within one row of R at a time, which fits the nearest cache at any width.
-    """
-    by_row_DP = np.ascontiguousarray(permutations_PD.T)
-    if cross_DD.ndim == 2:
-        return np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0)
-    sums_P = np.zeros((*cross_DD.shape[:-2], len(permutations_PD)))
-    for row, places_P in enumerate(by_row_DP):
-        sums_P += np.take(cross_DD[..., row, :], places_P, axis=-1)
-    return sums_P
-
-
-def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np.ndarray:
-    """How many random permutations reach the identity's sum: [..., D, D] -> [...] integers."""
-    diagonal_D = np.diagonal(cross_DD, axis1=-2, axis2=-1)
-    observed = np.ascontiguousarray(diagonal_D).sum(axis=-1)
-    least = observed - _TIE * np.sqrt(moments(cross_DD)[1])
-    count = np.zeros(observed.shape, np.int64)
-    for permutations_PD in permutations(cross_DD.shape[-1], num_permutations, seed=seed):
-        count += (permuted_sums(cross_DD, permutations_PD) >= least[..., None]).sum(axis=-1)
-    return count
-
-
-def permutation_p(cross_DD: np.ndarray, *, num_permutations: int, seed: int = 0) -> Permuted:
-    """p = (1 + #{S(π) ≥ S(id)}) / (1 + #π), with z and log10 p from the moments.
-
-    With D ≤ 8 every labelling is enumerated instead, and p = #{S(π) ≥ S(id)} / D!.
-
-    Args:
-        cross_DD: [D, D] correlation of base coordinate i with suspect coordinate j.
-        num_permutations: random permutations drawn when D > 8.
-        seed: of the permutations.
-
-    Returns:
-        The result; ``p_value`` and ``z`` are NaN when no labelling differs from another (zero variance).
-    """
-    width = cross_DD.shape[0]
-    statistic = float(np.trace(cross_DD))
-    mean, variance = (float(moment) for moment in moments(cross_DD))
-    enumerated = width <= _ENUMERATED_WIDTH
-    drawn = math.factorial(width) if enumerated else num_permutations
-    # Rounding leaves a variance of about (eps · |R|)² D where there is none.
-    if not variance > (1e-13 * width) ** 2 * float(np.square(cross_DD).max(initial=0.0)):
-        return Permuted(statistic, mean, 0.0, math.nan, math.nan, math.nan, drawn, enumerated)
-    std = math.sqrt(variance)
-    if enumerated:
-        every_PD = np.array(list(itertools.permutations(range(width))), np.int64)
-        p_value = float((permuted_sums(cross_DD, every_PD) >= statistic - _TIE * std).mean())
-    else:
-        p_value = (1 + int(exceedances(cross_DD, num_permutations=drawn, seed=seed))) / (1 + drawn)
-    z = (statistic - mean) / std
-    # The identity is one of D! labellings: no p lies below that, where the normal tail goes on.
-    least = -math.lgamma(width + 1) / tails.LN10
-    log10_p = min(0.0, max(least, tails.log_normal_sf(z) / tails.LN10))
-    return Permuted(statistic, mean, std, z, log10_p, p_value, drawn, enumerated)
-
-
 def enough_permutations(alpha: float) -> int:
     """Permutations that put twenty draws at or above a p of ``alpha``, and 9,999 at the least."""
-    return max(9_999, math.ceil(20.0 / alpha) - 1)
+    return max(NUM_PERMUTATIONS, math.ceil(20.0 / alpha) - 1)
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Whether so many can reach the level.
+    """Whether so many can reach the level by counting.
 
     Raises:
         InputError: they cannot.
@@ -201,7 +84,7 @@ def check_permutations(num_permutations: int, alpha: float) -> None:
     if (num_permutations + 1) * alpha <= 1:
         enough = enough_permutations(alpha)
         raise InputError(
-            f"{num_permutations} permutations cannot give p < {alpha:g}: ask for {enough}, or leave them out"
+            f"{num_permutations} permutations leave p < {alpha:g} to the bound: ask for {enough}, or leave them out"
         )
 
 
@@ -215,16 +98,18 @@ def permutation_test(
     correlation: Correlation = "spearman",
     num_pairs: int | None = None,
     rule: Rule | None = None,
+    signs: Signs = "kept",
 ) -> Verdict:
     """Test whether two models share coordinates; the module's text says what is covered and what is not.
 
     The statistic is the sum over j of the rank correlation, over the inputs, of base coordinate j with
-    suspect coordinate j. One-sided: large sums speak for a shared birth.
+    suspect coordinate j. One-sided: large sums speak for a shared birth. The p counts permutations and, where
+    none reaches the sum, may be the proven bound (:func:`.stats.certified.certified_p`).
 
     Args:
         base_ND: [N, D] outputs of the final norm at the last position (any layer will do).
         suspect_ND: [N, D], for the same inputs in the same order.
-        alpha: the rate of false accusation asked for.
+        alpha: the false-positive rate asked for.
         num_permutations: at least 1/alpha; by default enough for ``alpha`` (:func:`enough_permutations`).
         seed: of the permutations and of the pairs.
         correlation: "spearman" (ranks) or "kendall" (signs of differences of pairs of inputs).
@@ -232,6 +117,9 @@ def permutation_test(
         rule: chooses coordinates from one model's own outputs, returning their indices
             (:func:`top_mean`, :func:`bottom_mean`). The sum then runs over the intersection of the two
             models' choices, recomputed under each permutation. It never sees the pairing, by its type.
+        signs: "kept", or "free" to sum the sizes of the correlations: blind to negated coordinates, which cost
+            nothing under RMSNorm, but weaker (a correlation of 0.6 standard errors in every coordinate has
+            z = 6 with signs at D = 96, and 2.4 without). Name it beforehand.
 
     Returns:
         A verdict; undefined for unequal widths, fewer than 3 inputs or varying or chosen coordinates, or
@@ -240,6 +128,14 @@ def permutation_test(
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, alpha outside 0 to 1, or
             too few permutations for alpha.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> base_ND = rng.standard_normal((400, 64))
+        >>> permutation_test(base_ND, base_ND + 3 * rng.standard_normal((400, 64))).verdict
+        'same-lineage'
+        >>> permutation_test(base_ND, rng.standard_normal((400, 64))).verdict
+        'unrelated'
     """
     name = "permutation"
     check_alpha(alpha)
@@ -249,7 +145,18 @@ def permutation_test(
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape
-    facts: dict[str, Any] = {"width": width, "correlation": correlation}
+    if signs not in ("kept", "free"):
+        raise InputError(f"signs={signs!r} is not one of kept, free")
+    invariant_to = [*INVARIANT_TO, *(["signs of coordinates"] if signs == "free" else [])]
+    facts: dict[str, Any] = {
+        "null": "exact",
+        "labels": "coordinates",
+        "align": "none",
+        "invariant_to": invariant_to,
+        "width": width,
+        "correlation": correlation,
+        "signs": signs,
+    }
     if reason is None and math.factorial(min(width, 20)) * alpha <= 1:
         labellings = math.factorial(width)
         reason = f"{width} coordinates have {labellings} labellings, too few for a p below {alpha:g}"
@@ -272,24 +179,29 @@ def permutation_test(
         # Under a permutation π coordinate j counts if the base chose j and the suspect chose π(j): that
         # is the same trace of R with all other entries set to zero.
         cross_DD = cross_DD * (base_only_D[:, None] & suspect_only_D[None, :])
-    result = permutation_p(cross_DD, num_permutations=num_permutations, seed=seed)
-    if not math.isfinite(result.p_value):
+    if signs == "free":
+        cross_DD = np.abs(cross_DD)
+    certified = certified_p(cross_DD, num_permutations=num_permutations, seed=seed)
+    if not math.isfinite(certified.p_value):
         reason = "every labelling of the coordinates gives the same statistic"
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
     return decide(
         name,
-        p_value=result.p_value,
-        log10_p=result.log10_p,
-        z=result.z,
+        p_value=certified.p_value,
+        log10_p=certified.log10_p,
+        z=certified.z,
         num_inputs=num_inputs,
         alpha=alpha,
         **facts,
-        statistic=result.statistic,
-        null_mean=result.mean,
-        null_std=result.std,
-        mean_correlation=result.statistic / num_summed,
-        num_permutations=result.num_permutations,
-        enumerated=result.enumerated,
+        log10_p_bound=certified.log10_p_bound,
+        log10_p_moments=certified.log10_p_moments,
+        statistic=certified.statistic,
+        null_mean=certified.mean,
+        null_std=certified.std,
+        mean_correlation=certified.statistic / num_summed,
+        num_permutations=certified.num_permutations,
+        exceedances=certified.exceedances,
+        enumerated=certified.enumerated,
         notes=[COVERED, MOMENTS],
     )
 

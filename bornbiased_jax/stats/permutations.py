@@ -1,0 +1,135 @@
+"""Sums over random relabellings: Σ_j R[j, π(j)], its exact moments, its permutations, and their p.
+
+Every exact test of lineage has this form: R holds the agreement of label i of one model with label j of the
+other, the statistic is the trace, and under the null the true labelling is a uniform draw among all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+# Up to 8! = 40,320 labellings are enumerated, not drawn.
+ENUMERATED_WIDTH = 8
+# Sums that differ by rounding only, this part of a standard deviation, are ties, and a tie counts against rejection.
+TIE = 1e-9
+_CHUNK = 1 << 16
+NUM_PERMUTATIONS = 9_999
+"""Permutations that a verdict draws unless more are asked for."""
+
+
+def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of Σ_j R[j, π(j)] over all permutations π, exactly.
+
+    The mean is ΣR/D; the variance is Σr²/(D−1) with r the doubly centred R (Hoeffding, 1951).
+
+    Args:
+        cross_DD: [..., D, D].
+
+    Returns:
+        Two arrays [...].
+
+    Example:
+        >>> mean, variance = moments(np.eye(4))
+        >>> float(mean), float(variance)
+        (1.0, 1.0)
+    """
+    width = cross_DD.shape[-1]
+    by_row_D1 = cross_DD.mean(axis=-1, keepdims=True, dtype=np.float64)
+    by_column_1D = cross_DD.mean(axis=-2, keepdims=True, dtype=np.float64)
+    overall_11 = by_row_D1.mean(axis=-2, keepdims=True)
+    squares = np.zeros(cross_DD.shape[:-2])
+    # Some rows at a time: a wide layer's matrix is never copied whole.
+    step = max(1, _CHUNK // width)
+    for start in range(0, width, step):
+        rows = slice(start, start + step)
+        centred_rD = cross_DD[..., rows, :] - by_row_D1[..., rows, :] - (by_column_1D - overall_11)
+        squares += np.square(centred_rD).sum(axis=(-2, -1))
+    return overall_11[..., 0, 0] * width, squares / max(1, width - 1)
+
+
+def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: int = 2048) -> Iterator[np.ndarray]:
+    """Uniform random permutations in batches: arrays [≤ batch, D] of integers.
+
+    Each row is the order of D independent random numbers, sorted together with their index in one
+    64-bit word (a tie among the random bits has probability below D²/2^(64 − log2 D)). Only the raw
+    stream of the generator is used, which NumPy promises never to change.
+
+    Args:
+        width: D.
+        count: how many.
+        seed: of the stream.
+        group: number of the group of labels; groups have independent streams.
+        batch: rows at a time, fewer where they are wide.
+    """
+    bits = max(1, (width - 1).bit_length())
+    mask = np.uint64((1 << bits) - 1)
+    stream = np.random.PCG64DXSM(np.random.SeedSequence([0x5EED, seed, group] if group else [0x5EED, seed]))
+    batch = max(1, min(batch, (1 << 22) // width))
+    for start in range(0, count, batch):
+        rows = min(batch, count - start)
+        words = stream.random_raw(rows * width).reshape(rows, width)
+        words = (words & ~mask) | np.arange(width, dtype=np.uint64)[None, :]
+        words.sort(axis=1)
+        yield (words & mask).astype(np.int64)
+
+
+def all_permutations(width: int) -> np.ndarray:
+    """Every permutation of 0 … D−1: [D!, D]."""
+    return np.array(list(itertools.permutations(range(width))), np.int64).reshape(-1, width)
+
+
+def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarray:
+    """Σ_j R[j, π(j)] for each permutation: [..., D, D] and [P, D] -> [..., P] float64.
+
+    Gathers run within one row of R at a time, which fits the nearest cache at any width.
+    """
+    by_row_DP = np.ascontiguousarray(permutations_PD.T)
+    if cross_DD.ndim == 2:
+        return np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64)
+    sums_P = np.zeros((*cross_DD.shape[:-2], len(permutations_PD)))
+    for row, places_P in enumerate(by_row_DP):
+        sums_P += np.take(cross_DD[..., row, :], places_P, axis=-1)
+    return sums_P
+
+
+def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group: int = 0) -> np.ndarray:
+    """Σ_j R[j, π(j)] of random permutations: [..., D, D] -> [..., P] float64."""
+    drawn = permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group)
+    empty = np.zeros((*cross_DD.shape[:-2], 0))
+    return np.concatenate([empty, *(permuted_sums(cross_DD, permutations_PD) for permutations_PD in drawn)], axis=-1)
+
+
+def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np.ndarray:
+    """How many random permutations reach the identity's sum: [..., D, D] -> [...] integers."""
+    diagonal_D = np.diagonal(cross_DD, axis1=-2, axis2=-1)
+    observed = np.ascontiguousarray(diagonal_D).sum(axis=-1, dtype=np.float64)
+    least = observed - TIE * np.sqrt(moments(cross_DD)[1])
+    return (drawn_sums(cross_DD, num_permutations, seed=seed) >= least[..., None]).sum(axis=-1)
+
+
+def permutation_p(cross_DD: np.ndarray, *, num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> float:
+    """p = (1 + #{S(π) ≥ S(id)}) / (1 + #π), or #{S(π) ≥ S(id)} / D! over all labellings where D ≤ 8.
+
+    :func:`.certified.certified_p` is this and, where no permutation reaches the identity, the proven bound.
+
+    Args:
+        cross_DD: [D, D] agreement of label i of the base with label j of the suspect.
+        num_permutations: random permutations drawn when D > 8.
+        seed: of the permutations.
+
+    Example:
+        >>> permutation_p(np.eye(5)) == 1 / 120
+        True
+        >>> permutation_p(np.eye(40), num_permutations=199)
+        0.005
+    """
+    width = len(cross_DD)
+    if width > ENUMERATED_WIDTH:
+        count = exceedances(cross_DD, num_permutations=num_permutations, seed=seed)
+        return (1 + int(count)) / (1 + num_permutations)
+    least = float(np.trace(cross_DD)) - TIE * math.sqrt(float(moments(cross_DD)[1]))
+    return float((permuted_sums(cross_DD, all_permutations(width)) >= least).mean())

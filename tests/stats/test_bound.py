@@ -1,0 +1,303 @@
+"""The certified bound: never below the exact p, close where theory says so, and the p made of it."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.stats import bound, certified
+from bornbiased_jax.stats.bound import joint_bound, sorted_rows, tail_bound
+from bornbiased_jax.stats.certified import certified_p, certify, permuted_group
+from bornbiased_jax.stats.permutations import TIE, all_permutations, moments, permuted_sums
+from bornbiased_jax.stats.tails import LN10
+
+KINDS = ("gaussian", "cauchy", "binary", "low rank", "scales")
+
+
+def drawn(rng, kind, size):
+    if kind == "gaussian":
+        return rng.standard_normal((size, size))
+    if kind == "cauchy":
+        return rng.standard_cauchy((size, size))
+    if kind == "binary":
+        return (rng.random((size, size)) < rng.uniform(0.1, 0.9)).astype(float)
+    if kind == "low rank":
+        return rng.standard_normal((size, 2)) @ rng.standard_normal((2, size))
+    return rng.standard_normal((size, size)) * np.exp(2 * rng.standard_normal((size, 1)))
+
+
+def at_z(scores, z):
+    """The matrix with as much of the identity added as puts its trace z standard deviations out."""
+    size = len(scores)
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        shifted = scores + middle * np.eye(size)
+        mean, variance = moments(shifted)
+        low, high = (middle, high) if (np.trace(shifted) - mean) / math.sqrt(variance) < z else (low, middle)
+    return scores + high * np.eye(size)
+
+
+def exact_p(scores, sums):
+    std = math.sqrt(float(moments(scores)[1]))
+    return (sums >= np.trace(scores) - TIE * std).mean(axis=-1)
+
+
+# 5 kinds × (3 × 150 + 40) matrices × 2 forms: 4,900 bounds.
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("size", "count"), [(4, 150), (5, 150), (6, 150), (7, 40)])
+def test_never_below_the_exact_p_of_small_matrices(kind, size, count):
+    rng = np.random.default_rng([size, KINDS.index(kind)])
+    every = all_permutations(size)
+    said = 0
+    for trial in range(count):
+        scores = drawn(rng, kind, size)
+        sums = permuted_sums(scores, every)
+        # Most trials look into the tail: the labelling becomes the best, the second, the third best one.
+        if trial % 4:
+            scores = scores[:, every[np.argsort(-sums, kind="stable")[trial % 4 - 1]]]
+            sums = permuted_sums(scores, every)
+        if not moments(scores)[1] > 1e-20:
+            continue
+        p = exact_p(scores, sums)
+        for top in (None, 2):
+            log10_p = tail_bound(scores, top=top).log10_p
+            assert log10_p >= math.log10(p), (trial, top)
+            said += log10_p < 0
+    assert said > count / 4  # and it says something
+
+
+def test_never_below_the_exact_p_of_summed_groups():
+    rng = np.random.default_rng(7)
+    every = [all_permutations(4), all_permutations(5)]
+    said = 0
+    for trial in range(150):
+        pair = [drawn(rng, KINDS[trial % 5], size) for size in (4, 5)]
+        pair = [
+            scores[:, perms[permuted_sums(scores, perms).argmax()]] if trial % 3 else scores
+            for scores, perms in zip(pair, every, strict=True)
+        ]
+        variances = [float(moments(scores)[1]) for scores in pair]
+        if min(variances) < 1e-20:
+            continue
+        first, second = (permuted_sums(scores, perms) for scores, perms in zip(pair, every, strict=True))
+        least = sum(np.trace(scores) for scores in pair) - TIE * math.sqrt(sum(variances))
+        p = (first[:, None] + second[None, :] >= least).mean()
+        log10_p = tail_bound(pair).log10_p
+        assert log10_p >= math.log10(p)
+        said += log10_p < 0
+    assert said > 50
+
+
+# Methods, 1b: the identity and Gaussian noise, here with one draw of the noise; 4,096 is run by hand (three
+# seconds and 1.5 GB a matrix): −20.6, −189.5 and −1,588 with the top 64, −20.7, −190.9 and −1,593 in full.
+@pytest.mark.parametrize(
+    ("size", "z", "expected"),
+    [(96, 10, -17.0), (96, 30, -121.0), (96, 87, -150.0), (768, 10, -19.7), (768, 30, -182.0), (768, 87, -1297.0)],
+)
+def test_published_values(size, z, expected):
+    scores = at_z(np.random.default_rng(0).standard_normal((size, size)), z)
+    found = tail_bound(scores, scale=False)
+    # Noise of another draw moves it: at D = 96 and z = 30 from −131 to −125.
+    assert found.log10_p == pytest.approx(expected, rel=0.1 if size == 96 else 0.02)
+    normal = stats.norm.logsf(z) / LN10
+    assert found.log10_p > max(normal, -math.lgamma(size + 1) / LN10)
+    # Scaling can only help, and does most where the tail is far.
+    assert tail_bound(scores).log10_p <= found.log10_p
+
+
+def test_scaling_helps():
+    # Far out the columns' own scales matter: 11 decades of 131 here.
+    scores = at_z(np.random.default_rng(0).standard_normal((96, 96)), 30)
+    assert tail_bound(scores).log10_p < tail_bound(scores, scale=False).log10_p - 8
+    assert sorted_rows(scores).scaled
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        heavy = rng.standard_cauchy((64, 64)) + 20 * np.eye(64)
+        assert tail_bound(heavy).log10_p <= tail_bound(heavy, scale=False).log10_p
+
+
+@pytest.mark.parametrize("z", [5, 12, 40])
+def test_the_top_of_each_row_is_an_upper_bound_and_close(z):
+    scores = at_z(np.random.default_rng(2).standard_normal((900, 900)), z)
+    full = tail_bound(scores, scale=False).log10_p
+    top = tail_bound(scores, top=64, scale=False).log10_p
+    assert full <= top <= 0.985 * full
+
+
+def test_grids_keep_their_mass_and_lie_above():
+    rng = np.random.default_rng(3)
+    row = np.sort(rng.standard_normal(300))[::-1][None, :]
+    increments = bound._increments(300)
+    grid = bound._grid(300, 10)
+    assert grid[:10].tolist() == list(range(10)) and grid[-1] == 299 and len(grid) < 60
+    atoms, weights = bound._gridded(row, increments, grid)
+    assert (weights >= 0).all()
+    assert weights.sum() == pytest.approx(increments.sum(), rel=1e-12)
+    assert (weights * atoms).sum() == pytest.approx((increments * row).sum(), rel=1e-9)
+    for tilt in (0.1, 1.0, 5.0):
+        assert (weights * np.exp(tilt * atoms)).sum() >= (increments * np.exp(tilt * row)).sum()
+
+
+def test_wide_groups_take_the_top_by_themselves(monkeypatch):
+    monkeypatch.setattr(bound, "FULL_WIDTH", 100)
+    scores = np.random.default_rng(4).standard_normal((150, 150))
+    assert sorted_rows(scores).atoms_nA.shape[1] < 150
+    monkeypatch.setattr(bound, "FULL_WIDTH", 150)
+    assert sorted_rows(scores).atoms_nA.shape[1] == 150
+
+
+def test_constants_of_rows_and_columns_change_nothing():
+    rng = np.random.default_rng(5)
+    scores = rng.standard_normal((80, 80)) + 1.5 * np.eye(80)
+    moved = scores + 1e3 * rng.standard_normal((80, 1)) + 1e3 * rng.standard_normal((1, 80))
+    assert tail_bound(moved).log10_p == pytest.approx(tail_bound(scores).log10_p, rel=1e-6)
+
+
+def test_both_orientations_are_tried():
+    # One column dominates: sorted by rows every row looks extreme, by columns only one does.
+    rng = np.random.default_rng(6)
+    scores = rng.standard_normal((60, 60)) * np.exp(1.5 * rng.standard_normal((1, 60))) + 2 * np.eye(60)
+    ours, transposed = tail_bound(scores, scale=False), tail_bound(scores.T.copy(), scale=False)
+    assert ours.log10_p == pytest.approx(transposed.log10_p, rel=1e-9)
+    assert {ours.orientation, transposed.orientation} == {"rows", "columns"}
+
+
+def test_rounding_is_outward():
+    # The statistic is taken less by the slack that the module's text states, and the value is raised.
+    scores = np.random.default_rng(8).standard_normal((200, 200)) + np.eye(200)
+    rows = sorted_rows(scores, scale=False)
+    centred = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    std = math.sqrt(float(moments(scores)[1]))
+    taken = np.trace(centred) - rows.statistic
+    assert TIE * std < taken < 1.01 * TIE * std + 1e-9
+    value, slope, curvature = bound._chernoff([rows], rows.statistic, 0.5)
+    sorted_nn = -np.sort(-(centred if rows.orientation == "rows" else centred.T), axis=1)
+    increments = np.diff([0.0] + [math.exp(math.lgamma(k + 1) / k) for k in range(1, 201)])
+    plain = -0.5 * rows.statistic + np.log(np.exp(0.5 * sorted_nn) @ increments).sum() - math.lgamma(201)
+    assert 0 < value - plain < 1e-6
+    step = 1e-4
+    nearby = [bound._chernoff([rows], rows.statistic, 0.5 + sign * step)[0] for sign in (-1, 1)]
+    assert slope == pytest.approx((nearby[1] - nearby[0]) / (2 * step), rel=1e-5)
+    assert curvature == pytest.approx((nearby[1] - 2 * value + nearby[0]) / step**2, rel=1e-3)
+
+
+def test_tilt_is_where_the_bound_is_least():
+    scores = at_z(np.random.default_rng(9).standard_normal((100, 100)), 8)
+    rows = sorted_rows(scores, scale=False)
+    best = joint_bound([rows])
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert bound._chernoff([rows], rows.statistic, factor * best.tilt)[0] / LN10 > best.log10_p
+
+
+def test_below_the_mean_it_says_nothing():
+    scores = np.random.default_rng(10).standard_normal((30, 30)) - 3 * np.eye(30)
+    assert tail_bound(scores).log10_p == 0.0
+    assert tail_bound(np.ones((5, 5))).log10_p == 0.0
+
+
+@pytest.mark.parametrize("width", [12, 64, 400])
+def test_no_p_lies_below_that_of_one_labelling(width):
+    """Perfect agreement: the identity alone of D! labellings reaches it, where the normal tail would go far below."""
+    found = certified_p(1000.0 * np.eye(width), num_permutations=99)
+    assert found.z == pytest.approx(width - 1)
+    floor = -math.lgamma(width + 1) / LN10
+    assert stats.norm.logsf(found.z) / LN10 < floor
+    assert found.log10_p_moments == pytest.approx(floor, rel=1e-12)
+    assert floor <= found.log10_p_bound <= floor + 1e-3
+    assert found.log10_p == found.log10_p_bound and found.p_value == 10**found.log10_p
+
+
+def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
+    rng = np.random.default_rng(11)
+    noise = rng.standard_normal((40, 40))
+    for z, reached in ((1.0, True), (12.0, False)):
+        scores = at_z(noise, z)
+        found = certified_p(scores, num_permutations=499, seed=3)
+        assert (found.exceedances > 0) is reached
+        if reached:
+            assert found.p_value == (1 + found.exceedances) / 500
+            assert found.log10_p == pytest.approx(math.log10(found.p_value))
+        else:
+            assert found.log10_p == found.log10_p_bound < -5
+    # Between the two the count is the smaller: the bound is never taken alone.
+    middle = certified_p(at_z(noise, 3.5), num_permutations=99, seed=1)
+    assert middle.exceedances == 0 and -2 < middle.log10_p_bound < 0
+    assert middle.p_value == 1 / 100
+
+
+def test_small_groups_are_enumerated():
+    scores = np.random.default_rng(12).standard_normal((7, 7)) + np.eye(7)
+    found = certified_p(scores)
+    assert found.enumerated and found.num_permutations == 5040
+    sums = permuted_sums(scores, all_permutations(7))
+    assert found.p_value == exact_p(scores, sums) == found.exceedances / 5040
+    assert found.z == pytest.approx((np.trace(scores) - sums.mean()) / sums.std(), rel=1e-10)
+    assert found.log10_p_bound >= found.log10_p
+
+
+def test_groups_are_permuted_independently_and_added():
+    rng = np.random.default_rng(13)
+    matrices = [rng.standard_normal((n, n)) for n in (20, 20, 31)]
+    found = certified_p(matrices, num_permutations=4000)
+    moment = [moments(scores) for scores in matrices]
+    assert found.statistic == pytest.approx(sum(np.trace(scores) for scores in matrices))
+    assert found.mean == pytest.approx(sum(mean for mean, _ in moment))
+    assert found.std == pytest.approx(math.sqrt(sum(variance for _, variance in moment)))
+    sums = [permuted_group(scores, index=i, num_permutations=4000).sums_P for i, scores in enumerate(matrices)]
+    assert found.exceedances == (np.sum(sums, axis=0) >= found.statistic).sum()
+    # One permutation for both would give correlated sums: two equal matrices show it.
+    twice = certified_p([matrices[0]] * 2, num_permutations=4000)
+    spread = np.sum(
+        [permuted_group(matrices[0], index=i, num_permutations=4000).sums_P for i in range(2)], axis=0
+    ).std()
+    assert twice.std == pytest.approx(spread, rel=0.05)
+
+
+def test_many_weak_groups_are_one_strong_finding():
+    rng = np.random.default_rng(14)
+    matrices = [at_z(rng.standard_normal((50, 50)), 5.0) for _ in range(9)]
+    alone = [certified_p(scores, num_permutations=99).log10_p_bound for scores in matrices]
+    together = certified_p(matrices, num_permutations=99)
+    assert together.z == pytest.approx(15.0, rel=1e-3)
+    assert together.log10_p_bound < 5 * min(alone)
+
+
+def test_float32_scores_give_nearly_the_same():
+    scores = np.random.default_rng(15).standard_normal((90, 90)) + np.eye(90)
+    wide, narrow = certified_p(scores), certified_p(scores.astype(np.float32))
+    assert narrow.z == pytest.approx(wide.z, rel=1e-6)
+    assert narrow.log10_p_bound == pytest.approx(wide.log10_p_bound, rel=1e-5)
+
+
+def test_no_labelling_differs():
+    found = certified_p(np.ones((12, 12)), num_permutations=99)
+    assert math.isnan(found.p_value) and math.isnan(found.z)
+    both = certified_p([np.ones((12, 12)), np.eye(12)], num_permutations=99)
+    assert both.p_value <= 0.01
+
+
+def test_p_values_are_valid_under_the_null():
+    # 400 unrelated pairs of 25 labels: p ≤ level no more often than a binomial of that level allows.
+    rng = np.random.default_rng(16)
+    p = np.array([certified_p(rng.standard_normal((25, 25)), num_permutations=199, seed=i).p_value for i in range(400)])
+    for level in (0.05, 0.25, 0.5):
+        assert stats.binomtest(int((p <= level + 1e-9).sum()), 400, level).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("bad", [np.zeros((3, 4)), np.zeros(3), np.zeros((1, 1)), np.full((4, 4), np.nan)])
+def test_bad_scores_are_refused(bad):
+    with pytest.raises(ValueError, match="scores"):
+        tail_bound(bad)
+
+
+def test_bad_groups_are_refused():
+    scores = np.eye(12)
+    with pytest.raises(ValueError, match="same number"):
+        certify([permuted_group(scores, num_permutations=9), permuted_group(scores, num_permutations=19)])
+    with pytest.raises(ValueError, match="one group"):
+        certify([])
+    small = permuted_group(np.eye(5), num_permutations=None)
+    with pytest.raises(ValueError, match="enumerated"):
+        certified.certify([small, permuted_group(scores, num_permutations=120)])
