@@ -142,3 +142,17 @@ def test_the_command_takes_less_than_ten_seconds() -> None:
 def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
     with pytest.raises(InputError, match=named):
         predict(TINY.replace(**changes), **arguments)
+
+
+def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
+    """With weights of 0.02 the logits' variance is (std² D)²: 171 at D = 32,768, 654 at 65,536 with the norm's ε."""
+    wide = dict(num_layers=1, num_heads=1, init="normal-0.02")
+    found = predict(TINY.replace(**wide, d_model=32_768), 16, tokens=False)
+    assert 0 < found["intra_cosine_by_layer"][-1] < 1
+    for kernel in ("softmax", "sigmoid"):
+        changes = dict(wide, d_model=65_536, attention_kernel=kernel)
+        with pytest.raises(InputError, match=r"variance: 65\d.*above 200") as caught:
+            predict(TINY.replace(**changes), 16)
+        assert "\n" not in str(caught.value)
+    # Normed queries and keys keep it at 1.
+    assert predict(TINY.replace(**wide, d_model=65_536, qk_norm=True), 16, tokens=False)

@@ -20,24 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import kernels, mlp
-from theory.kernels import Array
+from theory import checks, mlp
+from theory.activations import Array
 
 _BLOCK = 32
 # A column is dropped once it can no longer change a squared row norm by more than this, relatively.
 _NEGLIGIBLE = 1e-20
-
-
-def _length(T: int) -> int:
-    if T < 1:
-        raise ValueError(f"T: a sequence of length {T} is not possible; T must be at least 1")
-    return int(T)
-
-
-def _depth(layers: int, least: int = 0) -> int:
-    if layers < least:
-        raise ValueError(f"layers: {layers} is below {least}")
-    return int(layers)
 
 
 # Proposition 4.
@@ -58,20 +46,13 @@ def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.
     Raises:
         ValueError: T < 1, |rho| > 1, or a pair of values that no covariance has (the result would exceed 1).
     """
-    length = _lengths(T)
-    cross = kernels._rho(rho_cross, "rho_cross")
-    within = cross if rho_within is None else kernels._rho(rho_within, "rho_within")
+    length = checks.from_least(T, "T", 1)
+    cross = checks.rho(rho_cross, "rho_cross")
+    within = cross if rho_within is None else checks.rho(rho_within, "rho_within")
     power = within + (1 - within) / length
     if not np.all(power > 0) or not np.all(np.abs(cross) <= power * (1 + 1e-12)):
         raise ValueError("rho_cross: no covariance has this rho_cross with this rho_within and T")
     return np.clip(cross / power, -1.0, 1.0)
-
-
-def _lengths(T: npt.ArrayLike) -> Array:
-    length = np.asarray(T, dtype=np.float64)
-    if not np.all(length >= 1):
-        raise ValueError("T: a sequence has at least 1 token")
-    return length
 
 
 def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
@@ -88,9 +69,7 @@ def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
 
 def prop4_gap(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
     """1 − prop4, = (1 − ρ_1)/(1 + (T − 1)ρ_1), without cancellation. Raises as :func:`prop4`."""
-    length, rho = _lengths(T), np.asarray(rho_1, dtype=np.float64)
-    if not np.all((rho >= 0) & (rho <= 1)):
-        raise ValueError("rho_1: it must lie in [0, 1]")
+    length, rho = checks.from_least(T, "T", 1), checks.within(rho_1, "rho_1", 0, 1)
     return (1 - rho) / (1 + (length - 1) * rho)
 
 
@@ -98,7 +77,7 @@ def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
     """Proposition 4 after any number of ReLU MLP₀ layers (ρ_1 replaced by Proposition 2's ρ_layers; 0 layers
     give 0).
     """
-    rho = mlp.prop2(_depth(layers))[-1] if layers else 0.0
+    rho = mlp.prop2(checks.whole(layers, "layers", 0))[-1] if layers else 0.0
     return prop4(T, rho)
 
 
@@ -115,9 +94,7 @@ def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
     Raises:
         ValueError: T < 1 or L < 1.
     """
-    length, depth = _lengths(T), np.asarray(L, dtype=np.float64)
-    if not np.all(depth >= 1):
-        raise ValueError("L: the printed formula needs L of at least 1")
+    length, depth = checks.from_least(T, "T", 1), checks.from_least(L, "L", 1)
     return 1 - (1 - 1 / length) / depth**2
 
 
@@ -125,9 +102,7 @@ def prop5_printed_closed_form(L: int) -> float:
     """The closed form that ends Appendix A.3, with its own L ≥ 2:
     (L−2)!/(2L−4)! Σ_k (L−2+k)!/k! (2/3)^(L−1−k). Raises ValueError for L < 2.
     """
-    if L < 2:
-        raise ValueError(f"L: the printed closed form needs L of at least 2, not {L}")
-    k = np.arange(L - 1)
+    k = np.arange(checks.whole(L, "L", 2) - 1)
     logs = special.gammaln(L - 1 + k) - special.gammaln(k + 1) + (L - 1 - k) * np.log(2 / 3)
     return float(np.sum(np.exp(logs + special.gammaln(L - 1) - special.gammaln(2 * L - 3))))
 
@@ -145,7 +120,7 @@ def pair_correlation_limit(ratio: npt.ArrayLike, layers: int) -> Array:
     Raises:
         ValueError: ratio outside (0, 1] or layers < 1.
     """
-    r, n = np.asarray(ratio, dtype=np.float64), _depth(layers, 1)
+    r, n = np.asarray(ratio, dtype=np.float64), checks.whole(layers, "layers")
     if not np.all((r > 0) & (r <= 1)):
         raise ValueError("ratio: s/t must lie in (0, 1]")
     u = -np.log(r)
@@ -178,7 +153,7 @@ def prop5_closed_form_gap(layers: int) -> float:
 
     Raises ValueError for layers < 0.
     """
-    n = _depth(layers)
+    n = checks.whole(layers, "layers", 0)
     if n == 0:
         return 1.0
     k = np.arange(n)
@@ -188,7 +163,7 @@ def prop5_closed_form_gap(layers: int) -> float:
 
 def prop5_printed_density(layers: int) -> float:
     """What the printed density f(r) = 2r would give for n averaging layers: 4/5, not 2/3, at n = 1."""
-    n = _depth(layers, 1)
+    n = checks.whole(layers, "layers")
     k = np.arange(n)
     logs = _limit_log_coefficients(n) + special.gammaln(k + 1)
     return float(2 * np.sum(np.exp(logs + (k + 1) * np.log(2 / 5))))
@@ -196,8 +171,8 @@ def prop5_printed_density(layers: int) -> float:
 
 def averaging_matrix(T: int, layers: int = 1) -> Array:
     """C^layers [T, T], C[t, s] = 1/t for s ≤ t: what ``layers`` Attn₀ blocks do to the positions."""
-    power = np.eye(_length(T))
-    for _ in range(_depth(layers)):
+    power = np.eye(checks.whole(T, "T"))
+    for _ in range(checks.whole(layers, "layers", 0)):
         power = np.cumsum(power, axis=0) / np.arange(1, T + 1)[:, None]
     return power
 
@@ -231,7 +206,7 @@ def prop5_exact_gap(T: int, layers: int) -> Array:
 
     where the two differences lose at most a digit. The mean vector is (2C)ᵀ applied n times to 1/N.
     """
-    length, depth = _length(T), _depth(layers)
+    length, depth = checks.whole(T, "T"), checks.whole(layers, "layers", 0)
     if length == 1 or depth == 0:
         return np.zeros(depth) if length == 1 else np.empty(0)
     first, square = _row_parts(length, depth)
@@ -290,10 +265,7 @@ def prop5_depth_asymptote(layers: npt.ArrayLike) -> Array:
     Raises:
         ValueError: layers < 1.
     """
-    n = np.asarray(layers, dtype=np.float64)
-    if not np.all(n >= 1):
-        raise ValueError("layers: the asymptote needs at least 1")
-    return 1 - 1 / (8 * n)
+    return 1 - 1 / (8 * checks.from_least(layers, "layers", 1))
 
 
 def prop5_finite_asymptote_gap(T: npt.ArrayLike, layers: npt.ArrayLike) -> Array:
@@ -307,7 +279,5 @@ def prop5_finite_asymptote_gap(T: npt.ArrayLike, layers: npt.ArrayLike) -> Array
     Raises:
         ValueError: T < 1 or layers < 1.
     """
-    length, n = _lengths(T), np.asarray(layers, dtype=np.float64)
-    if not np.all(n >= 1):
-        raise ValueError("layers: the asymptote needs at least 1")
+    length, n = checks.from_least(T, "T", 1), checks.from_least(layers, "layers", 1)
     return 0.25**n * (length - 1) * (length + 1) / 12

@@ -14,11 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory import kernels
+from theory import checks, kernels, quadrature
 from theory.activations import Array
-from theory.finite_width import normal_nodes
 from theory.positions import Grid
 from theory.stack import Stack
+
+LARGEST_VARIANCE = 200.0
+"""Of logits: the largest for which moments of the weights are integrated."""
+LOG_STEP = 0.3
 
 
 class Weights(NamedTuple):
@@ -36,24 +39,28 @@ class Weights(NamedTuple):
 def participation(count: int, variance: float) -> float:
     """E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
 
-    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy, by
-    Gauss-Hermite quadrature inside and the trapezoidal rule in ln y outside; relative error below 1e-6 for
-    variances up to 10.
+    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy. The expectations over
+    λ are lattice sums. So is the integral, in ln y: turned by an angle θ < π/2 the integrand is at most 1/cos²θ times
+    as large, so that a step h leaves a relative error of 2 e^(−2πθ/h)/cos²θ. Relative error below 1e-10 for every
+    count and variances up to ``LARGEST_VARIANCE``; a millisecond, 50 at the largest variance.
 
     Raises:
-        ValueError: count below 1, a negative variance.
+        ValueError: count below 1, a variance outside 0 to ``LARGEST_VARIANCE``.
     """
-    if count < 1:
-        raise ValueError(f"count: {count} is below 1")
-    if not variance >= 0:
-        raise ValueError(f"variance: {variance} is negative")
-    z, w = normal_nodes(96)
-    logit = z * np.sqrt(variance)
-    log_y = np.linspace(-22 - np.log(count), 6 + 4 * np.sqrt(variance), 400)
-    decay = np.exp(-np.outer(np.exp(log_y), np.exp(logit)))
-    squared = decay @ (w * np.exp(2 * logit))
-    others = (decay @ w) ** (count - 1)
-    return float(count * np.sum(np.exp(2 * log_y) * squared * others) * (log_y[1] - log_y[0]))
+    count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
+    if variance > LARGEST_VARIANCE:
+        raise ValueError(
+            f"variance: {variance:.4g} of the attention's logits is above {LARGEST_VARIANCE:g}, the largest that is "
+            "integrated accurately; the weights are too large for this width"
+        )
+    scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
+    z, w = quadrature.normal_lattice(float(scale), float(reach))
+    log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, LOG_STEP)
+    one = np.exp(scale * z)
+    gone = -np.expm1(-np.outer(np.exp(log_y), one))
+    squared = (1 - gone) @ (w * one**2)
+    others = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
+    return float(count * np.sum(np.exp(2 * log_y) * squared * others) * LOG_STEP)
 
 
 def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False) -> Weights:
@@ -89,7 +96,11 @@ def _pairs(boost_n: Array, spread_n: Array, rho_nn: Array, grid: Grid) -> Array:
 
 def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
     """sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
-    z, w = normal_nodes(96)
+    largest = float(np.max(logits_n))
+    if largest > LARGEST_VARIANCE:
+        raise ValueError(f"variance: {largest:.4g} of the sigmoid attention's logits is above {LARGEST_VARIANCE:g}")
+    reach = np.sqrt(2 * (np.log(stack.max_seq_len) + 40))
+    z, w = quadrature.normal_lattice(np.sqrt(largest), reach)
     value = special.expit(np.sqrt(logits_n)[:, None] * z - np.log(stack.max_seq_len))
     mean = value @ w
     boost = (value**2 @ w) / mean**2

@@ -11,13 +11,13 @@ squeeze them (``sublayers.add``).
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 
-from theory import kernels
+from theory import checks, kernels
 from theory.activations import ACTIVATIONS, Array
+from theory.quadrature import normal_nodes
 
 QUADRATURE = 48
 STEP = 1e-3
@@ -87,22 +87,12 @@ def neuron_moment(activation: str, std_n: Array, rho_n: Array, power: int) -> Ar
     Raises:
         ValueError: a negative standard deviation, |rho| > 1, power below 1, an unknown activation.
     """
-    kernels._function(activation), kernels._std(std_n, "std_n")
-    if power < 1:
-        raise ValueError(f"power: {power} is below 1")
+    checks.function(activation), checks.std(std_n, "std_n")
+    checks.whole(power, "power")
     z, w = normal_nodes(QUADRATURE)
-    rho = np.clip(kernels._rho(rho_n, "rho_n"), 0.0, 1.0)[:, None, None]
+    rho = np.clip(checks.rho(rho_n, "rho_n"), 0.0, 1.0)[:, None, None]
     pre = std_n[:, None, None] * (np.sqrt(rho) * z[:, None] + np.sqrt(1 - rho) * z)
     return np.asarray(ACTIVATIONS[activation](pre) ** power @ w)
-
-
-@functools.lru_cache(maxsize=8)
-def normal_nodes(count: int) -> tuple[Array, Array]:
-    """Nodes and weights of E f(z), z ~ N(0, 1), by the Gauss-Hermite rule. Raises ValueError for a count below 1."""
-    if count < 1:
-        raise ValueError(f"count: {count} is below 1")
-    z, w = np.polynomial.hermite_e.hermegauss(count)
-    return z, w / w.sum()
 
 
 def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
@@ -111,7 +101,7 @@ def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
     Raises:
         ValueError: a negative standard deviation, an unknown activation.
     """
-    kernels._function(activation), kernels._std(std_n, "std_n")
+    checks.function(activation), checks.std(std_n, "std_n")
     if activation in CLOSED:
         return Kernel(activation, gated, std_n, None)
     energy = kernels.second_moment(activation, std_n)

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
+from theory import checks
 from theory.activations import ACTIVATIONS, DERIVATIVES, Array, Function
 from theory.closed_forms import CLOSED
+from theory.quadrature import normal_panels
 
-# Correlations computed from covariances overshoot 1 by rounding; anything within this is taken as ±1.
-RHO_SLACK = 1e-12
 TAIL = 2e-14
 DEGREES = (16, 32, 64, 128, 256, 512)
 _LONGEST_HORNER = 96
@@ -31,26 +31,10 @@ _MOST_PAIRS = 16
 # One-dimensional expectations and Hermite coefficients.
 
 
-@functools.lru_cache(maxsize=1)
-def _gaussian_grid() -> tuple[Array, Array]:
-    """Nodes and weights of E[f(z)], z ~ N(0, 1): Gauss-Legendre panels that shrink towards 0.
-
-    Exact to rounding for any f that is analytic on either side of 0 with features no finer than 1e-3, and
-    still when f is a Hermite polynomial of degree 512 times such a function.
-    """
-    fine = 0.001 * 2.0 ** np.arange(9)
-    edges = np.concatenate([[0.0], fine, np.arange(fine[-1], 14.0, 0.25)[1:]])
-    nodes, weights = np.polynomial.legendre.leggauss(20)
-    half = np.diff(edges) / 2
-    z = (edges[:-1] + half)[:, None] + half[:, None] * nodes
-    w = half[:, None] * weights * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    return np.concatenate([-z.ravel()[::-1], z.ravel()]), np.concatenate([w.ravel()[::-1], w.ravel()])
-
-
 @functools.lru_cache(maxsize=8)
 def _hermite_rows(degree: int) -> Array:
     """w(z) he_n(z) on the grid, n = 0..degree, he_n orthonormal under N(0, 1). Shape [nodes, degree + 1]."""
-    z, w = _gaussian_grid()
+    z, w = normal_panels()
     rows = np.empty((degree + 1, z.size))
     # Carry he_n e^(-z²/4), which is bounded, and put the other half of the weight back at the end.
     envelope = np.exp(-z * z / 4)
@@ -62,31 +46,9 @@ def _hermite_rows(degree: int) -> Array:
     return np.ascontiguousarray((rows * (w / envelope)).T)
 
 
-def _function(phi: str | Function) -> Function:
-    if callable(phi):
-        return phi
-    if phi not in ACTIVATIONS:
-        raise ValueError(f"name: {phi!r} is not one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[phi]
-
-
-def _std(value: npt.ArrayLike, label: str) -> Array:
-    std = np.asarray(value, dtype=np.float64)
-    if not np.all(std >= 0) or not np.all(np.isfinite(std)):
-        raise ValueError(f"{label}: a standard deviation must be finite and not negative")
-    return std
-
-
-def _rho(value: npt.ArrayLike, label: str = "rho") -> Array:
-    rho = np.asarray(value, dtype=np.float64)
-    if not np.all(np.abs(rho) <= 1 + RHO_SLACK):
-        raise ValueError(f"{label}: a correlation must lie in [-1, 1]")
-    return np.clip(rho, -1.0, 1.0)
-
-
 def _expect(phi: Function, std: Array, power: int = 1) -> Array:
     """E[φ(std·z)^power], elementwise over std."""
-    z, w = _gaussian_grid()
+    z, w = normal_panels()
     unique, back = np.unique(std, return_inverse=True)
     values = np.array([np.dot(phi(s * z) ** power, w) for s in unique])
     return values[back].reshape(std.shape)
@@ -109,8 +71,8 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
     """
     if not 0 <= degree <= DEGREES[-1]:
         raise ValueError(f"degree: {degree} lies outside 0..{DEGREES[-1]}")
-    f, stds = _function(phi), _std(std, "std")
-    z, _ = _gaussian_grid()
+    f, stds = checks.function(phi), checks.std(std, "std")
+    z, _ = normal_panels()
     unique, back = np.unique(stds, return_inverse=True)
     table = np.stack([f(s * z) for s in unique]) @ _hermite_rows(degree)
     return table[back].reshape(stds.shape + (degree + 1,))
@@ -118,7 +80,7 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
 
 def hermite_tail(phi: str | Function, std: npt.ArrayLike, coefficients: Array) -> Array:
     """Energy left out by a truncation, E[φ(std·z)²] − Σ a_n² (never below 0). Shape of std."""
-    return np.maximum(_expect(_function(phi), _std(std, "std"), 2) - np.sum(coefficients**2, axis=-1), 0.0)
+    return np.maximum(_expect(checks.function(phi), checks.std(std, "std"), 2) - np.sum(coefficients**2, axis=-1), 0.0)
 
 
 def hermite_dual(
@@ -139,8 +101,8 @@ def hermite_dual(
     Raises:
         ValueError: |rho| > 1, negative std, degree outside 0..512, unknown name.
     """
-    r, s = _rho(rho), _std(std, "std")
-    t = s if std2 is None else _std(std2, "std2")
+    r, s = checks.rho(rho), checks.std(std, "std")
+    t = s if std2 is None else checks.std(std2, "std2")
     a = hermite_coefficients(phi, s, degree)
     b = a if std2 is None else hermite_coefficients(phi, t, degree)
     tails = np.sqrt(hermite_tail(phi, s, a) * hermite_tail(phi, t, b))
@@ -177,7 +139,7 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
     Raises:
         ValueError: a negative s or t, or both 0.
     """
-    _std(s, "s"), _std(t, "t")
+    checks.std(s, "s"), checks.std(t, "t")
     if not max(s, t) > 0:
         raise ValueError("s: one of the two standard deviations must be positive")
     psi = psi or phi
@@ -268,9 +230,9 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
 
 
 def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, std2: npt.ArrayLike | None) -> Array:
-    _function(name)
-    r, s = _rho(rho), _std(std, "std")
-    t = s if std2 is None else _std(std2, "std2")
+    checks.function(name)
+    r, s = checks.rho(rho), checks.std(std, "std")
+    t = s if std2 is None else checks.std(std2, "std2")
     if name in CLOSED:
         return np.asarray(CLOSED[name][slope](r, s, t))
     return _series_dual(name, slope, r, s, t)
@@ -302,7 +264,7 @@ def dual_derivative(
 
 def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
     """E[φ(u)], u ~ N(0, std²). Elementwise; raises ValueError for a negative std or an unknown name."""
-    phi, s = _function(name), _std(std, "std")
+    phi, s = checks.function(name), checks.std(std, "std")
     if name == "relu":
         return s / np.sqrt(2 * np.pi)
     if name == "gelu":
@@ -314,7 +276,7 @@ def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
 
 def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
     """E[φ(u)²], u ~ N(0, std²). Elementwise; raises ValueError for a negative std or an unknown name."""
-    phi, s = _function(name), _std(std, "std")
+    phi, s = checks.function(name), checks.std(std, "std")
     return dual(name, 1.0, s) if name in CLOSED else _expect(phi, s, 2)
 
 
@@ -337,10 +299,10 @@ def gated_dual(
     Raises:
         ValueError: |rho| > 1, a negative std, an unknown name.
     """
-    up = _std(std if std_up is None else std_up, "std_up")
+    up = checks.std(std if std_up is None else std_up, "std_up")
     if std_up2 is not None:
-        up2 = _std(std_up2, "std_up2")
+        up2 = checks.std(std_up2, "std_up2")
     else:
-        up2 = _std(std2, "std2") if std_up is None and std2 is not None else up
-    linear = _rho(rho if rho_up is None else rho_up, "rho_up")
+        up2 = checks.std(std2, "std2") if std_up is None and std2 is not None else up
+    linear = checks.rho(rho if rho_up is None else rho_up, "rho_up")
     return dual(name, rho, std, std2) * linear * up * up2

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory.kernels import Array
+from theory.activations import Array
 
 SCALES = 9
 """Nodes over the tokens' scales of noise."""

@@ -15,23 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import kernels
-from theory.kernels import Array
+from theory import checks, kernels
+from theory.activations import Array
 
 # g(1 − ε) = 1 − ε + A ε^(3/2) + O(ε^(5/2)).
 RATE_CONSTANT = 2 * np.sqrt(2) / (3 * np.pi)
-
-
-def _layers(layers: int) -> int:
-    if layers < 0:
-        raise ValueError(f"layers: {layers} is negative")
-    return int(layers)
-
-
-def _at_least_one(value: int, label: str) -> int:
-    if value < 1:
-        raise ValueError(f"{label}: {value} is below 1")
-    return int(value)
 
 
 def relu_map(rho: npt.ArrayLike) -> Array:
@@ -53,9 +41,7 @@ def relu_map_gap(gap: npt.ArrayLike) -> Array:
     Raises:
         ValueError: gap outside [0, 2].
     """
-    e = np.asarray(gap, dtype=np.float64)
-    if not np.all((e >= 0) & (e <= 2)):
-        raise ValueError("gap: 1 − rho must lie in [0, 2]")
+    e = checks.within(gap, "gap", 0, 2)
     theta = 2 * np.arcsin(np.sqrt(e / 2))
     t2 = theta * theta
     series = theta * t2 * (1 / 3 - t2 * (1 / 30 - t2 * (1 / 840 - t2 * (1 / 45_360 - t2 / 3_991_680))))
@@ -77,10 +63,8 @@ def prop2(layers: int, rho0: float = 0.0) -> Array:
 
 def prop2_gap(layers: int, rho0: float = 0.0) -> Array:
     """1 − ρ_1 … 1 − ρ_layers, to relative precision. Shape [layers]; raises as :func:`prop2`."""
-    if not abs(rho0) <= 1:
-        raise ValueError("rho0: a correlation must lie in [-1, 1]")
-    gaps = np.empty(_layers(layers))
-    gap: Array = np.asarray(1.0 - rho0)
+    gap: Array = 1.0 - checks.rho(rho0, "rho0")
+    gaps = np.empty(checks.whole(layers, "layers", 0))
     for i in range(gaps.size):
         gaps[i] = gap = relu_map_gap(gap)
     return gaps
@@ -93,7 +77,7 @@ def prop2_rate(layers: npt.ArrayLike) -> Array:
     From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)². Raises ValueError
     for l < 1.
     """
-    depth = _depths(layers)
+    depth = checks.from_least(layers, "layers", 1)
     return 4 / (RATE_CONSTANT * depth) ** 2
 
 
@@ -103,15 +87,8 @@ def prop2_rate_refined(layers: npt.ArrayLike) -> Array:
     The logarithm is the next term of y' = y + A/2 + 3A²/(8y) + …, y = ε^(−1/2); C is the limit of what then
     remains.
     """
-    depth = _depths(layers)
+    depth = checks.from_least(layers, "layers", 1)
     return (RATE_CONSTANT * depth / 2 + 0.75 * RATE_CONSTANT * np.log(depth) + _rate_offset()) ** -2.0
-
-
-def _depths(layers: npt.ArrayLike) -> Array:
-    depth = np.asarray(layers, dtype=np.float64)
-    if not np.all(depth >= 1):
-        raise ValueError("layers: the rate is stated for layers of 1 and more")
-    return depth
 
 
 @functools.lru_cache(maxsize=1)
@@ -173,20 +150,15 @@ def mlp0_stack(
     Raises:
         ValueError: an argument out of range.
     """
-    _positive(input_std=input_std, up_gain=up_gain, down_gain=down_gain)
-    rho, rms = [float(kernels._rho(rho0, "rho0"))], [float(input_std)]
+    for label, number in (("input_std", input_std), ("up_gain", up_gain), ("down_gain", down_gain)):
+        checks.positive(number, label)
+    rho, rms = [float(checks.rho(rho0, "rho0"))], [float(input_std)]
     stds = []
-    for _ in range(_layers(layers)):
+    for _ in range(checks.whole(layers, "layers", 0)):
         stds.append(float(np.sqrt(up_gain)) * rms[-1])
         rho.append(float(activation_map(name, rho[-1], stds[-1])))
         rms.append(float(np.sqrt(down_gain * kernels.second_moment(name, stds[-1]))))
     return Stack(np.array(rho), np.array(rms), np.array(stds))
-
-
-def _positive(**values: float) -> None:
-    for label, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{label}: {value} is not positive")
 
 
 # Finite width.
@@ -201,15 +173,15 @@ def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
     Raises:
         ValueError: |rho| > 1, width < 1.
     """
-    r, d = kernels._rho(rho), _at_least_one(width, "width")
+    r, d = checks.rho(rho), checks.whole(width, "width")
     log_ratio = special.gammaln((d + 1) / 2) - special.gammaln(d / 2)
     return r * (2 / d) * np.exp(2 * log_ratio) * special.hyp2f1(0.5, 0.5, d / 2 + 1, r * r)
 
 
 def finite_width_std(rho: npt.ArrayLike, width: int) -> Array:
     """Standard deviation of that cosine, (1 − ρ²)/√d to leading order in 1/d. Raises as above."""
-    r = kernels._rho(rho)
-    return (1 - r) * (1 + r) / np.sqrt(_at_least_one(width, "width"))
+    r = checks.rho(rho)
+    return (1 - r) * (1 + r) / np.sqrt(checks.whole(width, "width"))
 
 
 def mlp0_finite_width(
@@ -243,13 +215,14 @@ def mlp0_finite_width(
     Raises:
         ValueError: an argument out of range.
     """
-    d, f = _at_least_one(width, "width"), _at_least_one(hidden, "hidden")
-    _positive(input_std=input_std, up_gain=up_gain, down_gain=down_gain)
+    d, f = checks.whole(width, "width"), checks.whole(hidden, "hidden")
+    for label, number in (("input_std", input_std), ("up_gain", up_gain), ("down_gain", down_gain)):
+        checks.positive(number, label)
     q = input_std**2
-    mu = np.array([q, q, float(kernels._rho(rho0, "rho0")) * q])
+    mu = np.array([q, q, float(checks.rho(rho0, "rho0")) * q])
     shift, cov = np.zeros(3), _wishart(mu) / d
     means, stds = [], []
-    for _ in range(_layers(layers)):
+    for _ in range(checks.whole(layers, "layers", 0)):
         pre = np.full(3, up_gain)
         value, jacobian, hessian = _kernel_jet(name, pre * mu)
         jacobian, hessian = jacobian * pre, hessian * np.outer(pre, pre)
@@ -333,7 +306,7 @@ def _moment(name: str, a: int, b: int, theta: float, s: float, t: float) -> floa
         other = np.cos(alpha - theta) if b and a else np.cos(alpha)
         angular = (high - low) / 2 * np.sum(w * np.cos(alpha) ** a * other**b) / (2 * np.pi)
         return float(8 * s**a * t**b * angular)
-    phi = kernels._function(name)
+    phi = checks.function(name)
     value = kernels.lattice_dual(lambda u: phi(u) ** a, np.array([theta]), s, t, lambda u: phi(u) ** b)
     return float(value[0])
 

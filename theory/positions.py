@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from theory import checks
 from theory.activations import Array
 
 DENSE = 24
@@ -52,17 +53,14 @@ def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
         ValueError: length or window below 1; a window shorter than a sequence of more than ``LARGEST_EXACT``
             positions.
     """
-    if length < 1:
-        raise ValueError(f"length: {length} is below 1")
-    if window is not None and window < 1:
-        raise ValueError(f"window: {window} is below 1")
-    reach = length if window is None else min(window, length)
+    length = checks.whole(length, "length")
+    reach = length if window is None else min(checks.whole(window, "window"), length)
     if reach < length and length > LARGEST_EXACT:
         raise ValueError(
             f"window: {window} is shorter than the sequence, which is then followed at every position, "
             f"up to {LARGEST_EXACT} of them, not {length}"
         )
-    return _grid(int(length), int(reach), bool(exact or reach < length or length <= EXACT_UP_TO))
+    return _grid(length, reach, bool(exact or reach < length or length <= EXACT_UP_TO))
 
 
 @functools.lru_cache(maxsize=32)
@@ -115,8 +113,7 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
     Raises:
         ValueError: count below 1.
     """
-    if count < 1:
-        raise ValueError(f"count: {count} is below 1")
+    checks.whole(count, "count")
     places = np.arange(1.0, fine.length + 1)
     wanted = np.unique(np.round(np.geomspace(1, fine.length, count)))
     index = np.unique(np.searchsorted(fine.nodes, wanted))

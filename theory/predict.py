@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from theory import finite_width, preference, seeds
+from theory import checks, finite_width, preference, seeds
 from theory.activations import Array
 from theory.logits import Scatter
 from theory.mean_field import Profile, profile
@@ -59,8 +59,8 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
     Raises:
         ValueError: num_inputs below 2, coverage outside (0, 1).
     """
-    if num_inputs is not None and num_inputs < 2:
-        raise ValueError(f"num_inputs: {num_inputs} is below 2: a cosine between sequences needs two")
+    if num_inputs is not None:
+        checks.whole(num_inputs, "num_inputs", 2)
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
     rho, spread = found.inter_cosine, _last_overlap(found)
@@ -127,8 +127,7 @@ def predict(
     Raises:
         ValueError: an argument out of range.
     """
-    if vocabulary < 1:
-        raise ValueError(f"vocabulary: {vocabulary} is below 1")
+    checks.whole(vocabulary, "vocabulary")
     found = profile(stack, length)
     cosine = contraction(found, num_inputs, coverage)
     rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))

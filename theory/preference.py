@@ -24,29 +24,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory.kernels import Array
+from theory import checks
+from theory.activations import Array
 from theory.logits import NOISE, ROOT_2PI, Field, Given, Scatter, leaders
 
 _MANY = 10**7
 _RATE_STEP = 0.02
-
-
-def _probability(value: float, label: str) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{label}: {value} lies outside [0, 1]")
-    return float(value)
-
-
-def _count(value: int, label: str, least: int = 1) -> int:
-    if value < least or value != int(value):
-        raise ValueError(f"{label}: {value} must be a whole number of at least {least}")
-    return int(value)
-
-
-def _at_least(value: float, label: str, least: float) -> float:
-    if not value >= least or not np.isfinite(value):
-        raise ValueError(f"{label}: {value} must be finite and at least {least:g}")
-    return float(value)
 
 
 # The test of Appendix B.2.
@@ -61,7 +44,7 @@ def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
     Raises:
         ValueError: num_inputs or vocab_size below 1.
     """
-    n, v = _count(num_inputs, "num_inputs"), _count(vocab_size, "vocab_size")
+    n, v = checks.whole(num_inputs, "num_inputs"), checks.whole(vocab_size, "vocab_size")
     k = np.arange(n + 1)
     # The leading product is summed exactly in logs; differences of log-gammas of N would cost digits for
     # large N.
@@ -91,7 +74,7 @@ def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> floa
     """
     if not 0 <= count <= num_inputs:
         raise ValueError(f"count: {count} lies outside 0..{num_inputs}")
-    v = _count(vocab_size, "vocab_size")
+    v = checks.whole(vocab_size, "vocab_size")
     if count <= 1 or v == 1:
         return 1.0
     return float(-np.expm1(v * np.log1p(-special.bdtrc(count - 1, num_inputs, 1 / v))))
@@ -110,7 +93,7 @@ def expected_share(rho: float, vocab_size: int) -> float:
     Raises:
         ValueError: rho outside [0, 1], vocab_size < 1.
     """
-    r, v = _probability(rho, "rho"), _count(vocab_size, "vocab_size")
+    r, v = checks.probability(rho, "rho"), checks.whole(vocab_size, "vocab_size")
     if v == 1 or r == 1:
         return 1.0
     field = Field(r, v, Scatter())
@@ -168,14 +151,13 @@ def share_distribution(
     Raises:
         ValueError: an argument out of range.
     """
-    r, v = _probability(rho, "rho"), _count(vocab_size, "vocab_size")
-    n = _MANY if num_inputs is None else _count(num_inputs, "num_inputs")
-    lost = _probability(last_token_share, "last_token_share")
+    r, v = checks.probability(rho, "rho"), checks.whole(vocab_size, "vocab_size")
+    n = _MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
+    lost = checks.probability(last_token_share, "last_token_share")
     if width is not None:
-        _count(width, "width", 2)
-    if not rho_std >= 0:
-        raise ValueError(f"rho_std: {rho_std} is negative")
-    scatter = Scatter(width, _at_least(anisotropy, "anisotropy", 1.0), _at_least(lean, "lean", 0.0))
+        checks.whole(width, "width", 2)
+    checks.finite(rho_std, "rho_std")
+    scatter = Scatter(width, checks.finite(anisotropy, "anisotropy", 1.0), checks.finite(lean, "lean", 0.0))
     counts = _count_grid(n)
     if rho_std == 0:
         cdf, overlap = _count_law(r, v, n, scatter, lost, counts)
@@ -222,8 +204,12 @@ def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: fl
     Raises:
         ValueError: an argument out of range.
     """
-    _probability(rho, "rho")
-    c, v, d = _probability(alignment, "alignment"), _count(vocab_size, "vocab_size"), _count(width, "width")
+    checks.probability(rho, "rho")
+    c, v, d = (
+        checks.probability(alignment, "alignment"),
+        checks.whole(vocab_size, "vocab_size"),
+        checks.whole(width, "width"),
+    )
     spread = np.sqrt(max(1 - c * c, 1e-12))
     z = np.linspace(-10, 10, 2001)
     weight = np.exp(-z * z / 2) / ROOT_2PI * (z[1] - z[0])

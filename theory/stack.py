@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import numpy as np
-
+from theory import checks
 from theory.activations import ACTIVATIONS
 
 
@@ -61,18 +60,14 @@ class Stack:
     """Enters attenuation √(i/max_seq_len) and sigmoid attention's offset ln max_seq_len."""
 
     def __post_init__(self) -> None:
-        if self.num_layers < 0:
-            raise ValueError(f"num_layers: {self.num_layers} is negative")
+        checks.whole(self.num_layers, "num_layers", 0)
         for name in ("width", "mlp_width", "query_width", "value_width", "max_seq_len"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+            checks.whole(getattr(self, name), name)
         for name in ("norm_eps", "embedding_std", "position_std", "weight_std", "output_std"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"{name}: {getattr(self, name)} is negative or not finite")
-        if self.vocabulary is not None and self.vocabulary < 1:
-            raise ValueError(f"vocabulary: {self.vocabulary} is below 1")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+            checks.finite(getattr(self, name), name)
+        if self.vocabulary is not None:
+            checks.whole(self.vocabulary, "vocabulary")
+        checks.choice(self.activation, "activation", ACTIVATIONS)
         choices = {
             "norm": ("layernorm", "rmsnorm", "none"),
             "norm_position": ("pre", "post"),
@@ -80,5 +75,4 @@ class Stack:
             "positional_scale": ("none", "amplify", "attenuate"),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(allowed)}")
+            checks.choice(getattr(self, name), name, allowed)

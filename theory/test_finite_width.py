@@ -18,6 +18,7 @@ from theory import finite_width, positions, seeds
 from theory.attention_weights import participation
 from theory.mean_field import profile
 from theory.predict import SECOND_ORDER, contraction, predict
+from theory.quadrature import normal_nodes
 from theory.test_blocks import CASES, CONTROL, ERRORS, NUM_INPUTS, SEEDS, control, excess, measure, predicted
 
 SIGNIFICANCE = 1e-3
@@ -260,7 +261,7 @@ def test_isotropic_tokens_have_the_moments_of_a_sample_correlation() -> None:
         (lambda: finite_width.neuron_moment("relu", -np.ones(1), np.zeros(1), 2), "std_n"),
         (lambda: finite_width.neuron_moment("relu", np.ones(1), np.array([1.1]), 2), "rho_n"),
         (lambda: finite_width.neuron_moment("relu", np.ones(1), np.zeros(1), 0), "power"),
-        (lambda: finite_width.normal_nodes(0), "count"),
+        (lambda: normal_nodes(0), "count"),
         (lambda: positions.grid(0), "length"),
         (lambda: positions.grid(4, window=0), "window"),
         (lambda: positions.coarse(positions.grid(4), 0), "count"),

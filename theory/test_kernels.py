@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from theory import kernels
+from theory.quadrature import normal_panels
 
 NAMES = sorted(kernels.ACTIVATIONS)
 STANDARD_ERRORS = 5.5  # Two-sided 4e-8 a comparison: no false alarm in a suite of this size.
@@ -94,7 +95,7 @@ def test_monte_carlo_refuses_five_percent_and_tanh(name):
 @settings(max_examples=40)
 @given(name=st.sampled_from(NAMES), s=st.floats(0.01, 4), t=st.floats(0.01, 4))
 def test_ends_are_exact(name, s, t):
-    z, w = kernels._gaussian_grid()
+    z, w = normal_panels()
     phi = kernels.ACTIVATIONS[name]
     size = np.sqrt(kernels.second_moment(name, s) * kernels.second_moment(name, t))
     ends = kernels.dual(name, [1.0, -1.0], s, t)

@@ -15,24 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import kernels
-from theory.kernels import Array
+from theory import checks, kernels
+from theory.activations import Array
 
 POSITIONAL_SCALES = ("none", "amplify", "attenuate")
 ATTENTION_KERNELS = ("softmax", "sigmoid")
 SINK_LOGITS = ("none", "zero", "learned")
 OUTPUT_GATES = ("none", "headwise", "elementwise")
-
-
-def _choice(label: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{label}: {value!r} is not one of {', '.join(choices)}")
-
-
-def _length(T: int, label: str = "T") -> int:
-    if T < 1:
-        raise ValueError(f"{label}: {T} is below 1")
-    return int(T)
 
 
 def born_weights(
@@ -53,10 +42,10 @@ def born_weights(
     Raises:
         ValueError: T, window or max_seq_len below 1 (max_seq_len also below T), an unknown option.
     """
-    _choice("attention_kernel", attention_kernel, ATTENTION_KERNELS)
-    _choice("sink_logit", sink_logit, SINK_LOGITS)
-    index = np.arange(1, _length(T) + 1, dtype=np.float64)
-    count = index if window is None else np.minimum(index, _length(window, "window"))
+    checks.choice(attention_kernel, "attention_kernel", ATTENTION_KERNELS)
+    checks.choice(sink_logit, "sink_logit", SINK_LOGITS)
+    index = np.arange(1, checks.whole(T, "T") + 1, dtype=np.float64)
+    count = index if window is None else np.minimum(index, checks.whole(window, "window"))
     if attention_kernel == "sigmoid":
         if sink_logit != "none":
             raise ValueError("sink_logit: an extra logit belongs to the softmax, not to the sigmoid kernel")
@@ -65,7 +54,7 @@ def born_weights(
 
 
 def _longest(T: int, max_seq_len: int | None) -> int:
-    longest = T if max_seq_len is None else _length(max_seq_len, "max_seq_len")
+    longest = T if max_seq_len is None else checks.whole(max_seq_len, "max_seq_len")
     if longest < T:
         raise ValueError(f"max_seq_len: {longest} is below T = {T}")
     return longest
@@ -88,11 +77,8 @@ def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, corr
     Raises:
         ValueError: position < 1, negative variance, a correlation outside [−1/(i − 1), 1].
     """
-    index, c = np.asarray(position, dtype=np.float64), kernels._rho(correlation, "correlation")
-    if not np.all(index >= 1):
-        raise ValueError("position: positions count from 1")
-    if not variance >= 0:
-        raise ValueError(f"variance: {variance} is negative")
+    index, c = checks.from_least(position, "position", 1), checks.rho(correlation, "correlation")
+    checks.finite(variance, "variance")
     share = c + (1 - c) / index
     if not np.all(share >= -1e-12):
         raise ValueError("correlation: that many values cannot all be so negatively correlated")
@@ -125,17 +111,15 @@ def output_covariance(
     Raises:
         ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
     """
-    _choice("positional_scale", positional_scale, POSITIONAL_SCALES)
-    _choice("output_gate", output_gate, OUTPUT_GATES)
+    checks.choice(positional_scale, "positional_scale", POSITIONAL_SCALES)
+    checks.choice(output_gate, "output_gate", OUTPUT_GATES)
     k = np.asarray(values, dtype=np.float64)
     if k.ndim != 2 or k.shape[0] != k.shape[1] or not k.shape[0]:
         raise ValueError("values: the covariance must be a square matrix, positions by positions")
     if not np.all(np.diagonal(k) >= 0):
         raise ValueError("values: a variance is negative")
-    if not gate_std >= 0:
-        raise ValueError(f"gate_std: {gate_std} is negative")
-    if not norm_eps >= 0:
-        raise ValueError(f"norm_eps: {norm_eps} is negative")
+    checks.finite(gate_std, "gate_std")
+    checks.finite(norm_eps, "norm_eps")
     T = k.shape[0]
     _, weight = born_weights(
         T, window=window, attention_kernel=attention_kernel, sink_logit=sink_logit, max_seq_len=max_seq_len
@@ -191,13 +175,12 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
 
 def value_covariance(T: int, variance: float = 1.0, correlation: float | Array = 0.0) -> Array:
     """Covariance [T, T] of values of one variance and one correlation, or a given correlation matrix."""
-    if not variance >= 0:
-        raise ValueError(f"variance: {variance} is negative")
-    c = kernels._rho(correlation, "correlation")
+    checks.finite(variance, "variance")
+    c = checks.rho(correlation, "correlation")
     if c.ndim == 0:
         if T > 1 and c < -1 / (T - 1) - 1e-12:
             raise ValueError("correlation: that many values cannot all be so negatively correlated")
-        c = c + (1 - c) * np.eye(_length(T))
+        c = c + (1 - c) * np.eye(checks.whole(T, "T"))
     if c.shape != (T, T):
         raise ValueError(f"correlation: expected a number or a matrix [{T}, {T}], not shape {c.shape}")
     return variance * c
@@ -240,12 +223,10 @@ def stack_variance(
     Raises:
         ValueError: negative layers, gains not positive, and as :func:`output_covariance`.
     """
-    if layers < 0:
-        raise ValueError(f"layers: {layers} is negative")
-    for label, gain in (("value_gain", value_gain), ("output_gain", output_gain)):
-        if not gain > 0:
-            raise ValueError(f"{label}: {gain} is not positive")
-    k = np.eye(_length(T)) if covariance is None else np.array(covariance, dtype=np.float64)
+    checks.whole(layers, "layers", 0)
+    checks.positive(value_gain, "value_gain")
+    checks.positive(output_gain, "output_gain")
+    k = np.eye(checks.whole(T, "T")) if covariance is None else np.array(covariance, dtype=np.float64)
     if k.shape != (T, T):
         raise ValueError(f"covariance: expected shape [{T}, {T}], not {k.shape}")
     if not np.all(np.diagonal(k) >= 0):
@@ -274,9 +255,5 @@ def stack_decay_limit(position: npt.ArrayLike, layers: int) -> Array:
     Raises:
         ValueError: position < 1 or layers < 1.
     """
-    index = np.asarray(position, dtype=np.float64)
-    if not np.all(index >= 1):
-        raise ValueError("position: positions count from 1")
-    if layers < 1:
-        raise ValueError(f"layers: {layers} is below 1")
+    index, layers = checks.from_least(position, "position", 1), checks.whole(layers, "layers")
     return special.binom(2 * layers - 2, layers - 1) / index
