@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sinks": ("sinks", "sinks"),
     "fingerprint": ("lineage", "fingerprint"),
     "seedprint": ("lineage", "seedprint"),
+    "whichseed": ("whichseed", "whichseed"),
     "pretrain": ("pretrain", "pretrain"),
     "runs": ("pretrain", "runs"),
     "plot": ("pretrain", "plot"),

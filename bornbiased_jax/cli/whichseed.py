@@ -1,0 +1,75 @@
+"""``bornbiased whichseed``."""
+
+from __future__ import annotations
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+
+def _seed_range(text: str) -> range:
+    first, colon, last = text.partition(":")
+    try:
+        return range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    except ValueError as error:
+        raise InputError(f"--seeds {text!r} is not a range such as 0:1000000") from error
+
+
+@click.command("whichseed")
+@click.argument("suspect", metavar="C")
+@options.model_options
+@click.option("--seeds", required=True, metavar="A:B", help="Seeds to search; B is left out, 4294967296 at most.")
+@click.option("--alpha", type=float, default=1e-4, show_default=True, help="Level over all 2^32 seeds.")
+@click.option("--entries", type=int, default=256, show_default=True, help="Numbers drawn of each seed in the search.")
+@click.option("--resume", metavar="FILE", help="Keep the state of the search here, and go on from it.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def whichseed(
+    suspect: str,
+    model: str | None,
+    settings: tuple[str, ...],
+    seeds: str,
+    alpha: float,
+    entries: int,
+    resume: str | None,
+    quiet: bool,
+    json_file: str | None,
+) -> None:
+    """Which seed of this package was a model born from? Births are drawn and compared with its weights.
+
+    Births have the suspect's own architecture unless --model says otherwise. Seeds of other frameworks are not found.
+
+    \b
+    Example:
+      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny --seeds 0:100000
+    """
+    from bornbiased_jax import files, progress
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.seedprint.whichseed import which_seed
+
+    options.prepare_json(json_file)
+    if resume is not None:
+        files.check_writable(resume)
+    options.start(quiet=quiet)
+    wanted = _seed_range(seeds)
+    opened = open_checkpoint(suspect)
+    if model is None and settings:
+        raise InputError("--set changes the model of --model: name that too")
+    cfg = opened.cfg if model is None else options.model_config(model, settings)
+    with progress.bar(len(wanted), "whichseed", unit="seeds") as advance:
+        found = which_seed(
+            cfg,
+            opened.params,
+            wanted,
+            suspect_cfg=opened.cfg,
+            alpha=alpha,
+            entries=entries,
+            resume=resume,
+            digest=opened.digest() if resume is not None else "",
+            advance=advance,
+        )
+    options.write_result(json_file, {"suspect": opened.description, **found.to_json()})
+    err = json_file == "-"
+    click.echo("not found in its coordinates" if found.seed is None else f"seed {found.seed}", err=err)
+    click.echo(found.reason, err=err)
