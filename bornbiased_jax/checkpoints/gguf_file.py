@@ -13,9 +13,9 @@ from typing import Any
 import gguf
 import numpy as np
 
-from bornbiased_jax.checkpoints.huggingface import Opened
+from bornbiased_jax.checkpoints.huggingface import Opened, opened
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
-from bornbiased_jax.checkpoints.streaming import Shardings, Source, load
+from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.rope import frequencies
@@ -52,6 +52,15 @@ def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = Non
     Raises:
         InputError: it is damaged, of another family, split, or has a field, tensor or type that is not understood.
     """
+    return opened(locate_gguf(path), dtype=dtype, sharding=sharding)
+
+
+def locate_gguf(path: Path) -> Located:
+    """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
+
+    Raises:
+        InputError: as :func:`open_gguf`, but for what only the numbers tell.
+    """
     try:
         reader = gguf.GGUFReader(path)
         tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -85,8 +94,8 @@ def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = Non
     entries = gguf_entries(own_shapes, interleaved=architecture == "llama")
     source = Source(str(path), shapes, read)
     ignored = {ROPE_DIVISORS}.__contains__
-    params = load(cfg, source, entries, own_shapes, dtype=dtype, sharding=sharding, ignored=ignored)
-    return Opened(cfg, params, f"{architecture} model of GGUF file {path}", (path,), (path,))
+    description = f"{architecture} model of GGUF file {path}"
+    return Located(cfg, source, entries, own_shapes, description, (path,), (path,), ignored)
 
 
 def _config(metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import HUGGING_FACE, Entry, file_shapes, hugging_face_entries
-from bornbiased_jax.checkpoints.streaming import Shardings, Source, load
+from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, load
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.parameters import Params
@@ -53,16 +53,36 @@ def open_directory(folder: Path, *, dtype: Any = None, sharding: Shardings | Non
         InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown, of a wrong shape or not finite.
     """
+    return opened(locate_directory(folder), dtype=dtype, sharding=sharding)
+
+
+def opened(located: Located, *, dtype: Any = None, sharding: Shardings | None = None) -> Opened:
+    """Load what was located.
+
+    Raises:
+        InputError: a tensor is missing, unknown, of a wrong shape or not finite.
+    """
+    cfg, source, entries, shapes = located[:4]
+    params = load(cfg, source, entries, shapes, dtype=dtype, sharding=sharding, ignored=located.ignored)
+    return Opened(cfg, params, located.description, located.files, located.tokenizer_files)
+
+
+def locate_directory(folder: Path) -> Located:
+    """Read a directory's configuration and its list of tensors, and none of the tensors.
+
+    Raises:
+        InputError: as :func:`open_directory`, but for what only the numbers tell.
+    """
     read = read_config(files.read_json(folder / "config.json"), str(folder / "config.json"))
     paths = weight_files(folder)
     source = open_safetensors(folder, paths)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, hugging_face_entries(read.family, shapes))
     ignored = _ignored(source, read, entries)
-    params = load(read.cfg, source, entries, shapes, dtype=dtype, sharding=sharding, ignored=ignored)
     found = (sorted(folder.glob(pattern)) for pattern in _TOKENIZERS)
     tokenizer_files = tuple(path for group in found for path in group)[:1]
-    return Opened(read.cfg, params, f"{read.family} model of {folder}", tuple(paths), tokenizer_files)
+    description = f"{read.family} model of {folder}"
+    return Located(read.cfg, source, entries, shapes, description, tuple(paths), tokenizer_files, ignored)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.huggingface import Opened
+from bornbiased_jax.checkpoints.huggingface import Opened, opened
 from bornbiased_jax.checkpoints.layout import Biases, Entry, Form, file_shapes, shape_in_file
-from bornbiased_jax.checkpoints.streaming import Shardings, Source, load
+from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 
@@ -39,6 +39,15 @@ def open_llama2c(path: Path, *, dtype: Any = None, sharding: Shardings | None = 
     Raises:
         InputError: the header makes no sense, the size differs from what it implies, or weights are not finite.
     """
+    return opened(locate_llama2c(path), dtype=dtype, sharding=sharding)
+
+
+def locate_llama2c(path: Path) -> Located:
+    """Read a llama2.c file's header and check its size; its tensors are mapped, not read.
+
+    Raises:
+        InputError: the header makes no sense, or the size differs from what it implies.
+    """
     cfg = read_header(path)
     shapes = file_shapes(cfg, Biases(False, False, False))
     entries = _in_file_order(cfg, shapes)
@@ -62,9 +71,8 @@ def open_llama2c(path: Path, *, dtype: Any = None, sharding: Shardings | None = 
         return np.memmap(path, "<f4", mode="r", offset=offsets[name], shape=shape)
 
     source = Source(str(path), tensors, read)
-    params = load(cfg, source, entries, shapes, dtype=dtype, sharding=sharding)
     beside = sorted({*path.parent.glob("tok*.bin"), *path.parent.glob("tok*.model")} - {path})
-    return Opened(cfg, params, f"llama2.c model {path}", (path,), tuple(beside))
+    return Located(cfg, source, entries, shapes, f"llama2.c model {path}", (path,), tuple(beside))
 
 
 def read_header(path: Path) -> ModelConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,23 +95,9 @@ def restore_params(
     Raises:
         InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
     """
-    folder = Path(run_dir).expanduser().resolve()
-    config = read_run(folder)["config"]
-    cfg, seeds = ModelConfig.from_dict(config["model"]), tuple(int(value) for value in config["seeds"])
-    names = ", ".join(map(str, seeds))
-    if seed is None:
-        if len(seeds) > 1:
-            raise InputError(f"{folder} has seeds {names}: say which, as in {folder.name}@seed={seeds[0]}")
-        seed = seeds[0]
-    if seed not in seeds:
-        raise InputError(f"{folder} has no seed {seed}: it has {names}")
-    steps = find_steps(folder)
-    have = ", ".join(map(str, steps))
-    if not steps:
-        raise InputError(f"{folder} has no checkpoint yet: let it run first")
-    if step is not None and step not in steps:
-        raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
-    for candidate in [step] if step is not None else list(reversed(steps)):
+    folder, cfg, seeds, seed, steps, context = locate_run(run_dir, seed, step)
+    have = ", ".join(map(str, find_steps(folder)))
+    for candidate in reversed(steps):
         try:
             params = _load_params(folder / FOLDER / str(candidate), cfg, seeds, seeds.index(seed))
         except Exception as error:  # whatever a damaged file makes of itself in the layers below
@@ -129,11 +115,47 @@ def restore_params(
             "run": str(folder),
             "seed": seed,
             "step": candidate,
-            "context": config["context"],
+            "context": context,
             "tokenizer_file": tokenizer_file(folder),
         }
         return cfg, params, info
     raise InputError(f"every checkpoint in {folder / FOLDER} is damaged: train again")
+
+
+class RunPlace(NamedTuple):
+    """One seed of a run: the steps are ascending, one alone where it was named; ``context`` is tokens a sequence."""
+
+    folder: Path
+    cfg: ModelConfig
+    seeds: tuple[int, ...]
+    seed: int
+    steps: list[int]
+    context: int
+
+
+def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
+    """Which checkpoints of a run are meant, without reading any.
+
+    Raises:
+        InputError: not a run, or no such seed or step (the sentence names those that exist).
+    """
+    folder = Path(run_dir).expanduser().resolve()
+    config = read_run(folder)["config"]
+    cfg, seeds = ModelConfig.from_dict(config["model"]), tuple(int(value) for value in config["seeds"])
+    names = ", ".join(map(str, seeds))
+    if seed is None:
+        if len(seeds) > 1:
+            raise InputError(f"{folder} has seeds {names}: say which, as in {folder.name}@seed={seeds[0]}")
+        seed = seeds[0]
+    if seed not in seeds:
+        raise InputError(f"{folder} has no seed {seed}: it has {names}")
+    steps = find_steps(folder)
+    have = ", ".join(map(str, steps))
+    if not steps:
+        raise InputError(f"{folder} has no checkpoint yet: let it run first")
+    if step is not None and step not in steps:
+        raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
+    return RunPlace(folder, cfg, seeds, seed, steps if step is None else [step], config["context"])
 
 
 def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: int) -> Params:
@@ -154,6 +176,37 @@ def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: in
     if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):
         raise ValueError("its checksums do not match")
     return unflatten({name: leaf[index] for name, leaf in flat.items()})
+
+
+def load_parameter(place: RunPlace, name: str) -> np.ndarray:
+    """One parameter of a run's last located step, read alone and held against its checksum.
+
+    Raises:
+        InputError: it is damaged, or cannot be read.
+    """
+    from orbax.checkpoint import v1 as ocp
+
+    path = place.folder / FOLDER / str(place.steps[-1])
+    shapes = flatten(parameter_shapes(place.cfg))
+    abstract = np.empty((len(place.seeds), *shapes[name].shape), shapes[name].dtype)
+    order = jax.tree.leaves(unflatten({other: other for other in shapes}))
+    partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
+    try:
+        total = len(shapes) + _optimiser_leaves(path)
+        progress_like = progress_tree(0, place.seeds, {"next_index": 0}, np.zeros(total, np.uint32))
+        with silent_libraries():
+            with ocp.Context(pytree_options=partial):
+                loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
+            sums = ocp.load(path, progress_like, checkpointable_name="progress")["checksums"]
+        if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
+            raise ValueError(f"the checksum of {name} does not match")
+    except Exception as error:  # whatever a damaged file makes of itself in the layers below
+        what = "cannot be read now" if may_pass(error) else "is damaged"
+        raise InputError(
+            f"the checkpoint of step {place.steps[-1]} in {place.folder} {what} ({first_line(error)}): name another "
+            "step, or mend it"
+        ) from error
+    return np.asarray(loaded)[place.seeds.index(place.seed)]
 
 
 def _optimiser_leaves(path: Path) -> int:

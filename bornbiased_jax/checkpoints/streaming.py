@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,22 @@ class Source:
     where: str
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
+
+
+class Located(NamedTuple):
+    """A file (or several) whose configuration is read, and whose tensors are not yet.
+
+    ``entries`` say what lies where, ``shapes`` which parameters they make up, ``ignored`` which tensors are none.
+    """
+
+    cfg: ModelConfig
+    source: Source
+    entries: list[Entry]
+    shapes: Shapes
+    description: str
+    files: tuple[Path, ...]
+    tokenizer_files: tuple[Path, ...]
+    ignored: Callable[[str], bool] = lambda name: False
 
 
 def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool]) -> None:
@@ -118,7 +135,7 @@ def _leaf(
         wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
         if not wanted:
             continue
-        tensor = unpack(entry, cfg, _finite(source, entry.name, dtype))[index]
+        tensor = unpack(entry, cfg, read_finite(source, entry.name, dtype))[index]
         for region, buffer in wanted.items():
             part = tuple(slice(*ends) for ends in region)
             if entry.layer is None:
@@ -144,7 +161,12 @@ def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
     }
 
 
-def _finite(source: Source, name: str, dtype: Any) -> np.ndarray:
+def read_finite(source: Source, name: str, dtype: Any = np.float32) -> np.ndarray:
+    """One tensor of a file as the file has it.
+
+    Raises:
+        InputError: it holds NaN or infinity, or does not fit in float16 where that is asked for.
+    """
     tensor = source.read(name)
     # A sum is finite only if every term is, and is found without an array of flags; one that overflows
     # is looked at term by term.

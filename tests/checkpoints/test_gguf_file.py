@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, init_seed
@@ -213,3 +214,12 @@ def test_smollm2_opens_with_its_tokenizer():
     assert sizes == (30, 576, 9, 3, 1536, 49_152)
     assert (cfg.rope_theta, cfg.norm_eps, cfg.tie_embeddings) == (1e5, 1e-5, True)
     assert checkpoint.tokenizer.vocab_size == 49_152
+
+
+def test_reading_tensor_by_tensor_dequantises_and_unpairs(tmp_path):
+    cfg = preset("llama-tiny", **SIZES)
+    write(tmp_path / "m.gguf", cfg, init_seed(cfg, 4), tmp_path / "hf", kind="Q8_0")
+    reader, flat = open_reader(tmp_path / "m.gguf"), flatten(open_checkpoint(tmp_path / "m.gguf").params)
+    for path in ("blocks/attention/query/kernel", "blocks/attention/key/kernel", "blocks/mlp/down/kernel"):
+        np.testing.assert_array_equal(reader.read(path, 1), np.asarray(flat[path])[1])
+    np.testing.assert_array_equal(reader.read("head/kernel"), np.asarray(flat["head/kernel"]))

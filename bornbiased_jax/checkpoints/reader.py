@@ -1,0 +1,163 @@
+"""A model's weights one tensor at a time: whatever compares two models never holds either of them.
+
+What :func:`open_checkpoint` opens, :func:`open_reader` reads: a Hugging Face directory in one file or several, GGUF
+(dequantised), llama2.c, a run, a birth (every parameter drawn by itself). Fused matrices come apart as the
+architecture says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.gguf_file import locate_gguf
+from bornbiased_jax.checkpoints.huggingface import locate_directory
+from bornbiased_jax.checkpoints.layout import Entry, unpack
+from bornbiased_jax.checkpoints.llama2c import locate_llama2c
+from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
+from bornbiased_jax.checkpoints.run import RunPlace, load_parameter, locate_run, read_run
+from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import distributions, flatten
+from bornbiased_jax.models.parameters import Params
+
+ReadTensor = Callable[[str, int | None], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeightsReader:
+    """A model whose weights are read when asked for, and not kept.
+
+    Attributes:
+        cfg: its architecture.
+        description: one line for a reader.
+        kind: "birth", "run", "huggingface", "gguf", "llama2.c", or "memory".
+        is_birth: whether these weights are as initialisation left them, known from where they come.
+        seed: of a birth or a run, None where it is not known.
+        files: the files that hold the weights.
+        tokenizer_files: where its tokenizer may be.
+    """
+
+    cfg: ModelConfig
+    description: str
+    kind: Kind | str
+    is_birth: bool
+    seed: int | None
+    _read: ReadTensor
+    files: tuple[Path, ...] = ()
+    tokenizer_files: tuple[Path, ...] = ()
+
+    def read(self, path: str, layer: int | None = None) -> np.ndarray:
+        """One parameter, of one block (counted from 0) where it lies in the blocks: float32, not to be written to.
+
+        Raises:
+            InputError: it holds NaN or infinite values.
+            KeyError: the architecture has no such parameter, or no such block.
+        """
+        law = distributions(self.cfg)[path]
+        if law.stacked != (layer is not None) or (layer is not None and not 0 <= layer < law.shape[0]):
+            raise KeyError(f"{path} of block {layer}")
+        return np.asarray(self._read(path, layer), np.float32)
+
+    def has(self, path: str) -> bool:
+        """Whether the architecture has a parameter of this path."""
+        return path in distributions(self.cfg)
+
+
+def open_reader(ref: str | Path) -> WeightsReader:
+    """Open a model for reading tensor by tensor.
+
+    Args:
+        ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes.
+
+    Raises:
+        InputError: nothing is there, or what is there is damaged, of another kind or not understood.
+    """
+    reference = parse_ref(ref)
+    if reference.kind == "birth":
+        assert reference.seed is not None and reference.cfg is not None
+        return birth_reader(reference.cfg, reference.seed)
+    assert reference.path is not None
+    if reference.kind == "run":
+        return _run(reference)
+    locate = {"huggingface": locate_directory, "gguf": locate_gguf, "llama2.c": locate_llama2c}[reference.kind]
+    return _file(reference.kind, locate(reference.path))
+
+
+def params_reader(
+    cfg: ModelConfig, params: Params, *, seed: int | None = None, is_birth: bool = False
+) -> WeightsReader:
+    """A reader of weights that are in memory already, as :func:`bornbiased_jax.models.init` lays them out."""
+    flat = flatten(params)
+
+    def read(path: str, layer: int | None) -> np.ndarray:
+        return np.asarray(flat[path] if layer is None else flat[path][layer])
+
+    return WeightsReader(cfg, "weights in memory", "memory", is_birth, seed, read)
+
+
+def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
+    """A reader of the weights that a seed is born with, each drawn when it is asked for.
+
+    Raises:
+        InputError: the seed is out of range.
+    """
+    key = keys.init_key(keys.check_seed(seed))
+    laws = distributions(cfg)
+
+    def read(path: str, layer: int | None) -> np.ndarray:
+        law = laws[path]
+        shape = law.shape if layer is None else law.shape[1:]
+        if law.constant is not None:
+            return np.full(shape, law.constant, np.float32)
+        leaf = keys.leaf_key(key, path)
+        if layer is not None:
+            leaf = jax.random.fold_in(leaf, layer)
+        return np.asarray(keys.normal(leaf, shape, law.std))
+
+    return WeightsReader(cfg, f"birth of seed {seed}", "birth", True, int(seed), read)
+
+
+def _run(reference: Reference) -> WeightsReader:
+    assert reference.path is not None
+    place: RunPlace = locate_run(reference.path, reference.seed, reference.step)
+    step = place.steps[-1]
+    born_here = read_run(place.folder)["config"].get("init_from") is None
+    # One parameter of all layers lies in one piece: it is kept until another is asked for.
+    held: dict[str, np.ndarray] = {}
+
+    def read(path: str, layer: int | None) -> np.ndarray:
+        if path not in held:
+            held.clear()
+            tensor = load_parameter(place, path)
+            if not np.all(np.isfinite(tensor)):
+                raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
+            held[path] = tensor
+        return held[path] if layer is None else held[path][layer]
+
+    description = f"run {place.folder}, seed {place.seed}, step {step}"
+    return WeightsReader(place.cfg, description, "run", step == 0 and born_here, place.seed, read)
+
+
+def _file(kind: Kind, located: Located) -> WeightsReader:
+    cfg, source, entries, shapes = located[:4]
+    check_entries(source, entries, shapes, located.ignored)
+    place: dict[tuple[str, int | None], tuple[Entry, int]] = {}
+    for entry in entries:
+        for index, path in enumerate(entry.paths):
+            place[path, entry.layer] = (entry, index)
+    laws = distributions(cfg)
+
+    def read(path: str, layer: int | None) -> np.ndarray:
+        if (path, layer) not in place:  # a bias that the configuration has and the file has not
+            return np.zeros(laws[path].shape if layer is None else laws[path].shape[1:], np.float32)
+        entry, index = place[path, layer]
+        return unpack(entry, cfg, read_finite(source, entry.name))[index]
+
+    return WeightsReader(cfg, located.description, kind, False, None, read, located.files, located.tokenizer_files)
