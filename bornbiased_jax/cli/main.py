@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fingerprint": ("lineage", "fingerprint"),
     "seedprint": ("lineage", "seedprint"),
     "whichseed": ("whichseed", "whichseed"),
+    "digest": ("digest", "digest"),
     "pretrain": ("pretrain", "pretrain"),
     "runs": ("pretrain", "runs"),
     "plot": ("pretrain", "plot"),
