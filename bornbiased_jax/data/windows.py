@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grain
 import numpy as np
 
 from bornbiased_jax.data.shards import Dataset, Tokens
 from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    import grain
 
 
 class Windows:
@@ -17,17 +19,41 @@ class Windows:
 
     The last id of a window is the first of the next: inputs are ``window[:-1]``, targets ``window[1:]``, and
     every id but the very first is a target once an epoch (the remainder at the end is left out).
+
+    Args:
+        tokens: the ids.
+        context: inputs a window.
+        bos_id: an id that every window begins with, before ``context`` ids of the text; None: the text alone.
+
+    >>> class Count:  # stands for Tokens
+    ...     __len__, read = lambda self: 9, lambda self, start, stop: np.arange(start, stop)
+    >>> windows = Windows(Count(), 4)
+    >>> len(windows), windows[0].tolist(), windows[1].tolist()
+    (2, [0, 1, 2, 3, 4], [4, 5, 6, 7, 8])
+    >>> windows.with_bos(99)[1].tolist()
+    [99, 4, 5, 6, 7]
     """
 
-    def __init__(self, tokens: Tokens, context: int) -> None:
-        self._tokens, self._context = tokens, context
+    def __init__(self, tokens: Tokens, context: int, bos_id: int | None = None) -> None:
+        self._tokens, self._context, self._bos_id = tokens, context, bos_id
 
     def __len__(self) -> int:
         return max(0, (len(self._tokens) - 1) // self._context)
 
     def __getitem__(self, index: Any) -> np.ndarray:
         start = int(index) * self._context
-        return self._tokens.read(start, start + self._context + 1)
+        ids = self._tokens.read(start, start + self._context + 1)
+        return ids if self._bos_id is None else prepend_bos(ids, self._bos_id)
+
+    def with_bos(self, bos_id: int | None) -> Windows:
+        """The same windows, each with a BOS token in front."""
+        return Windows(self._tokens, self._context, bos_id)
+
+
+def prepend_bos(ids_NT: np.ndarray, bos_id: int) -> np.ndarray:
+    """Put a BOS token in front of each row [..., T] and drop its last id: the same shape."""
+    front = np.full((*ids_NT.shape[:-1], 1), bos_id, ids_NT.dtype)
+    return np.concatenate([front, ids_NT[..., :-1]], axis=-1)
 
 
 def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[Windows, Windows, str]:
@@ -74,6 +100,8 @@ def batches(
         share: (index, count): this process takes every count-th window of each batch.
         threads: that read ahead.
     """
+    import grain  # brings jax along, which processes that tokenise do without
+
     index, count = share
     ordered = grain.MapDataset.source(windows).seed(data_seed).shuffle().repeat()
     if count > 1:

@@ -1,18 +1,30 @@
 """Pretraining: seeds trained at once on the same data, with checkpoints that survive a kill at any moment.
 
-:func:`pretrain` runs a :class:`PretrainConfig`; :func:`from_schedule` makes one by the papers' numbers.
+:func:`pretrain` runs a :class:`PretrainConfig`, which :func:`from_schedule` makes by the papers' numbers;
+:func:`begin` and :func:`train` do the same updates in memory.
 """
 
+from bornbiased_jax.pretrain.in_memory import begin, train
 from bornbiased_jax.pretrain.loop import pretrain
+from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.plot import plot_run
 from bornbiased_jax.pretrain.runs import list_runs
 from bornbiased_jax.pretrain.settings import SCHEDULES, PretrainConfig, from_schedule
+from bornbiased_jax.pretrain.setup import Data, load_data
+from bornbiased_jax.pretrain.step import State, make_train_step
 
 __all__ = [
     "SCHEDULES",
+    "Data",
     "PretrainConfig",
+    "State",
+    "begin",
     "from_schedule",
     "list_runs",
+    "load_data",
+    "make_train_step",
     "plot_run",
     "pretrain",
+    "read_metrics",
+    "train",
 ]

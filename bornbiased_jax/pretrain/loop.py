@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.cpu_shards import stacked
+from bornbiased_jax.pretrain.in_memory import train
 from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
@@ -167,40 +169,49 @@ class _Run:
         self._clock = 0.0
         self._fresh = 0
         self._noted = time.monotonic()
+        # The last step whose numbers were not read yet, and those numbers.
+        self._pending: tuple[int, Any] | None = None
+        self._advance: Callable[[], None] = lambda: None
 
     def go(self, first: int, state: State) -> tuple[State, int]:
         """Train; returns the last state and its step."""
         config = self.config
         quiet = config.quiet or jax.process_index() > 0
-        pending: tuple[int, Any] | None = None
-        step = first
         a_step = config.tokens_per_step * len(config.seeds)
         whole, label = self.steps * a_step, _label(config)
         with progress.bar(whole, label, unit="tokens", quiet=quiet, done=first * a_step) as advance:
+            self._advance = functools.partial(advance, a_step)
             self._clock = time.perf_counter()
-            while step < self.steps and not self.stop.asked(step):
-                state, measured = self.program(state, self._batch())
-                step += 1
-                if pending is not None:
-                    # Read one step behind, so that the device is never idle for the host.
-                    self._log(*pending)
-                    advance(a_step)
-                pending = (step, measured)
-                if self.checkpointer.wants(step) or self._evaluates(step) or step == self.steps:
-                    state = stacked(state)
-                    self._log(*pending, extra=self._validation(step, state))
-                    advance(a_step)
-                    pending = None
-                    if self.checkpointer.wants(step):
-                        self._save(step, state)
-                    self._clock = time.perf_counter()
-            if pending is not None:
-                self._log(*pending, last=True)
-                advance(a_step)
-            if step < self.steps and step > first and not self.checkpointer.wants(step):
-                state = stacked(state)
+            trained, step = train(state, self.program, self._batches(first), self._on_step, first=first)
+            if self._pending is not None:
+                self._log(*self._pending, last=True)
+                self._advance()
+            state = stacked(trained)
+            if first < step < self.steps and not self.checkpointer.wants(step):
                 self._save(step, state)
         return state, step
+
+    def _batches(self, first: int) -> Iterator[jax.Array]:
+        """The batch of each step that is left, until somebody asks the run to stop."""
+        for step in range(first, self.steps):
+            if self.stop.asked(step):
+                return
+            yield self._batch()
+
+    def _on_step(self, step: int, state: Any, measured: Any) -> None:
+        before, self._pending = self._pending, (step, measured)
+        if before is not None:
+            # Read one step behind, so that the device is never idle for the host.
+            self._log(*before)
+            self._advance()
+        if self.checkpointer.wants(step) or self._evaluates(step):
+            whole = stacked(state)
+            self._log(step, measured, extra=self._validation(step, whole))
+            self._advance()
+            self._pending = None
+            if self.checkpointer.wants(step):
+                self._save(step, whole)
+            self._clock = time.perf_counter()
 
     def _save(self, step: int, state: State) -> None:
         self.checkpointer.save(step, state, self.iterator.get_state())

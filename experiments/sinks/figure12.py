@@ -33,7 +33,7 @@ def setting_note(record: Record) -> str:
     lengths = record["settings"]["lengths"]
     floors = ", ".join(f"{sum(1 / i for i in range(1, length + 1)) / length:.3f} at T = {length}" for length in lengths)
     note = f"Uniform attention would score {floors}."
-    if record["settings"].get("marked"):
+    if record["settings"].get("bos_token"):
         note += (
             " Every sequence, in training and here, begins with an id of its own, as with a "
             "beginning-of-sequence token: without it no sink grows in this time (see sink_growth)."
@@ -129,7 +129,7 @@ EXPERIMENT = Experiment(
         "and see the same data in the same order."
     ),
     settings={
-        "smoke": sink_training.smoke(FIGURE_12, marked=True),
+        "smoke": sink_training.smoke(FIGURE_12, bos_token=True),
         "laptop": sink_training.laptop(FIGURE_12),
         "paper": sink_training.paper(FIGURE_12),
     },

@@ -46,7 +46,7 @@ def tables(record: Record) -> Sequence[Table]:
                     name,
                     f"{changes['num_layers']} × {changes['d_model']}",
                     integer(schedule["steps"]),
-                    "yes" if settings["marked"] else "no",
+                    "yes" if settings["bos_token"] else "no",
                 ],
                 {
                     "largest score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
@@ -68,11 +68,11 @@ def tables(record: Record) -> Sequence[Table]:
     return [
         Table(
             "What it takes to grow a sink",
-            ["variant", "layers × width", "steps", "mark in front"],
+            ["variant", "layers × width", "steps", "BOS token"],
             quantities,
             rows,
             note=(
-                f"ε = {sink_training.EPSILON}; ± over seeds. The step is the first look at which a head of "
+                f"ε = {sink_training.EPSILON}; ± over seeds. The step is the first snapshot in which a head of "
                 "some seed was above ε."
             ),
         )
@@ -90,7 +90,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The strongest head of the first variant and of the one without a mark."""
+    """The strongest head of the first variant and of the one without a BOS token."""
     return [
         Claim(
             f"Largest score α₁ of any head after training: {name}",
@@ -105,9 +105,9 @@ def _variants(base: Mapping[str, Any], single: Mapping[str, Any]) -> dict[str, A
     one_layer = {**base, "changes": {**base["changes"], **single}}
     return {
         "two layers": dict(base),
-        "two layers, no mark": {**base, "marked": False},
+        "two layers, no BOS token": {**base, "bos_token": False},
         "one layer": one_layer,
-        "one layer, no mark": {**one_layer, "marked": False},
+        "one layer, no BOS token": {**one_layer, "bos_token": False},
     }
 
 
@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     settings={
         "smoke": {
             "seeds": [42, 123],
-            "variants": _variants(sink_training.smoke(["baseline"], marked=True), {"num_layers": 1}),
+            "variants": _variants(sink_training.smoke(["baseline"], bos_token=True), {"num_layers": 1}),
         },
         "laptop": _SMALL,
         "paper": _SMALL,

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.data.windows import held_out
+from bornbiased_jax.data.windows import held_out, prepend_bos
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
@@ -23,22 +23,22 @@ from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
-from experiments._shared.marked_training import loss_of, mark, train
+from experiments._shared.training import loss_of, train_with_snapshots
 from experiments.base import Context
 from experiments.sinks.cures import CURES
 
 HELD_OUT = "held out"
 EPSILON = 0.25
-LOOKS = 12
-"""How often a run is looked at on its way."""
+SNAPSHOTS = 12
+"""How many snapshots of a run are measured on its way."""
 
 
 def run_cures(context: Context) -> dict[str, Any]:
     """Train and measure every cure of the settings; what is done already in this output folder is taken from there.
 
     The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
-    :class:`PretrainConfig`), ``marked`` (absent: the pretraining loop with its checkpoints; True or False:
-    the small loop of ``marked_training``, with or without a mark in front), ``lengths``, ``num_sequences``,
+    :class:`PretrainConfig`), ``bos_token`` (absent: the pretraining run with its checkpoints; True or False:
+    training in memory, with or without a BOS token in front), ``lengths``, ``num_sequences``,
     ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the held-out
     part) with ``evaluation`` (sequences and context).
 
@@ -56,7 +56,7 @@ def _trained(context: Context, cure: str) -> dict[str, Any]:
     def compute(folder: Path) -> dict[str, Any]:
         config = run_config(context, cure, folder / "run")
         data = load_data(config)
-        made = _pretrained(config) if "marked" not in settings else _small(context, config, data, cure)
+        made = _pretrained(config) if "bos_token" not in settings else _small(context, config, data, cure)
         params_by_seed = made.pop("params")
         by_seed = [
             {"seed": seed, **_measure(context, config, data, params)}
@@ -84,7 +84,7 @@ def run_config(context: Context, cure: str, out: Path) -> PretrainConfig:
         data=context.data or settings["data"],
         out=str(out),
         seeds=tuple(settings["seeds"]),
-        eval_every=max(1, schedule["steps"] // LOOKS),
+        eval_every=max(1, schedule["steps"] // SNAPSHOTS),
         tensorboard=False,
         quiet=context.quiet,
         **schedule,
@@ -108,15 +108,15 @@ def _pretrained(config: PretrainConfig) -> dict[str, Any]:
 
 
 def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> dict[str, Any]:
-    """Train with the small loop, and watch the sinks grow."""
+    """Train in memory, and measure the sinks as they grow."""
     settings = context.settings
     assert config.steps is not None
-    mark_id = mark_of(settings, config, data)
-    sinks_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
-    held_NT = _text_sequences(context, data, None, mark_id)
+    bos_id = bos_of(settings, config, data)
+    sinks_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
+    held_NT = _text_sequences(context, data, None, bos_id)
     seen: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
 
-    def look(step: int, weights: list[Params]) -> None:
+    def on_snapshot(step: int, weights: list[Params]) -> None:
         found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
         seen["steps"].append(step)
         seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
@@ -124,8 +124,9 @@ def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> d
         seen["sink_rate"].append([one["sink_rate"] for one in found])
 
     with progress.bar(config.steps, cure, unit="steps", quiet=context.quiet) as advance:
-        every = max(1, config.steps // LOOKS)
-        params, seconds = train(config, data, mark_id=mark_id, look=look, every=every, advance=advance)
+        every = max(1, config.steps // SNAPSHOTS)
+        windows = data.train.with_bos(bos_id)
+        params, seconds = train_with_snapshots(config, windows, on_snapshot=on_snapshot, every=every, advance=advance)
     return {
         "params": params,
         "steps": config.steps,
@@ -135,31 +136,32 @@ def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> d
     }
 
 
-def mark_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
+def bos_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
     """The id in front of every sequence: the model's last one, which its tokenizer must not have.
 
     Raises:
         InputError: the tokenizer has it.
     """
-    if not settings.get("marked"):
+    if not settings.get("bos_token"):
         return None
     if data.tokenizer.vocab_size >= config.model.vocab_size:
         raise InputError(
-            f"no id is left for a mark: set vocab_size={data.tokenizer.vocab_size + 1} or choose a smaller tokenizer"
+            f"no id is left for a BOS token: set vocab_size={data.tokenizer.vocab_size + 1} or choose a smaller "
+            "tokenizer"
         )
     return config.model.vocab_size - 1
 
 
 def _measure(context: Context, config: PretrainConfig, data: Data, params: Params) -> dict[str, Any]:
     settings, cfg = context.settings, config.model
-    mark_id = mark_of(settings, config, data)
-    tokens_NT = sink_sequences(context, data, max(settings["lengths"]), mark_id)
+    bos_id = bos_of(settings, config, data)
+    tokens_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
     sinks = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, lengths=settings["lengths"])
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
     shares = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
     losses = {
-        name: loss_of(cfg, params, _text_sequences(context, data, source, mark_id))
+        name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))
         for name, source in settings["texts"].items()
     }
     return {
@@ -176,18 +178,18 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     }
 
 
-def sink_sequences(context: Context, data: Data, length: int, mark_id: int | None = None) -> np.ndarray:
-    """Sequences of running text on which sinks are looked for, with the mark in front where the model knows it."""
+def sink_sequences(context: Context, data: Data, length: int, bos_id: int | None = None) -> np.ndarray:
+    """Sequences of running text on which sinks are looked for, with the BOS token in front where the model knows it."""
     settings = context.settings
     if settings.get("sink_text") is not None:
         ids = data.tokenizer.encode(read_text(settings["sink_text"]))
     else:
         ids = np.concatenate([data.validation[index][:-1] for index in range(len(data.validation))])
     rows = cut_sequences(ids, length, settings["num_sequences"])
-    return rows if mark_id is None else mark(rows, mark_id)
+    return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
-def _text_sequences(context: Context, data: Data, source: str | None, mark_id: int | None) -> np.ndarray:
+def _text_sequences(context: Context, data: Data, source: str | None, bos_id: int | None) -> np.ndarray:
     evaluation = context.settings["evaluation"]
     count = evaluation["num_sequences"]
     if source is None:
@@ -196,7 +198,7 @@ def _text_sequences(context: Context, data: Data, source: str | None, mark_id: i
     else:
         documents = encode_documents(data.tokenizer, read_documents(source))
         rows = cut(documents, count, evaluation["context"])
-    return rows if mark_id is None else mark(rows, mark_id)
+    return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
 def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
@@ -205,7 +207,7 @@ def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | floa
     return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
 
 
-def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
+def smoke(cures: Sequence[str], bos_token: bool | None = None) -> dict[str, Any]:
     """Settings that run in seconds and show nothing but that everything works."""
     return {
         "model": "llama-tiny",
@@ -221,7 +223,7 @@ def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
             "learning_rate": 1e-3,
             "warmup": 2,
         },
-        **({} if marked is None else {"marked": marked}),
+        **({} if bos_token is None else {"bos_token": bos_token}),
         "lengths": [16, 32],
         "num_sequences": 4,
         "sink_text": None,
@@ -230,7 +232,7 @@ def smoke(cures: Sequence[str], marked: bool | None = None) -> dict[str, Any]:
     }
 
 
-def laptop(cures: Sequence[str], marked: bool = True) -> dict[str, Any]:
+def laptop(cures: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
     """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
 
     One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
@@ -251,7 +253,7 @@ def laptop(cures: Sequence[str], marked: bool = True) -> dict[str, Any]:
             "min_learning_rate": 1.5e-3,
             "warmup": 100,
         },
-        "marked": marked,
+        "bos_token": bos_token,
         "lengths": [16, 32, 64],
         "num_sequences": 100,
         "sink_text": None,

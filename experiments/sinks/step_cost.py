@@ -1,7 +1,12 @@
-"""What a training step of each cure costs, timed side by side: on a shared machine nothing else compares."""
+"""What a training step of each mitigation costs, timed side by side: on a shared machine nothing else compares.
+
+Not a benchmark of its own in ``benchmarks/``: the table of ``sink_cures`` shows the costs beside the losses, in one
+record, and experiments do not import benchmarks.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,18 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.models import init_seed
-from bornbiased_jax.pretrain.optimiser import optimiser
-from bornbiased_jax.pretrain.settings import PretrainConfig
-from bornbiased_jax.pretrain.step import State, make_train_step
+from bornbiased_jax.pretrain import PretrainConfig, State, begin
 from experiments.base import Context
 from experiments.sinks.sink_training import run_config
 
 
 def step_costs(context: Context, cures: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of a step of one seed, for each cure a list over rounds.
+    """Seconds of a step of one seed, for each mitigation a list over rounds.
 
-    In a round every cure does its ``steps`` steps, one cure after the other, so that what else the machine does meets
+    In a round every mitigation does its ``steps`` steps, one after the other, so that what else the machine does meets
     all of them: compare within a round. Compilation and a first step come before. Batches are random ids.
     """
     running = {name: _started(run_config(context, name, context.work / "timed")) for name in cures}
@@ -42,11 +44,8 @@ def step_costs(context: Context, cures: Sequence[str], *, rounds: int, steps: in
 
 def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
     """The compiled step, the state after one step, and a batch."""
-    assert config.steps is not None
-    cfg, rule = config.model, optimiser(config, config.steps)
-    params = init_seed(cfg, config.seeds[0])
+    state, step = begin(dataclasses.replace(config, seeds=config.seeds[:1]))
     shape = (config.accumulation, config.micro_batch, config.context + 1)
-    rows = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32))
-    step = jax.jit(make_train_step(cfg, rule, dtype=config.dtype), donate_argnums=0)
-    state, _ = step(State(params, rule.init(params)), rows)
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32))
+    state, _ = step(state, rows)
     return step, jax.block_until_ready(state), rows

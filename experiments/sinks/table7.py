@@ -57,7 +57,7 @@ EXPERIMENT = Experiment(
     paper="Table 7",
     description="The models of Figure 12, scored on held-out text.",
     settings={
-        "smoke": sink_training.smoke(FIGURE_12, marked=True),
+        "smoke": sink_training.smoke(FIGURE_12, bos_token=True),
         "laptop": sink_training.laptop(FIGURE_12),
         "paper": sink_training.paper(FIGURE_12),
     },

@@ -21,7 +21,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
 from experiments._shared.lineage import birth, outputs, probe, verdicts
-from experiments._shared.marked_training import loss_of, train
+from experiments._shared.training import loss_of, train_with_snapshots
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.calibration import INPUTS
 
@@ -29,7 +29,7 @@ KINDS = ("tokens", "gaussian")
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Train all seeds on the same data in the same order, and compare every look with every birth."""
+    """Train all seeds on the same data in the same order, and compare every snapshot with every birth."""
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
     cfg = preset(settings["model"], **settings["changes"])
@@ -49,11 +49,11 @@ def run(context: Context) -> dict[str, Any]:
     held_NT = held_NT[held_NT[:, 0] >= 0]
     born = [birth(cfg, seed) for seed in seeds]
     births = {kind: [_outputs(cfg, params, inputs[kind]) for params in born] for kind in KINDS}
-    looks: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
     last: list[np.ndarray] = []
 
-    def look(step: int, weights: list[Params]) -> None:
-        if step not in settings["looks"]:
+    def on_snapshot(step: int, weights: list[Params]) -> None:
+        if step not in settings["snapshots"]:
             return
         rows = []
         for kind in KINDS:
@@ -67,15 +67,15 @@ def run(context: Context) -> dict[str, Any]:
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
         moved = [_moved(one, other) for one, other in zip(born, weights, strict=True)]
         loss = [loss_of(cfg, params, held_NT) for params in weights]
-        looks.append({"step": step, "pairs": rows, "moved": moved, "held_out_loss": loss})
+        snapshots.append({"step": step, "pairs": rows, "moved": moved, "held_out_loss": loss})
 
     with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
-        train(config, data, mark_id=None, look=look, every=settings["every"], advance=advance)
+        train_with_snapshots(config, data.train, on_snapshot=on_snapshot, every=settings["every"], advance=advance)
     trained = [
         {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}
         for a, b in itertools.combinations(range(len(seeds)), 2)
     ]
-    return {"looks": looks, "trained": trained}
+    return {"snapshots": snapshots, "trained": trained}
 
 
 def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
@@ -90,10 +90,10 @@ def _moved(before: Params, after: Params) -> float:
     return float(np.sqrt(change / sum(float(np.square(leaf).sum()) for leaf in ours.values())))
 
 
-def _pick(look: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
+def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
     return [
         one["tests"][test]["z"]
-        for one in look["pairs"]
+        for one in snapshot["pairs"]
         if one["inputs"] == kind and (one["base"] == one["suspect"]) is same and one["tests"][test]["z"] is not None
     ]
 
@@ -104,19 +104,19 @@ def _range(values: Sequence[float]) -> str | None:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """z of the same seed and of other seeds, look by look."""
+    """z of the same seed and of other seeds, snapshot by snapshot."""
     result, settings = record["result"], record["settings"]
     rows = []
-    for look in result["looks"]:
+    for snapshot in result["snapshots"]:
         for kind in KINDS:
             for test in ("permutation", "iclr", "paper"):
                 measured: dict[str, Value] = {
-                    "same seed": _range(_pick(look, kind, test, True)),
-                    "other seeds": _range(_pick(look, kind, test, False)),
-                    "‖W − W₀‖/‖W₀‖": float(np.mean(look["moved"])),
-                    "held-out loss": float(np.mean(look["held_out_loss"])),
+                    "same seed": _range(_pick(snapshot, kind, test, True)),
+                    "other seeds": _range(_pick(snapshot, kind, test, False)),
+                    "‖W − W₀‖/‖W₀‖": float(np.mean(snapshot["moved"])),
+                    "held-out loss": float(np.mean(snapshot["held_out_loss"])),
                 }
-                rows.append(Row([look["step"], INPUTS[kind], test], measured, configuration="ours"))
+                rows.append(Row([snapshot["step"], INPUTS[kind], test], measured, configuration="ours"))
     quantities = [
         Quantity("same seed"),
         Quantity("other seeds"),
@@ -134,14 +134,14 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """The smallest z of the same seed and the largest of another one, at the end."""
-    look = record["result"]["looks"][-1]
+    snapshot = record["result"]["snapshots"][-1]
     made = []
     for kind in KINDS:
-        same, other = (_pick(look, kind, "permutation", flag) for flag in (True, False))
+        same, other = (_pick(snapshot, kind, "permutation", flag) for flag in (True, False))
         made.append(
             Claim(
-                f"Permutation test on {INPUTS[kind]} after {integer(look['step'])} steps: smallest z of the same seed "
-                "less the largest of another seed (above 0 it tells the seed)",
+                f"Permutation test on {INPUTS[kind]} after {integer(snapshot['step'])} steps: smallest z of the same "
+                "seed less the largest of another seed (above 0 it tells the seed)",
                 min(same) - max(other),
                 format=fixed(1),
                 configuration="ours",
@@ -152,15 +152,15 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def plots(record: Record) -> Sequence[Panel]:
     """z against steps, same seed and other seeds."""
-    looks = record["result"]["looks"]
+    snapshots = record["result"]["snapshots"]
     figure, axes = figures.new(columns=2, width=9.0, height=3.4)
-    steps = [max(look["step"], 1) for look in looks]
+    steps = [max(snapshot["step"], 1) for snapshot in snapshots]
     for ax, kind in zip(axes, KINDS, strict=True):
         for same, name, colour in (
             (True, "same seed", figures.SERIES[0]),
             (False, "other seeds", figures.SERIES[1]),
         ):
-            values = [_pick(look, kind, "permutation", same) for look in looks]
+            values = [_pick(snapshot, kind, "permutation", same) for snapshot in snapshots]
             for index in range(len(values[0])):
                 line = [at[index] for at in values]
                 ax.plot(
@@ -199,7 +199,7 @@ EXPERIMENT = Experiment(
             },
             "data": "builtin:code",
             "schedule": {"steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
-            "looks": [0, 4],
+            "snapshots": [0, 4],
             "every": 2,
             "num_inputs": 64,
             "seq_len": 8,
@@ -217,7 +217,7 @@ EXPERIMENT = Experiment(
             },
             "data": "builtin:prose",
             "schedule": {"steps": 600, "batch_size": 16, "context": 64, "learning_rate": 1e-3},
-            "looks": [0, 100, 300, 600],
+            "snapshots": [0, 100, 300, 600],
             "every": 100,
             "num_inputs": 1_000,
             "seq_len": 32,
@@ -228,7 +228,7 @@ EXPERIMENT = Experiment(
             "changes": {"vocab_size": 260, "max_seq_len": 256},
             "data": "builtin:prose",
             "schedule": {"steps": 10_000, "batch_size": 64, "context": 256, "learning_rate": 6e-4},
-            "looks": [0, 100, 1_000, 10_000],
+            "snapshots": [0, 100, 1_000, 10_000],
             "every": 100,
             "num_inputs": 10_000,
             "seq_len": 64,

@@ -29,7 +29,7 @@ from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
-from experiments._shared.marked_training import loss_of
+from experiments._shared.training import loss_of
 from experiments.base import Context, cached
 from experiments.survival.stories import stories
 

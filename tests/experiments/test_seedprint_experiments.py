@@ -223,7 +223,7 @@ def test_damage_reaches_matrices_alone():
 
 def test_births_against_models_in_training(tmp_path):
     record = record_of(birth_to_life.EXPERIMENT, tmp_path)
-    first, last = record["result"]["looks"]
+    first, last = record["result"]["snapshots"]
     assert (first["step"], last["step"]) == (0, 4)
     assert first["moved"] == [0.0, 0.0] and min(last["moved"]) > 0
     # ln of 260 ids and the initial spread of the logits; a few steps help.

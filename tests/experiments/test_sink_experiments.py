@@ -98,9 +98,9 @@ def test_every_cure_side_by_side(tmp_path):
     assert isinstance(claim.measured, tuple) and len(panels) == 2
 
 
-def test_growth_compares_with_and_without_a_mark(tmp_path):
+def test_growth_compares_with_and_without_a_bos_token(tmp_path):
     settings = sink_growth.EXPERIMENT.settings["smoke"]
-    variants = {name: settings["variants"][name] for name in ("two layers", "two layers, no mark")}
+    variants = {name: settings["variants"][name] for name in ("two layers", "two layers, no BOS token")}
     record = record_of(sink_growth.EXPERIMENT, tmp_path, variants=variants)
     (table,), _, _ = show(sink_growth.EXPERIMENT, record)
     assert [row.settings[-1] for row in table.rows] == ["yes", "no"]

@@ -220,24 +220,20 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
 
 def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
     config = make(place, "nan", checkpoint_every=2)
-    real, calls = loop._Run._batch, []
+    real, calls = setup.compiled_step, []
 
-    def batch(self):
-        calls.append(1)
-        out = real(self)
-        # The program that is about to run was chosen already: the one after it is poisoned.
-        if len(calls) == 5:
-            program = self.program
+    def compiled(*arguments):
+        program, mode = real(*arguments)
 
-            def poisoned(state, tokens):
-                state, measured = program(state, tokens)
-                bad = jnp.asarray([1.0, jnp.nan])
-                return state, {**measured, "loss": measured["loss"] * bad}
+        def poisoned(state, tokens):
+            calls.append(1)
+            state, measured = program(state, tokens)
+            bad = jnp.asarray([1.0, jnp.nan if len(calls) == 6 else 1.0])
+            return state, {**measured, "loss": measured["loss"] * bad}
 
-            self.program = poisoned
-        return out
+        return poisoned, mode
 
-    monkeypatch.setattr(loop._Run, "_batch", batch)
+    monkeypatch.setattr(setup, "compiled_step", compiled)
     with pytest.raises(InputError, match="loss of seed 7 is nan at step 6"):
         pretrain(config)
     assert find_steps(Path(config.out)) == [0, 2, 4]

@@ -1,4 +1,4 @@
-"""The small training loop: the same updates as the pretraining loop, in either mode, and the mark in front."""
+"""Training in memory: the same updates as a pretraining run, in either mode, and the BOS token in front."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ import pytest
 
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.pretrain.setup import load_data
-from experiments._shared.marked_training import loss_of, mark, train
+from bornbiased_jax.data import prepend_bos
+from bornbiased_jax.pretrain import PretrainConfig, load_data, pretrain
+from experiments._shared.training import loss_of, train_with_snapshots
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("marked")
+    folder = tmp_path_factory.mktemp("trained")
     sizes = dict(num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=260, max_seq_len=16)
     return PretrainConfig(
         model=preset("llama-tiny", **sizes), data="builtin:prose", tokenizer="byte", out=str(folder / "run"),
@@ -24,13 +24,12 @@ def config(tmp_path_factory):
     )  # fmt: skip
 
 
-def trained(config, mark_id=None):
+def trained(config, bos_id=None):
     seen, steps = [], []
-    weights, seconds = train(
+    weights, seconds = train_with_snapshots(
         config,
-        load_data(config),
-        mark_id=mark_id,
-        look=lambda step, weights: seen.append((step, len(weights))),
+        load_data(config).train.with_bos(bos_id),
+        on_snapshot=lambda step, weights: seen.append((step, len(weights))),
         every=4,
         advance=steps.append,
     )
@@ -44,7 +43,7 @@ def close(one, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other)
 
 
-def test_without_a_mark_it_is_the_pretraining_loop(config):
+def test_without_a_bos_token_it_is_the_pretraining_run(config):
     pretrain(config)
     for seed, params in zip(config.seeds, trained(config), strict=True):
         close(params, restore_params(config.out, seed=seed)[1])
@@ -52,18 +51,18 @@ def test_without_a_mark_it_is_the_pretraining_loop(config):
 
 def test_seeds_at_once_or_in_turn(config):
     for one, other in zip(
-        trained(dataclasses.replace(config, seeds_mode="vmap"), mark_id=259),
-        trained(dataclasses.replace(config, seeds_mode="map"), mark_id=259),
+        trained(dataclasses.replace(config, seeds_mode="vmap"), bos_id=259),
+        trained(dataclasses.replace(config, seeds_mode="map"), bos_id=259),
         strict=True,
     ):
         close(one, other)
 
 
-def test_the_mark_stands_first_and_the_model_learns_of_it(config):
+def test_the_bos_token_stands_first_and_the_model_learns_of_it(config):
     rows = np.arange(12).reshape(2, 6)
-    np.testing.assert_array_equal(mark(rows, 99), [[99, 0, 1, 2, 3, 4], [99, 6, 7, 8, 9, 10]])
-    marked, plain = trained(config, mark_id=259)[0], trained(config)[0]
-    gap = np.abs(marked["embed"]["embedding"] - plain["embed"]["embedding"]).max(axis=-1)
+    np.testing.assert_array_equal(prepend_bos(rows, 99), [[99, 0, 1, 2, 3, 4], [99, 6, 7, 8, 9, 10]])
+    with_bos, plain = trained(config, bos_id=259)[0], trained(config)[0]
+    gap = np.abs(with_bos["embed"]["embedding"] - plain["embed"]["embedding"]).max(axis=-1)
     assert gap[259] > 1e-3
     held = np.random.default_rng(0).integers(0, 256, (5, 17))
-    assert loss_of(config.model, marked, held) == pytest.approx(np.log(260), abs=0.3)
+    assert loss_of(config.model, with_bos, held) == pytest.approx(np.log(260), abs=0.3)

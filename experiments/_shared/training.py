@@ -1,0 +1,85 @@
+"""Training in memory with snapshots on the way, and the loss of what was trained."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.data.windows import Windows, batches
+from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig, begin, train
+
+
+def train_with_snapshots(
+    config: PretrainConfig,
+    windows: Windows,
+    *,
+    on_snapshot: Callable[[int, list[Params]], None],
+    every: int,
+    advance: Callable[[int], None],
+) -> tuple[list[Params], float]:
+    """Train all seeds on the same data in the same order; nothing is written.
+
+    Args:
+        config: the run; ``out`` and ``data`` are not used.
+        windows: what is trained on, as :func:`bornbiased_jax.pretrain.load_data` gives it for the run, with a BOS token
+            in front or without.
+        on_snapshot: called with the step and every seed's weights, before the first step, every ``every`` steps and
+            at the end.
+        every: see above.
+        advance: called with 1 after each step.
+
+    Returns:
+        The weights of each seed, and the seconds that a step of one seed takes: those of the fastest stretch between
+        two snapshots, which leaves out compilation and most of what else the machine does.
+    """
+    state, step = begin(config)
+    steps = config.steps
+    assert steps is not None  # begin refuses such a run
+    # The step of the last snapshot, and when training went on after it.
+    last, clock = 0, 0.0
+    stretches: list[float] = []
+
+    def weights(state: Any) -> list[Params]:
+        return [jax.tree.map(lambda leaf, at=index: leaf[at], state.params) for index in range(len(config.seeds))]
+
+    def on_step(number: int, state: Any, _: Any) -> None:
+        nonlocal last, clock
+        advance(1)
+        if number % every == 0 or number == steps:
+            jax.block_until_ready(state)
+            stretches.append((time.perf_counter() - clock) / (number - last))
+            on_snapshot(number, weights(state))
+            last, clock = number, time.perf_counter()
+
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
+    tokens = (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, steps))
+    on_snapshot(0, weights(state))
+    clock = time.perf_counter()
+    state, _ = train(state, step, tokens, on_step)
+    # The first stretch has the compilation in it.
+    return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
+
+
+def loss_of(cfg: ModelConfig, params: Params, rows_NT: np.ndarray) -> float:
+    """Mean next-token loss over rows [N, T], in nats per token."""
+    total = count = 0.0
+    for start in range(0, len(rows_NT), 16):
+        nats, tokens = _loss(cfg, params, jnp.asarray(rows_NT[start : start + 16]))
+        total, count = total + float(nats), count + float(tokens)
+    return total / count
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _loss(cfg: ModelConfig, params: Params, rows_NT: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return loss_sum(cfg, params, rows_NT)
