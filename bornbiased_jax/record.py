@@ -146,7 +146,7 @@ def provenance(
         "version": bornbiased_jax.__version__,
         "git": git_revision(),
         "versions": library_versions(),
-        "platform": {"system": platform.system(), "machine": platform.machine()},
+        "platform": {"system": platform.system(), "machine": platform.machine(), **cpu()},
         "device": {
             "platform": devices[0].platform,
             "kind": devices[0].device_kind,
@@ -161,6 +161,15 @@ def provenance(
     if (peak := hardware.memory_in_use_peak()) is not None:
         record["device_peak_memory_bytes"] = peak
     return record | jsonable(extra)
+
+
+def cpu() -> dict[str, Any]:
+    """The processor's model, where the system tells it, and the cores that this process may use."""
+    model = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return {"cpu": model or "unknown", "cores": hardware.cores()}
 
 
 def library_versions() -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import json
+import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +18,11 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
+from bornbiased_jax.text.corpora import BUILDERS, corpus
 from experiments.base import SCALES, Context, Experiment, Record
 
 TITLE = "Transformers are born biased"
+OLDER = "Made by older code or other libraries: the command above makes it again."
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
     "with what it printed and what was measured here side by side."
@@ -214,9 +218,16 @@ def _run(experiment: Experiment, context: Context, path: Path) -> Exception | No
         precision=experiment.precision,
         measurement=measurement,
         code=code_digest(experiment.run),
+        corpora=corpora_of([record["settings"], context.data]),
     )
     files.write_json(path, record)
     return failure
+
+
+def corpora_of(value: Any) -> dict[str, str]:
+    """The built-in corpora that settings name, and their digests: they differ between installations."""
+    found = sorted(set(re.findall(r"builtin:(\w+)", json.dumps(value))))
+    return {f"builtin:{name}": corpus(name).digest for name in found if name in BUILDERS}
 
 
 def _reason(error: Exception) -> str:
@@ -254,6 +265,7 @@ def section(experiment: Experiment, record: Record) -> page.Section:
     return dataclasses.replace(
         empty,
         record=record,
+        notice="" if is_current(record, experiment) else OLDER,
         headline=experiment.headline(record),
         claims=tuple(experiment.claims(record)),
         tables=tuple(experiment.tables(record)),

@@ -36,6 +36,7 @@ class Section:
         claims, tables, panels: what it found.
         record: the whole record, for the fold-out and the download.
         failure: why there is no result, or "".
+        notice: what a reader must know of the record's age, or "".
     """
 
     name: str
@@ -51,6 +52,7 @@ class Section:
     panels: Sequence[Panel] = ()
     record: Mapping[str, Any] | None = None
     failure: str = ""
+    notice: str = ""
 
     @property
     def label(self) -> str:
@@ -132,6 +134,9 @@ def _facts(record: Mapping[str, Any]) -> list[str]:
     if "device" in found:
         device = found["device"]
         facts.append(device["kind"] if device["count"] == 1 else f"{device['count']} × {device['kind']}")
+    if "cpu" in found.get("platform", {}):
+        facts.append(f"{found['platform']['cpu']}, {found['platform']['cores']} cores")
+    facts += [f"{name} {digest[:8]}" for name, digest in found.get("corpora", {}).items()]
     if "versions" in found:
         facts.append(f"jax {found['versions']['jax']}")
     if found.get("precision"):

@@ -1,0 +1,255 @@
+"""``python -m experiments.docs [--check]``: write the measured numbers of the documentation from the records.
+
+A number that was measured stands between two comments, and what is between them is generated:
+
+    <!-- record: table1 show=tables -->
+    <!-- end -->
+
+    It took <!-- record: table1 value=provenance.wall_time_s format=integer --><!-- end --> s.
+
+``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
+second). ``value`` is a place in the record, written by ``format`` (a function of ``report.numbers`` and its digits).
+``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
+``benchmarks/tables.py``. Where a record is missing the block says which command makes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import experiments
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.progress import duration
+from bornbiased_jax.report import numbers
+from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
+from experiments import results, runner
+from experiments.base import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks" / "results"
+SHOWN = ("headline", "claims", "tables")
+
+_BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One generated part of a document.
+
+    Attributes:
+        name: an experiment, or ``benchmark/NAME``.
+        scale: of the record.
+        show: as in the module's docstring, or "".
+        value: the place of a number, or "".
+        format: how that is written.
+    """
+
+    name: str
+    scale: str = "laptop"
+    show: str = ""
+    value: str = ""
+    format: str = "significant:3"
+
+    @property
+    def command(self) -> str:
+        """What makes the record."""
+        if self.name.startswith("benchmark/"):
+            name = self.name.removeprefix("benchmark/")
+            return f"python -m benchmarks {name} --json benchmarks/results/{name}.json"
+        return f"bornbiased reproduce {self.name} --scale {self.scale}"
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """The documents that hold blocks."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def parse(options: str) -> Block:
+    """The block of a comment's words.
+
+    Raises:
+        InputError: a word that means nothing, or neither show nor value.
+    """
+    name, *words = options.split()
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    known = {field.name for field in dataclasses.fields(Block)} - {"name"}
+    kind = fields.get("show", "").split(":")[0]
+    if len(fields) < len(words) or not set(fields) <= known or ("show" in fields) == ("value" in fields):
+        raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
+    if "show" in fields and kind not in SHOWN:
+        raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
+    if not name.startswith("benchmark/") and name not in experiments.MODULES:
+        raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
+    return Block(name, **fields)
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a document."""
+    for match in _BLOCK.finditer(text):
+        yield parse(match["options"])
+
+
+def record_of(block: Block) -> Record | None:
+    """The record behind a block, or None."""
+    if block.name.startswith("benchmark/"):
+        path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
+        return files.read_json(path) if path.exists() else None
+    return results.committed(block.name, block.scale)
+
+
+def missing(root: Path = ROOT) -> list[str]:
+    """The commands that make the records which the documents name and which are not there."""
+    found = [block for path in documents(root) for block in blocks(path.read_text())]
+    return list(dict.fromkeys(block.command for block in found if record_of(block) is None))
+
+
+def render(text: str) -> str:
+    """A document with its blocks generated anew.
+
+    Raises:
+        InputError: a block that cannot be understood or shown.
+    """
+    return _BLOCK.sub(lambda match: f"{match[1]}{content(parse(match['options']))}{match[4]}", text)
+
+
+def content(block: Block) -> str:
+    """What stands in a block.
+
+    Raises:
+        InputError: the record has no such value, or cannot be shown.
+    """
+    record = record_of(block)
+    if block.value:
+        return "…" if record is None else _value(block, record)
+    if record is None:
+        return f"\nNot measured yet: `{block.command}`.\n"
+    try:
+        body = _shown(block, record)
+    except (KeyError, IndexError, TypeError) as error:
+        raise InputError(f"the record of {block.name} cannot be shown ({error!r}): {block.command}") from error
+    return f"\n{body}\n\n{origin(block, record)}\n"
+
+
+def _shown(block: Block, record: Record) -> str:
+    kind, _, number = block.show.partition(":")
+    if block.name.startswith("benchmark/"):
+        # benchmarks/ is not installed with the packages; it lies beside the documents.
+        shown = importlib.import_module("benchmarks.tables").TABLES
+        tables: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
+    else:
+        experiment = runner.load(block.name)
+        if kind == "headline":
+            return experiment.headline(record)
+        if kind == "claims":
+            return claims_text(experiment.claims(record))
+        tables = experiment.tables(record)
+    chosen = tables if not number else [tables[int(number) - 1]]
+    return "\n\n".join(table_text(table) for table in chosen)
+
+
+def _value(block: Block, record: Record) -> str:
+    value: Any = record
+    for key in block.value.split("."):
+        try:
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise InputError(
+                f"the record of {block.name} has no {block.value}: correct it, or {block.command}"
+            ) from error
+    if isinstance(value, str):
+        return value
+    kind, _, digits = block.format.partition(":")
+    make: Callable[..., Any] | None = getattr(numbers, kind, None)
+    if make is None:
+        raise InputError(f"the block of {block.value} has no format {kind!r}: it is a function of report.numbers")
+    return make(int(digits))(value) if digits else make(value)
+
+
+def origin(block: Block, record: Record) -> str:
+    """The command that made a record, with what it took, where, and of which code and text."""
+    made = record.get("provenance", {})
+    facts = []
+    if "wall_time_s" in made:
+        facts.append(duration(made["wall_time_s"]))
+    if "peak_memory_bytes" in made:
+        facts.append(f"{made['peak_memory_bytes'] / 1e9:.2f} GB at most")
+    if "cpu" in made.get("platform", {}):
+        facts.append(f"{made['platform']['cores']} cores of {made['platform']['cpu']}")
+    if "versions" in made:
+        facts.append(f"jax {made['versions']['jax']}")
+    if made.get("git"):
+        facts.append(f"revision {made['git']['revision'][:10]}")
+    if "code" in made:
+        facts.append(f"code {made['code'][:8]}")
+    facts += [f"`{name}` {digest[:8]}" for name, digest in made.get("corpora", {}).items()]
+    data = f" --data {record['data']}" if record.get("data") else ""
+    return f"`{block.command}{data}`: {'; '.join(facts)}."
+
+
+def table_text(table: Table) -> str:
+    """A table in Markdown: its title, one column for each quantity and source, its note."""
+    columns = [(quantity, source) for quantity in table.quantities for source in table.sources(quantity)]
+    heads = [*table.settings, *(_head(table, quantity.name, source) for quantity, source in columns)]
+    rows = [
+        [*map(str, row.settings), *(_cell(getattr(row, source).get(q.name), q.format) for q, source in columns)]
+        for row in table.rows
+    ]
+    note = f"\n\n{table.note}" if table.note else ""
+    return f"**{table.title}**\n\n{_grid(heads, rows)}{note}"
+
+
+def _head(table: Table, name: str, source: str) -> str:
+    """The quantity, and the source where any quantity has more than what was measured."""
+    plain = all(table.sources(quantity) in ([], ["measured"]) for quantity in table.quantities)
+    return name if plain else f"{name}, {source}"
+
+
+def claims_text(claims: Sequence[Claim]) -> str:
+    """Claims in Markdown: a row each, a column for each source that any of them has."""
+    sources = [source for source in SOURCES if any(getattr(claim, source) is not None for claim in claims)]
+    rows = [[claim.statement, *(_cell(getattr(claim, source), claim.format) for source in sources)] for claim in claims]
+    return _grid(["", *sources], rows)
+
+
+def _cell(value: Value, format: numbers.Format) -> str:
+    return "" if value is None else write(value, format)
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the documents, or with ``--check`` say which differ; the exit code."""
+    if list(arguments) not in ([], ["--check"]):
+        print("usage: python -m experiments.docs [--check]", file=sys.stderr)
+        return 2
+    changed = []
+    try:
+        for path in documents():
+            before = path.read_text()
+            after = render(before)
+            if before != after:
+                changed.append(path.relative_to(ROOT))
+                if not arguments:
+                    files.write_text(path, after)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name in changed:
+        print(f"{name} differs from its records: python -m experiments.docs" if arguments else f"{name} written")
+    for command in missing():
+        print(f"no record yet: {command}")
+    return 1 if arguments and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

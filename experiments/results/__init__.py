@@ -1,0 +1,137 @@
+"""The committed records, ``SCALE/NAME.json``: where the numbers of the documentation come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import experiments
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from experiments import runner
+from experiments.base import SCALES, Record
+
+FOLDER = Path(__file__).parent
+TOLERANCE = 1e-3
+"""How far two numbers may lie apart, relative to the larger one, before :func:`differences` names them."""
+
+# Times, memory and rates are of a machine and an hour.
+_OF_THE_MACHINE = ("wall_s", "wall_time", "seconds", "peak_memory", "tokens_per_second", "timing", "cost")
+
+
+def committed(name: str, scale: str) -> Record | None:
+    """The committed record of an experiment, or None."""
+    path = FOLDER / scale / f"{name}.json"
+    return files.read_json(path) if path.exists() else None
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """(name, scale) of every committed record, in the order of the catalogue."""
+    for scale in SCALES:
+        for name in experiments.MODULES:
+            if (FOLDER / scale / f"{name}.json").exists():
+                yield name, scale
+
+
+def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
+    """Copy the finished records of an output folder to the committed place.
+
+    Args:
+        out: what ``bornbiased reproduce --out`` was given.
+        folder: the committed place.
+
+    Returns:
+        The files written.
+
+    Raises:
+        InputError: there is none, or one of them is not of a clean tree, or holds a path; nothing is copied then.
+    """
+    found = [files.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
+    finished = [_portable(record) for record in found if record.get("status") == "complete"]
+    if not finished:
+        raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
+    for record in finished:
+        git = record["provenance"].get("git")
+        if git is None or git["dirty"]:
+            state = "outside a git checkout" if git is None else "by a checkout with uncommitted changes"
+            raise InputError(f"the record {record['experiment']} was made {state}: run it from a clean worktree")
+        if "code" not in record["provenance"]:
+            raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
+    return [
+        files.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
+        for record in finished
+    ]
+
+
+def _portable(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the names of its data and without their folders.
+
+    Raises:
+        InputError: another value is a path of this machine.
+    """
+    data = record.get("data")
+    if data is not None:
+        shortened = []
+        for part in data.split(";"):
+            role, separator, source = part.rpartition("=")
+            shortened.append(role + separator + (Path(source).name if source.startswith(("/", "~")) else source))
+        record = {**record, "data": ";".join(shortened)}
+    for place, value in leaves(record):
+        if isinstance(value, str) and value.startswith("/"):
+            raise InputError(f"the record {record['experiment']} holds a path of this machine at {place}: leave it out")
+    return record
+
+
+def _compact(record: Record) -> str:
+    """JSON with one line for each entry of the record and of its result."""
+    result = json.dumps(record.get("result"), ensure_ascii=False, allow_nan=False)
+    lines = [
+        f"  {json.dumps(key)}: {result if key == 'result' else json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        for key, value in record.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested JSON that is neither a list nor an object, with its place: ``result.groups.0.share``."""
+    if isinstance(value, dict):
+        entries = [(str(key), entry) for key, entry in value.items()]
+    elif isinstance(value, list):
+        entries = [(str(index), entry) for index, entry in enumerate(value)]
+    else:
+        yield place, value
+        return
+    for key, entry in entries:
+        yield from leaves(entry, f"{place}.{key}" if place else key)
+
+
+def differences(before: Record, after: Record, tolerance: float = TOLERANCE) -> list[tuple[str, Any, Any]]:
+    """What moved between two results: (place, before, after) of every value that differs.
+
+    Numbers differ beyond ``tolerance`` times the larger of the two, or 1e-12; times, memory and rates of the machine
+    are passed over. What stands on one side only has None on the other.
+    """
+    old, new = (dict(leaves(record.get("result"), "result")) for record in (before, after))
+    moved: list[tuple[str, Any, Any]] = []
+    for place in dict.fromkeys([*old, *new]):
+        if any(word in place for word in _OF_THE_MACHINE):
+            continue
+        one, other = old.get(place), new.get(place)
+        if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+            if abs(one - other) > max(tolerance * max(abs(one), abs(other)), 1e-12):
+                moved.append((place, one, other))
+        elif one != other or (place in old) != (place in new):
+            moved.append((place, one, other))
+    return moved
+
+
+def state(name: str, scale: str) -> str:
+    """One line on a committed record: by which revision, and whether the code has changed since."""
+    record = committed(name, scale)
+    if record is None:
+        return f"{scale}/{name}: none; bornbiased reproduce {name} --scale {scale}"
+    made = record["provenance"]
+    age = "current" if runner.is_current(record, runner.load(name)) else "made by older code or other libraries"
+    return f"{scale}/{name}: {made['git']['revision'][:10]}, code {made['code']}, {age}"

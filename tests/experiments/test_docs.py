@@ -1,0 +1,132 @@
+import json
+
+import pytest
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.report.numbers import percent
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from experiments import docs, results
+
+RECORD = {
+    "experiment": "table1",
+    "scale": "laptop",
+    "data": None,
+    "status": "complete",
+    "result": {"rows": [{"share": 0.0205}]},
+    "provenance": {
+        "wall_time_s": 62.0,
+        "peak_memory_bytes": 3_280_000_000,
+        "platform": {"cpu": "A Processor", "cores": 2},
+        "versions": {"jax": "0.10.2"},
+        "git": {"revision": "abcdef0123456789", "dirty": False},
+        "code": "0123456789abcdef",
+        "corpora": {"builtin:prose": "fedcba9876543210"},
+    },
+}
+
+
+@pytest.fixture
+def committed(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    (tmp_path / "laptop").mkdir()
+    (tmp_path / "laptop" / "table1.json").write_text(json.dumps(RECORD))
+
+
+def test_the_documents_say_what_the_records_say():
+    for path in docs.documents():
+        text = path.read_text()
+        try:
+            made = docs.render(text)
+        except InputError as error:
+            # A record that today's code cannot show any more is shown as older; another fault is one.
+            assert "cannot be shown" in str(error), error
+            continue
+        assert made == text, f"{path.name} differs from its records: python -m experiments.docs"
+
+
+def test_every_block_has_a_record_or_a_command_that_makes_it(capsys):
+    waiting = docs.missing()
+    with capsys.disabled():
+        for command in waiting:
+            print(f"\nno record yet: {command}", end="")
+    for command in waiting:
+        assert command.startswith(("bornbiased reproduce ", "python -m benchmarks "))
+
+
+def test_a_value_stands_within_a_sentence(committed):
+    options = "table1 value=result.rows.0.share format=percent:2"
+    text = f"It is <!-- record: {options} -->old<!-- end -->."
+    assert docs.render(text) == f"It is <!-- record: {options} -->2.05%<!-- end -->."
+    assert docs.render(docs.render(text)) == docs.render(text)
+
+
+def test_the_origin_of_a_table_is_told(committed, monkeypatch):
+    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    made = docs.content(docs.parse("table1 show=tables"))
+    assert made.startswith("\nBODY\n\n`bornbiased reproduce table1 --scale laptop`: ")
+    for fact in ("1 min 02 s", "3.28 GB", "2 cores of A Processor", "revision abcdef0123", "code 01234567"):
+        assert fact in made
+    assert "`builtin:prose` fedcba98" in made
+
+
+def test_a_missing_record_names_its_command(committed):
+    made = docs.render("<!-- record: table2 show=tables --><!-- end -->")
+    assert "Not measured yet: `bornbiased reproduce table2 --scale laptop`." in made
+    assert "`python -m benchmarks nothing --json" in docs.content(docs.Block("benchmark/nothing", show="tables"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("table1", "give show=… or value=…"),
+        ("table1 show=tables value=x", "give show=… or value=…"),
+        ("table1 show=pictures", "choose headline, claims, tables"),
+        ("table1 show=tables colour=red", "is not understood"),
+        ("tabel1 show=tables", "names no experiment"),
+        ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
+        ("table1 value=result.rows.0.share format=prose:2", "no format 'prose'"),
+    ],
+)
+def test_a_block_that_means_nothing_is_refused(committed, options, words):
+    with pytest.raises(InputError, match=words):
+        docs.render(f"<!-- record: {options} --><!-- end -->")
+
+
+def test_tables_and_claims_in_markdown():
+    share = Quantity("share", percent(1))
+    paper = Row(["a|b", 64], {"share": 0.02}, {"share": 0.026}, configuration="paper")
+    table = Table("Shares", ["model", "T"], [share], [paper, Row(["c", 8], {"share": (0.02, 0.001)})], note="A note.")
+    assert docs.table_text(table).splitlines() == [
+        "**Shares**",
+        "",
+        "| model | T | share, paper | share, measured |",
+        "| --- | --- | --- | --- |",
+        "| a\\|b | 64 | 2.6% | 2.0% |",
+        "| c | 8 |  | 2.0% ± 0.1% |",
+        "",
+        "A note.",
+    ]
+    plain = docs.table_text(Table("Shares", ["model"], [share], [Row(["c"], {"share": 0.02})]))
+    assert "| model | share |" in plain
+    claims = [Claim("it is", 0.02, theory=0.01, format=percent(0)), Claim("it is not", "never")]
+    assert docs.claims_text(claims).splitlines()[2:] == ["| it is | 2% | 1% |", "| it is not | never |  |"]
+
+
+def test_records_of_benchmarks_are_shown():
+    from benchmarks.tables import TABLES
+
+    for path in sorted(docs.BENCHMARKS.glob("*.json")):
+        made = docs.content(docs.parse(f"benchmark/{path.stem} show=tables"))
+        assert made.count("|") > 10 and "`python -m benchmarks" in made
+    assert {path.stem for path in docs.BENCHMARKS.glob("*.json")} <= set(TABLES)
+
+
+def test_check_tells_a_number_that_was_edited(committed, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "README.md"
+    path.write_text("<!-- record: table1 value=result.rows.0.share format=percent:2 -->9.99%<!-- end -->")
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    monkeypatch.setattr(docs, "documents", lambda root=tmp_path: [path])
+    assert docs.main(["--check"]) == 1 and "README.md differs" in capsys.readouterr().out
+    assert "9.99%" in path.read_text()
+    assert docs.main([]) == 0 and "2.05%" in path.read_text()
+    assert docs.main(["--check"]) == 0 and docs.main(["--other"]) == 2

@@ -1,0 +1,130 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from bornbiased_jax.cli.reproduce import reproduce
+from bornbiased_jax.errors import InputError
+from experiments import results, runner
+from experiments.results.__main__ import main
+
+GIT = {"revision": "a" * 40, "dirty": False}
+
+
+def record(**changes):
+    found = {
+        "experiment": "table1",
+        "scale": "smoke",
+        "settings": {},
+        "data": None,
+        "status": "complete",
+        "result": {"rows": [{"share": 0.25, "favourite": 7, "wall_s": 1.0}], "name": "x"},
+        "provenance": {"git": GIT, "code": "0" * 16, "versions": {}},
+    }
+    return {**found, **changes}
+
+
+def write(tmp_path, *records):
+    for found in records:
+        path = runner.record_path(tmp_path / "out", found["experiment"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return tmp_path / "out"
+
+
+def test_finished_records_are_collected_by_scale(tmp_path):
+    out = write(tmp_path, record(), record(experiment="figure1", status="failed"), record(experiment="table2"))
+    paths = results.collect(out, tmp_path / "kept")
+    assert [str(path.relative_to(tmp_path / "kept")) for path in paths] == ["smoke/table1.json", "smoke/table2.json"]
+    assert json.loads(paths[0].read_text()) == record()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"provenance": {"git": {**GIT, "dirty": True}, "code": "0"}},
+            "table1 was made by a checkout with uncommitted",
+        ),
+        ({"provenance": {"git": None, "code": "0"}}, "table1 was made outside a git checkout"),
+        ({"provenance": {"git": GIT}}, "does not say which code made it"),
+        ({"result": {"file": "/home/me/model.gguf"}}, "a path of this machine at result.file"),
+        ({"status": "failed"}, "holds no finished record"),
+    ],
+)
+def test_what_cannot_be_traced_is_not_collected(tmp_path, changes, words):
+    out = write(tmp_path, record(experiment="figure1", status="failed"), record(**changes))
+    with pytest.raises(InputError, match=words):
+        results.collect(out, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_data_is_named_without_its_folder(tmp_path):
+    out = write(tmp_path, record(data="base=/home/me/a.txt;code=builtin:code;/data/b.bin"))
+    (path,) = results.collect(out, tmp_path / "kept")
+    assert json.loads(path.read_text())["data"] == "base=a.txt;code=builtin:code;b.bin"
+
+
+@pytest.mark.parametrize(
+    ("result", "places"),
+    [
+        ({"rows": [{"share": 0.2501, "favourite": 7, "wall_s": 9.0}], "name": "x"}, []),
+        ({"rows": [{"share": 0.2510, "favourite": 7, "wall_s": 1.0}], "name": "x"}, ["result.rows.0.share"]),
+        ({"rows": [{"share": 0.25, "favourite": 8}], "name": "y"}, ["result.rows.0.favourite", "result.name"]),
+        ({"rows": [], "name": "x"}, ["result.rows.0.share", "result.rows.0.favourite"]),
+    ],
+)  # fmt: skip
+def test_differences_are_those_beyond_the_tolerance_and_not_of_the_machine(result, places):
+    assert [place for place, _, _ in results.differences(record(), record(result=result))] == places
+
+
+def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
+    ran = []
+
+    def again(names, scale, out, data, quiet, mesh):
+        ran.append((names, scale, str(out)))
+        for name in names:
+            path = runner.record_path(out, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(record(experiment=name, result={"rows": [{"share": 0.5}]})))
+        return runner.Outcome(tmp_path / "index.html", tuple(names), (), {}, False)
+
+    monkeypatch.setattr(runner, "reproduce", again)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "committed")
+    (tmp_path / "committed" / "smoke").mkdir(parents=True)
+    (tmp_path / "committed" / "smoke" / "table1.json").write_text(
+        json.dumps(record(result={"rows": [{"share": 0.25}]}))
+    )
+    arguments = ["table1", "table2", "--scale", "smoke", "--compare", "--quiet", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(reproduce, arguments, standalone_mode=False)
+    assert done.exception is None, done.output
+    assert ran == [(("table1", "table2"), "smoke", str(tmp_path / "out" / "compare"))]
+    assert "table1: 1 values moved" in done.output and "result.rows.0.share: 0.25 -> 0.5" in done.output
+    assert "table2: no committed record" in done.output
+
+
+def test_the_list_tells_current_records_from_older_ones(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    experiment = runner.load("table1")
+    made = {"git": GIT, "code": runner.code_digest(experiment.run), "versions": runner.library_versions()}
+    (tmp_path / "smoke").mkdir()
+    (tmp_path / "smoke" / "table1.json").write_text(json.dumps(record(provenance=made)))
+    (tmp_path / "smoke" / "table2.json").write_text(json.dumps(record(experiment="table2")))
+    assert main([]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("smoke/table1: aaaaaaaaaa") and first.endswith("current")
+    assert second.endswith("made by older code or other libraries")
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys):
+    assert main(["collect", str(tmp_path)]) == 2 and main(["other"]) == 2
+    assert "holds no finished record" in capsys.readouterr().err
+
+
+def test_committed_records_can_be_traced():
+    for name, scale in results.names():
+        found = results.committed(name, scale)
+        made = found["provenance"]
+        assert found["experiment"] == name and found["scale"] == scale and found["status"] == "complete"
+        assert not made["git"]["dirty"] and len(made["code"]) == 16 and made["platform"]["cpu"]
+        assert not any(isinstance(value, str) and value.startswith("/") for _, value in results.leaves(found))
