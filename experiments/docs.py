@@ -8,9 +8,10 @@ A number that was measured stands between two comments, and what is between them
     It took <!-- record: table1 value=provenance.wall_time_s format=integer --><!-- end --> s.
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
-second). ``value`` is a place in the record, written by ``format`` (a function of ``report.numbers`` and its digits).
-``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
-``benchmarks/tables.py``. Where a record is missing the block says which command makes it.
+second); ``time``, also of ``all`` or ``demo``, is what its records took together. ``value`` is a place in the record,
+written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
+``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
+the block says which command makes it, or shows an ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from experiments.base import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
-SHOWN = ("headline", "claims", "tables")
+SHOWN = ("headline", "claims", "tables", "time")
 
 _BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -85,6 +86,8 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
+    if kind == "time" and name in experiments.SELECTIONS:
+        return Block(name, **fields)
     if not name.startswith("benchmark/") and name not in experiments.MODULES:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
     return Block(name, **fields)
@@ -101,6 +104,12 @@ def record_of(block: Block) -> Record | None:
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
+    if block.show == "time":
+        names = experiments.SELECTIONS.get(block.name, (block.name,))
+        found = [results.committed(name, block.scale) for name in names]
+        if not all(found):
+            return None
+        return {"seconds": sum(record["provenance"]["wall_time_s"] for record in found if record is not None)}
     return results.committed(block.name, block.scale)
 
 
@@ -128,6 +137,8 @@ def content(block: Block) -> str:
     record = record_of(block)
     if block.value:
         return "…" if record is None else _value(block, record)
+    if block.show == "time":
+        return "…" if record is None else duration(record["seconds"])
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"
     try:

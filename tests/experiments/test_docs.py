@@ -60,6 +60,14 @@ def test_a_value_stands_within_a_sentence(committed):
     assert docs.render(docs.render(text)) == docs.render(text)
 
 
+def test_the_time_of_a_selection_is_the_sum_over_its_records(committed, tmp_path, monkeypatch):
+    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": ("table1", "table2")})
+    block = "<!-- record: demo show=time -->old<!-- end -->"
+    assert docs.render(block) == block.replace("old", "…")
+    (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "experiment": "table2"}))
+    assert docs.render(block) == block.replace("old", "2 min 04 s")
+
+
 def test_the_origin_of_a_table_is_told(committed, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
     made = docs.content(docs.parse("table1 show=tables"))
@@ -80,7 +88,7 @@ def test_a_missing_record_names_its_command(committed):
     [
         ("table1", "give show=… or value=…"),
         ("table1 show=tables value=x", "give show=… or value=…"),
-        ("table1 show=pictures", "choose headline, claims, tables"),
+        ("table1 show=pictures", "choose headline, claims, tables, time"),
         ("table1 show=tables colour=red", "is not understood"),
         ("tabel1 show=tables", "names no experiment"),
         ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
