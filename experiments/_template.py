@@ -1,0 +1,66 @@
+"""A template: copy it to ``experiments/CHAPTER/NAME.py`` and put the name into ``experiments/__init__.py``.
+
+It measures how often newborn models of several seeds answer random inputs with their most predicted token. The first
+paragraph of a real module says which table or figure of which paper it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.probes.run import newborn, probe
+from bornbiased_jax.report.numbers import percent
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from experiments.base import Context, Experiment, Record
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Numbers only: what is drawn from them is drawn from the record on disk.
+
+    What takes long goes through ``context.cached``: named, keyed by everything that it depends on, computed again when
+    its code has changed. ``compute`` is given a folder of its own for what lets a killed call resume.
+    """
+    settings = context.settings
+
+    def compute(folder: Path) -> list[dict[str, Any]]:
+        cfg = preset(settings["model"], **settings["changes"])
+        inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
+        found = probe(newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial")
+        return [{"seed": one["seed"], "share": one["preference"]["top1_share"]} for one in found]
+
+    return {"seeds": context.cached("template/shares", dict(settings), compute)}
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
+    rows = [Row([one["seed"]], {"share": one["share"]}, configuration="ours") for one in record["result"]["seeds"]]
+    return [Table("The most predicted token", ["seed"], [Quantity("share", percent(2))], rows)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The rows of the page's first screen."""
+    largest = max(one["share"] for one in record["result"]["seeds"])
+    return [Claim("Largest share of one token over seeds", largest, format=percent(2), configuration="ours")]
+
+
+_SMALL = {"num_layers": 2, "vocab_size": 256}
+
+EXPERIMENT = Experiment(
+    name="_template",
+    title="A template",
+    paper="no paper's table",
+    description="What is done.\n\nWhat is to be seen, and where it differs from the paper.",
+    settings={
+        "smoke": {"model": "gpt2-tiny", "changes": _SMALL, "seeds": [0, 1], "num_inputs": 16, "seq_len": 4},
+        "laptop": {"model": "gpt2-tiny", "changes": {}, "seeds": list(range(8)), "num_inputs": 1_000, "seq_len": 32},
+        "paper": {"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 2_000, "seq_len": 1024},
+    },
+    cost={"smoke": "seconds", "laptop": "not measured", "paper": "not measured"},
+    run=run,
+    tables=tables,
+    claims=claims,
+)

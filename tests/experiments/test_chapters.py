@@ -1,0 +1,32 @@
+"""The template runs, and the chapters' pages name what is in them."""
+
+from pathlib import Path
+
+import pytest
+
+import experiments
+from bornbiased_jax import files
+from experiments import runner
+
+ROOT = Path(experiments.__file__).parent
+CHAPTERS = sorted({module.split(".")[1] for module in experiments.MODULES.values()})
+
+
+def test_the_template_is_an_experiment(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "MODULES", {"_template": "experiments._template"})
+    outcome = runner.reproduce(["_template"], "smoke", tmp_path, quiet=True)
+    assert outcome.done == ("_template",) and not outcome.failed
+    record = files.read_json(runner.record_path(tmp_path, "_template"))
+    shares = [one["share"] for one in record["result"]["seeds"]]
+    assert len(shares) == 2 and all(1 / 16 <= share <= 1 for share in shares)
+    assert "Largest share of one token" in outcome.page.read_text()
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapters_page_names_its_modules_and_no_other(chapter):
+    text = (ROOT / chapter / "README.md").read_text()
+    modules = {path.stem for path in (ROOT / chapter).glob("*.py")} - {"__init__"}
+    for module in modules:
+        assert f"`{module}`" in text or f"`{module}.py`" in text, f"{chapter}/README.md does not name {module}"
+    named = {name for name in experiments.MODULES if f"| `{name}` |" in text}
+    assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[1] == chapter}
