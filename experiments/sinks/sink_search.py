@@ -24,7 +24,7 @@ def tables(record: Record) -> Sequence[Table]:
                 [
                     f"{changes['num_layers']} × {changes['d_model']}, {changes['num_heads']}",
                     schedule["tokenizer"],
-                    "yes" if settings["marked"] else "no",
+                    "yes" if settings["bos_token"] else "no",
                     integer(schedule["steps"]),
                     significant(2)(schedule["learning_rate"]),
                 ],
@@ -39,7 +39,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [
         Table(
             "Settings tried in the search",
-            ["layers × width, heads", "tokenizer", "first id of its own", "steps", "learning rate"],
+            ["layers × width, heads", "tokenizer", "BOS token", "steps", "learning rate"],
             [Quantity("largest score by seed"), Quantity("sink rate by seed")],
             rows,
             note=f"ε = {sink_training.EPSILON}, T = {', '.join(map(str, lengths))}; seeds 42, 123, 1000 in this order, "
@@ -48,7 +48,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _tried(base: Mapping[str, Any], seeds: int = 3, marked: bool = True, **changes: Any) -> dict[str, Any]:
+def _tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: Any) -> dict[str, Any]:
     """The base setting with other layers, widths, heads or schedule; the last learning rate is a tenth of the first."""
     schedule = dict(base["schedule"])
     schedule |= {key: changes.pop(key) for key in ("steps", "learning_rate", "tokenizer") if key in changes}
@@ -57,7 +57,7 @@ def _tried(base: Mapping[str, Any], seeds: int = 3, marked: bool = True, **chang
         changes["d_ff"] = 8 * round(changes["d_model"] * 8 / 3 / 8)
     if schedule["tokenizer"] == "byte":
         changes["vocab_size"] = 260
-    found = {"seeds": list(base["seeds"][:seeds]), "marked": marked, "num_sequences": 30}
+    found = {"seeds": list(base["seeds"][:seeds]), "bos_token": bos_token, "num_sequences": 30}
     return {**base, **found, "changes": {**base["changes"], **changes}, "schedule": schedule}
 
 
@@ -74,10 +74,10 @@ _LAPTOP = {
     "deeper": _tried(_BASE, 2, num_layers=4, learning_rate=0.01, **_FOUR),
     "wider and deeper": _tried(_BASE, 1, num_layers=4, d_model=64, steps=1200, learning_rate=0.008, **_FOUR),
     "bytes": _tried(_BASE, 1, num_layers=3, tokenizer="byte", **_FOUR),
-    "no first id": _tried(_BASE, 1, marked=False, **_FOUR),
+    "no BOS token": _tried(_BASE, 1, bos_token=False, **_FOUR),
 }
 
-_TINY = sink_training.smoke(["baseline"], marked=True)
+_TINY = sink_training.smoke(["baseline"], bos_token=True)
 
 EXPERIMENT = Experiment(
     name="sink_search",
@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
     paper="no paper's table",
     description=(
         "What was tried before the experiments on sinks settled on two layers of width 32: depth, width, heads, steps, "
-        "learning rate, bytes, and sequences without a first id of their own."
+        "learning rate, bytes, and sequences without a BOS token."
     ),
     settings={
         "smoke": {
