@@ -135,3 +135,27 @@ def test_cpu_shards_agree(monkeypatch, num_seeds):
 def test_bad_calls_are_refused(seeds, options, word):
     with pytest.raises(InputError, match=word):
         totals(seeds, **options)
+
+
+def wide() -> Work:
+    """Each step needs a square of 256 × 256 between two products."""
+    return Work(
+        birth=lambda seed: {"w": jax.random.normal(keys.init_key(seed), (8, 256))},
+        zero=lambda: jnp.zeros((256, 8)),
+        step=lambda params, state, batch: state + jnp.matmul(jnp.matmul(batch["x"], params["w"]), batch["x"]),
+        finish=lambda params, state: {"total": state.sum()},
+    )
+
+
+def test_the_plan_counts_what_a_step_needs_between(monkeypatch):
+    """On an accelerator 60% of its memory hold so many seeds: weights, state and scratch of each."""
+    batch = {"x": np.ones((256, 8), np.float32)}
+    held, square = 4 * (8 * 256 + 256 * 8), 4 * 256 * 256
+    assert plan(wide(), batch, 100, mode="map").bytes_per_seed == held
+    needed = plan(wide(), batch, 100, mode="vmap").bytes_per_seed
+    assert held + square <= needed <= held + 2 * square
+    monkeypatch.setattr("bornbiased_jax.sweep.jax.default_backend", lambda: "gpu")
+    monkeypatch.setattr("bornbiased_jax.hardware.device_memory", lambda: 10 * needed)
+    layout = plan(wide(), batch, 100)
+    assert (layout.mode, layout.chunk, layout.cpu_shards) == ("vmap", 6, 1)
+    assert plan(wide(), batch, 4).chunk == 4

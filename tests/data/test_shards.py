@@ -1,5 +1,6 @@
 """Tokenised data on disk: the split, the cache, resumption, damage."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from bornbiased_jax.data import encoding, shards
 from bornbiased_jax.data.encoding import in_validation
 from bornbiased_jax.data.shards import Tokens, prepare
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
 
 BYTES = ByteTokenizer()
@@ -152,3 +154,30 @@ def test_complete_tokens_are_read_where_nothing_can_be_written(tmp_path, monkeyp
     source.write_text("another text\n\n" * 40)
     with pytest.raises(InputError, match="--token-cache names where"):
         prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+
+
+def test_the_cache_knows_the_tokenizer_and_the_split(tmp_path):
+    """The same text by another tokenizer, or split otherwise, is not what was kept."""
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    other = train_bpe([source.read_text()], 270)
+    assert prepare(str(source), BYTES, folder=tmp_path / "cache").train.read(0, 3).tolist() == list(b"one")
+    by_pieces = prepare(str(source), other, folder=tmp_path / "cache")
+    assert by_pieces.train.read(0, 2).tolist() == other.encode("one document").tolist()[:2] != list(b"on")
+    texts = tmp_path / "b.jsonl"
+    texts.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(100)))
+    for fraction in (0.1, 0.5):
+        found = prepare(str(texts), BYTES, folder=tmp_path / "cache", validation_fraction=fraction).validation
+        held = [b"%d\0" % number for number in range(100) if in_validation(b"%d" % number, fraction)]
+        assert everything(found) == b"".join(held)
+
+
+def test_processes_that_tokenise_import_no_jax(monkeypatch, capfd):
+    """Importing it takes a process longer than its work; every import of the worker is listed here."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with contextlib.closing(encoding.Workers()) as workers:
+        found = workers.submit(1, BYTES, ["ab"], 0.5).result()
+    assert sorted(ids.tolist() for ids in found.ids.values()) == [[], [97, 98, 0]]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in capfd.readouterr().err.splitlines()}
+    assert {"bornbiased_jax", "tokenizers"} <= imported
+    assert not imported & {"jax", "jaxlib", "flax", "orbax", "grain", "optax", "scipy", "matplotlib"}

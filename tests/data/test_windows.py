@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.data.shards import Dataset, Shard, Tokens
-from bornbiased_jax.data.windows import Windows, batches, held_out, split
+from bornbiased_jax.data.windows import Windows, batches, held_out, prepend_bos, split
 from bornbiased_jax.errors import InputError
 
 
@@ -75,3 +75,22 @@ def test_split_falls_back_on_the_tail(tokens):
         split(dataset, 600, 0.1)
     _, _, how = split(Dataset(tokens, tokens, "", {"source": "x"}), 20, 0.1)
     assert how == "documents"
+
+
+@pytest.mark.parametrize("count, windows", [(10, 0), (11, 1), (20, 1), (21, 2), (30, 2), (31, 3)])
+def test_the_last_window_is_whole(tokens, count, windows):
+    """The first id beyond n windows is the target of the last input: without it there is one window less."""
+    cut = Windows(tokens.part(0, count), 10)
+    assert len(cut) == windows
+    for index in range(windows):
+        np.testing.assert_array_equal(cut[index], np.arange(10 * index, 10 * index + 11))
+
+
+def test_a_bos_token_takes_the_place_of_the_last_target(tokens):
+    windows = Windows(tokens, 10)
+    with_bos = windows.with_bos(5000)
+    assert len(with_bos) == len(windows)
+    np.testing.assert_array_equal(with_bos[3], [5000, *range(30, 40)])
+    assert with_bos.with_bos(None)[3].tolist() == windows[3].tolist()
+    (rows,) = held_out(with_bos, 2, 2)
+    np.testing.assert_array_equal(rows, prepend_bos(next(held_out(windows, 2, 2)), 5000))

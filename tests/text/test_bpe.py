@@ -161,3 +161,18 @@ def test_schemes_have_room_for_their_special_tokens():
         assert min(ids) >= count and len(set(ids)) == len(ids)
         assert scheme["eos_token"] in scheme["special"]
         assert scheme.get("bos_token", scheme["eos_token"]) in scheme["special"]
+
+
+def test_every_setting_changes_the_digest():
+    """The same vocabulary and merges that cut words or normalise otherwise are another tokenizer."""
+    trained = bpe.train_bpe(CORPUS, 300)
+    content = json.loads(trained.json_text)
+    others = [
+        {**content, "normalizer": {"type": "NFC"}},
+        {**content, "pre_tokenizer": content["pre_tokenizer"]["pretokenizers"][1]},
+        {**content, "model": {**content["model"], "ignore_merges": True}},
+        {**content, "model": {**content["model"], "merges": content["model"]["merges"][::-1]}},
+    ]
+    digests = {bpe.from_json(json.dumps(other), "x").digest for other in [content, *others]}
+    assert len(digests) == 5
+    assert bpe.from_json(trained.json_text, "another name").digest == trained.digest

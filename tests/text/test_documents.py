@@ -258,3 +258,15 @@ def test_the_digest_follows_content_and_names(tmp_path):
     (tmp_path / "b.txt").rename(tmp_path / "c.txt")
     assert len({first, second, source_digest(tmp_path)}) == 3
     assert source_digest("hf:a") != source_digest("hf:b")
+
+
+def test_the_digest_knows_where_a_file_ends(tmp_path):
+    """Two files, and one that holds what stands between them as well, are the same bytes in the same order."""
+    for name in ("two", "one"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "two" / "a.txt", "first ")
+    write(tmp_path / "two" / "b.txt", "second")
+    write(tmp_path / "one" / "a.txt", "first b.txt\0second")
+    assert source_digest(tmp_path / "one") != source_digest(tmp_path / "two")
+    write(tmp_path / "one" / "a.txt", "first b.txt\x006\0second")
+    assert source_digest(tmp_path / "one") != source_digest(tmp_path / "two")

@@ -155,3 +155,28 @@ def test_lengths_and_ids_must_fit():
         scored.ScoredTokenizer("x", ("a", "b"), (0.0,), (1, 1), None, None)
     with pytest.raises(InputError, match="token id 5 is outside"):
         scored.ScoredTokenizer("x", ("a", "b"), (0.0, 0.0), (1, 1), 5, None)
+
+
+def test_llama2cs_first_ids_begin_and_end_a_text():
+    tokenizer = scored.from_llama2c(file_of([*SPECIAL, "a", "b"], [0.0] * 261), "x")
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+    assert tokenizer.types[:4] == (UNKNOWN, CONTROL, CONTROL, BYTE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pieces": ("a", "c", "ab")},
+        {"scores": (0.0, 0.0, 2.0)},
+        {"types": (NORMAL, NORMAL, CONTROL)},
+        {"eos_id": 1},
+        {"bos_id": 1},
+        {"space_prefix": False},
+        {"escaped": True},
+    ],
+)
+def test_whatever_changes_ids_changes_the_digest(change):
+    fields = dict(pieces=("a", "b", "ab"), scores=(0.0, 0.0, 1.0), types=(NORMAL,) * 3, eos_id=None, bos_id=None)
+    tokenizer = scored.ScoredTokenizer("x", **fields)
+    assert scored.ScoredTokenizer("y", **fields).digest == tokenizer.digest
+    assert scored.ScoredTokenizer("x", **{**fields, **change}).digest != tokenizer.digest

@@ -260,3 +260,14 @@ def test_gpt2_in_a_folder(shared, tmp_path):
         shutil.copy(shared / "tokenizers" / theirs, tmp_path / ours)
     loaded = load_tokenizer(tmp_path)
     assert loaded.encode(" the<|endoftext|>\n\n").tolist() == [262, 50256, 628]
+
+
+def test_a_cached_default_is_of_the_size_and_text_asked_for(small_prose, monkeypatch):
+    """What is kept of one vocabulary or corpus is not taken for another."""
+    assert [default_tokenizer(size).vocab_size for size in (600, 700)] == [600, 700]
+    before = default_tokenizer(600).digest
+    texts = tuple(text[::-1] for text in CORPUS)
+    other = corpora.Corpus("prose", texts, corpora.documents_digest(texts), {})
+    monkeypatch.setattr(corpora, "corpus", lambda name: other)
+    default_tokenizer.cache_clear()
+    assert default_tokenizer(600).digest != before
