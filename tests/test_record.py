@@ -71,6 +71,9 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
         ["git", "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
     assert record.git_revision() == {"revision": head, "dirty": False}
+    # What no commit knows, such as an output beside the code, changes nothing that the commit says.
+    (tmp_path / "out.json").write_text("{}")
+    assert record.git_revision() == {"revision": head, "dirty": False}
     (package / "__init__.py").write_text("x = 1\n")
     assert record.git_revision() == {"revision": head, "dirty": True}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from bornbiased_jax.cli import options
@@ -14,7 +12,7 @@ from bornbiased_jax.errors import InputError
 @click.argument("checkpoint", metavar="C")
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
-@click.option("--max-new-tokens", type=int, default=32, show_default=True)
+@click.option("--max-new-tokens", type=int, default=32, show_default=True, help="Tokens to add at most.")
 @options.json_option
 def generate(
     checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
@@ -36,11 +34,7 @@ def generate(
     if prompt is not None:
         ids, text = generate_text(opened, prompt, max_new_tokens)
     else:
-        try:
-            given = [int(part) for part in str(prompt_ids).split(",")]
-        except ValueError as error:
-            raise InputError(f"--prompt-ids {prompt_ids!r} is not a list of integers such as 5,17,3") from error
-        ids = continue_ids(opened, given, max_new_tokens)
+        ids = continue_ids(opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens)
         tokenizer = opened.tokenizer
         text = tokenizer.decode(ids) if tokenizer is not None else ""
     options.write_result(json_file, {"ids": [int(token) for token in ids], "text": text})
@@ -50,8 +44,8 @@ def generate(
 
 @click.command("parity")
 @click.argument("directory", metavar="DIR")
-@click.option("--num-sequences", type=int, default=4, show_default=True)
-@click.option("--seq-len", type=int, default=64, show_default=True)
+@click.option("--num-sequences", type=int, default=4, show_default=True, help="Sequences of random tokens.")
+@click.option("--seq-len", type=int, default=64, show_default=True, metavar="T", help="Their length.")
 @options.json_option
 def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
     """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
@@ -99,32 +93,23 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.perplexity import evaluate as measure
-    from bornbiased_jax.text import read_documents, tokenizer_for
+    from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
+    from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
     options.start(quiet=quiet)
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    for name, value in (("--num-sequences", num_sequences), ("--context", context), ("--batch-size", batch_size)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} {value} is not at least 1")
     opened = open_checkpoint(checkpoint)
-    own = opened.tokenizer if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
-    if own is None:
-        raise InputError(f"{checkpoint} has no tokenizer: name one with --tokenizer")
-    found = measure(
-        opened.cfg,
-        opened.params,
-        read_documents(str(text or data)),
-        own,
+    found = evaluate_checkpoint(
+        opened,
+        str(text or data),
+        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
         num_sequences=num_sequences,
-        context=context or opened.info.get("context") or min(2048, opened.cfg.max_seq_len),
+        context=context,
         batch_size=batch_size,
         quiet=quiet,
     )
-    place: dict[str, Any] = {name: opened.info[name] for name in ("seed", "step") if name in opened.info}
-    found = {**found, "checkpoint": checkpoint, **place}
     options.write_result(json_file, found)
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
     rows = [[f"{name} ({units[name]})" if name in units else name, value] for name, value in found.items()]

@@ -36,7 +36,8 @@ def _input_options(function: F) -> F:
 @click.option("--out", required=True, metavar="FILE", help="Where to store it.")
 @click.option("--layer", type=int, help="Read after this block (1 to L) instead of after the final norm.")
 @_input_options
-def fingerprint(checkpoint: str, out: str, layer: int | None, **arguments: Any) -> None:
+@options.json_option
+def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | None, **arguments: Any) -> None:
     """Store a model's last-position outputs with the digests of its inputs and weights.
 
     \b
@@ -47,13 +48,18 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, **arguments: Any) 
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
+    options.prepare_json(json_file)
     options.start(quiet=arguments["quiet"])
     files.check_writable(Path(out))
     opened = open_checkpoint(checkpoint)
     vocab = arguments["vocab_size"] or opened.cfg.vocab_size
     found = _compute(opened, checkpoint, arguments, vocab, None, layer)
     save_fingerprint(out, found)
-    click.echo(f"{out}: {found.outputs_ND.shape[0]:,} outputs of width {found.outputs_ND.shape[1]} of {found.source}")
+    num_outputs, width = found.outputs_ND.shape
+    facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}
+    about = {"layer": found.layer, "inputs": found.inputs, "weights_digest": found.weights_digest}
+    options.write_result(json_file, facts | about)
+    click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")
 
 
 @click.command("seedprint")

@@ -54,6 +54,18 @@ def given(name: str) -> bool:
     return source is not None and source is not click.core.ParameterSource.DEFAULT
 
 
+def parse_ids(text: str, option: str) -> list[int]:
+    """Token ids separated by commas.
+
+    Raises:
+        InputError: anything but integers.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} {text!r} is not a list of integers such as 5,17,3") from error
+
+
 def parse_integers(text: str, option: str) -> list[int]:
     """Positive integers separated by commas.
 

@@ -13,7 +13,13 @@ from bornbiased_jax.cli import options
 @options.model_options
 @click.option("--seq-len", type=int, required=True, metavar="T", help="Length of the sequences.")
 @click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N", help="Sequences a seed.")
-@click.option("--inputs", type=click.Choice(options.PREDICTED_INPUTS), default="tokens", show_default=True)
+@click.option(
+    "--inputs",
+    type=click.Choice(options.PREDICTED_INPUTS),
+    default="tokens",
+    show_default=True,
+    help="Uniform random ids, or Gaussian vectors.",
+)
 @options.json_option
 def predict(
     model: str | None, settings: tuple[str, ...], seq_len: int, num_inputs: int, inputs: str, json_file: str | None
@@ -45,10 +51,10 @@ def predict(
             )
         )
     ]
-    columns = ["after block", "cosine between sequences", "std over seeds", "cosine within a sequence"]
+    columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
     options.print_table(f"Theory for {model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
     share = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
     click.echo(
-        f"Share of the favourite token: {share[0]:.3%} (10–90% of seeds: {share[1]:.3%}–{share[2]:.3%})",
+        f"Fraction of the top-1 token: {share[0]:.3%} (10–90% of seeds: {share[1]:.3%}–{share[2]:.3%})",
         err=json_file == "-",
     )

@@ -67,6 +67,7 @@ def _overrides(function: Any) -> Any:
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
 @_overrides
+@options.json_option
 @options.common_options
 def pretrain(
     model: str | None,
@@ -84,6 +85,7 @@ def pretrain(
     coordinator: str | None,
     num_processes: int | None,
     process_id: int | None,
+    json_file: str | None,
     **overrides: Any,
 ) -> int:
     """Train one seed or many at once, with Orbax checkpoints; run again to resume.
@@ -91,7 +93,9 @@ def pretrain(
     \b
     Example:
       bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --seeds 42,123 --out runs/a
+      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --out runs/b --json summary.json
     """
+    options.prepare_json(json_file)
     cfg = options.model_config(model, settings)
     seed_list = options.parse_seeds(seeds)
     options.start(quiet=quiet, coordinator=coordinator, num_processes=num_processes, process_id=process_id)
@@ -119,7 +123,8 @@ def pretrain(
     if summary["loss"] is not None:
         pairs = zip(seed_list, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    click.echo(reached)
+    options.write_result(json_file, summary)
+    click.echo(reached, err=json_file == "-")
     if not summary["finished"]:
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED
@@ -184,22 +189,27 @@ def runs(directory: str, json_file: str | None) -> None:
 @click.option(
     "--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given."
 )
-def plot(directory: str, out: str | None) -> None:
+@options.json_option
+def plot(directory: str, out: str | None, json_file: str | None) -> None:
     """Draw a run's loss, learning rate, gradient norm and speed.
 
     \b
     Example:
-      bornbiased plot runs/a
+      bornbiased plot runs/a --out curves.svg
     """
     from bornbiased_jax.pretrain import plot_run
 
-    click.echo(str(plot_run(directory, out)))
+    options.prepare_json(json_file)
+    image = plot_run(directory, out)
+    options.write_result(json_file, {"run": directory, "image": str(image)})
+    click.echo(str(image), err=json_file == "-")
 
 
 @click.command("export")
 @click.argument("checkpoint", metavar="RUN@seed=…,step=…")
 @click.argument("directory", metavar="DIR")
-def export(checkpoint: str, directory: str) -> None:
+@options.json_option
+def export(checkpoint: str, directory: str, json_file: str | None) -> None:
     """Write a checkpoint as a Hugging Face directory that transformers opens.
 
     \b
@@ -208,6 +218,9 @@ def export(checkpoint: str, directory: str) -> None:
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 
+    options.prepare_json(json_file)
     opened = open_checkpoint(checkpoint)
     family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer)
-    click.echo(f"{directory}: {family}")
+    facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
+    options.write_result(json_file, {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name})
+    click.echo(f"{directory}: {family}", err=json_file == "-")

@@ -21,7 +21,13 @@ def probe() -> None:
 def _probe_options(function: F) -> F:
     for option in (
         click.option("--batch-size", type=int, help="Sequences in a batch; chosen by size unless given."),
-        click.option("--mode", type=click.Choice(["auto", "vmap", "map"]), default="auto", show_default=True),
+        click.option(
+            "--mode",
+            type=click.Choice(["auto", "vmap", "map"]),
+            default="auto",
+            show_default=True,
+            help="Seeds at once, or one after the other in one program.",
+        ),
         click.option("--chunk", type=int, help="Seeds held in memory together; chosen by memory unless given."),
         click.option("--resume", metavar="DIR", help="Keep finished seeds here, so that a killed call goes on."),
         click.option("--input-seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
@@ -64,7 +70,7 @@ def preference_command(**arguments: Any) -> None:
     _emit(
         arguments["json_file"],
         flat,
-        "Favourite tokens",
+        "Top-1 tokens",
         ["seed", "seq_len", "top1_id", "top1_count", "top1_share", "ratio_to_uniform", "log10_p"],
     )
 
@@ -163,7 +169,7 @@ def _emit(json_file: str | None, rows: list[dict[str, Any]], title: str, columns
     from bornbiased_jax.record import provenance
 
     seeds = sorted({row["seed"] for row in rows if row["seed"] is not None})
-    value = {"records": rows, "provenance": provenance(seeds=seeds)}
+    value = {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}
     options.write_result(json_file, value)
     table = [["–" if row[column] is None else row[column] for column in columns] for row in rows]
     options.print_table(title, columns, table, to_stderr=json_file == "-")

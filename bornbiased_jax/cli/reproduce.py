@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,17 @@ from bornbiased_jax.cli import options
 @click.option(
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
+@options.json_option
 @options.common_options
 def reproduce(
-    names: tuple[str, ...], scale: str, out: str, data: str | None, only_list: bool, compare: bool, **common: Any
+    names: tuple[str, ...],
+    scale: str,
+    out: str,
+    data: str | None,
+    only_list: bool,
+    compare: bool,
+    json_file: str | None,
+    **common: Any,
 ) -> int:
     """Run the papers' tables and figures and write one record each and OUT/index.html; again: resumes.
 
@@ -33,19 +42,28 @@ def reproduce(
     import experiments
     from experiments import runner
 
+    options.prepare_json(json_file)
     if only_list:
         rows = []
         for name in experiments.MODULES:
             experiment = runner.load(name)
             rows.append([name, experiment.paper, experiment.title, experiment.cost.get(scale, "")])
-        options.print_table("Experiments", ["name", "paper", "title", f"cost ({scale})"], rows)
+        columns = ["name", "paper", "title", "cost"]
+        listed = [dict(zip(columns, row, strict=True)) for row in rows]
+        options.write_result(json_file, {"scale": scale, "experiments": listed})
+        columns[-1] += f" ({scale})"
+        options.print_table("Experiments", columns, rows, to_stderr=json_file == "-")
         return 0
     mesh = options.start(**common)
     out = str(Path(out) / "compare") if compare else out
     outcome = runner.reproduce(names, scale, out, data, quiet=common["quiet"], mesh=mesh)
-    if compare:
-        _print_what_moved([*outcome.done, *outcome.kept], scale, out)
-    click.echo(f"The page: {outcome.page}")
+    moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
+    told = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
+    told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
+    options.write_result(json_file, told if moved is None else {**told, "moved": moved})
+    for line in _lines(moved or {}):
+        click.echo(line, err=json_file == "-")
+    click.echo(f"The page: {outcome.page}", err=json_file == "-")
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
     return outcome.exit_code
@@ -55,19 +73,30 @@ MOST_LINES = 20
 """Differences of one experiment that are printed."""
 
 
-def _print_what_moved(names: list[str], scale: str, out: str) -> None:
+def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
+    """By experiment: place, old and new value of what differs from its committed record; None where it has none."""
     from bornbiased_jax import files
     from experiments import results, runner
 
+    moved: dict[str, list[list[Any]] | None] = {}
     for name in names:
         before = results.committed(name, scale)
-        if before is None:
-            click.echo(f"{name}: no committed record at scale {scale}")
+        now = files.read_json(runner.record_path(out, name))
+        moved[name] = None if before is None else [list(row) for row in results.differences(before, now)]
+    return moved
+
+
+def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
+    """What moved, for a reader."""
+    from experiments import results
+
+    within = f"within {results.TOLERANCE:g} of the committed record"
+    for name, rows in moved.items():
+        if rows is None:
+            yield f"{name}: no committed record at this scale"
             continue
-        moved = results.differences(before, files.read_json(runner.record_path(out, name)))
-        within = f"within {results.TOLERANCE:g} of the committed record"
-        click.echo(f"{name}: {len(moved)} values moved, the others {within}" if moved else f"{name}: all {within}")
-        for place, old, new in moved[:MOST_LINES]:
-            click.echo(f"  {place}: {old} -> {new}")
-        if len(moved) > MOST_LINES:
-            click.echo(f"  … and {len(moved) - MOST_LINES} more")
+        yield f"{name}: {len(rows)} values moved, the others {within}" if rows else f"{name}: all {within}"
+        for place, old, new in rows[:MOST_LINES]:
+            yield f"  {place}: {old} -> {new}"
+        if len(rows) > MOST_LINES:
+            yield f"  … and {len(rows) - MOST_LINES} more"

@@ -14,8 +14,10 @@ from bornbiased_jax.cli import options
 @click.argument("checkpoint", metavar="C")
 @click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
 @click.option("--epsilon", type=float, default=0.25, show_default=True, help="A head above this is a sink.")
-@click.option("--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…")
-@click.option("--num-sequences", type=int, default=100, show_default=True)
+@click.option(
+    "--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…", help="Sequence lengths in tokens."
+)
+@click.option("--num-sequences", type=int, default=100, show_default=True, help="Windows drawn from the text.")
 @click.option("--position", type=int, default=1, show_default=True, help="The position looked at, from 1.")
 @click.option(
     "--convention",
@@ -68,7 +70,7 @@ def sinks(
         files.check_writable(Path(figures) / "sink-map.png")
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)
-    found = sinks_report(
+    report = sinks_report(
         opened,
         text,
         tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
@@ -76,60 +78,33 @@ def sinks(
         quiet=quiet,
         **arguments,
     )
-    options.write_result(json_file, found)
-    drawn = [] if figures is None else draw_report(found, figures)
+    options.write_result(json_file, report)
+    drawn = [] if figures is None else draw_report(report, figures)
     if json_file != "-":
-        _print(found)
+        _print(report)
         for path in drawn:
             click.echo(str(path))
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
+    from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+
     columns = ["length", "sink rate", "of averages", "strongest head"]
-    rows = [
-        [length, rate, found["sink_rate_of_average"][length], _strongest(found["score_by_layer_head"][length])]
-        for length, rate in found["sink_rate"].items()
-    ]
-    options.print_table(f"Sinks at position {found['position']}, epsilon {found['epsilon']:g}", columns, rows)
-    if "outliers" not in found:
-        return
-    largest = max(found["outliers"]["layers"], key=lambda layer: layer["largest"])
-    options.print_table(
-        "Where the residual stream is largest",
-        ["block", "position", "channel", "largest |h|", "DomRatio first", "DomRatio others", "effective rank"],
-        [
-            [
-                largest["layer"] + 1,
-                largest["position"],
-                largest["channel"],
-                largest["largest"],
-                largest["dom_ratio_first"],
-                largest["dom_ratio_rest"],
-                largest["effective_rank"],
-            ]
-        ],
-    )
-    neurons = [one for one in found.get("super_neurons", ()) if one["super"]]
+    rows = []
+    for length, rate in report["sink_rate"].items():
+        score, block, head = strongest_head(report["score_by_layer_head"][length])
+        rows.append([length, rate, report["sink_rate_of_average"][length], f"{score:.3f} (block {block}, head {head})"])
+    options.print_table(f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}", columns, rows)
+    largest = largest_block(report)
+    if largest is not None:
+        columns = ["block", "position", "channel", "largest |h|", "DomRatio first", "DomRatio others", "effective rank"]
+        names = ("block", "position", "channel", "largest", "dom_ratio_first", "dom_ratio_rest", "effective_rank")
+        title = "Where the residual stream is largest (channels count from 0)"
+        options.print_table(title, columns, [[largest[name] for name in names]])
+    neurons = [neuron for neuron in report.get("super_neurons", ()) if neuron["super"]]
     if neurons:
-        options.print_table(
-            "Super neurons: they fire at the first token",
-            ["block", "neuron", "to channel", "writes", "share of its row", "first over rest"],
-            [
-                [
-                    one["layer"] + 1,
-                    one["neuron"],
-                    one["channel"],
-                    one["write"],
-                    one["channel_share"],
-                    "only the first" if one["firing_ratio"] is None else one["firing_ratio"],
-                ]
-                for one in neurons
-            ],
-        )
-
-
-def _strongest(score_LH: list[list[float]]) -> str:
-    score, layer, head = max(
-        (score, layer, head) for layer, row in enumerate(score_LH) for head, score in enumerate(row)
-    )
-    return f"{score:.3f} (block {layer + 1}, head {head + 1})"
+        columns = ["block", "neuron", "to channel", "writes", "fraction of its row", "first over rest"]
+        keys = ("block", "neuron", "channel", "write", "channel_share", "firing_ratio")
+        rows = [["only the first" if neuron[key] is None else neuron[key] for key in keys] for neuron in neurons]
+        title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
+        options.print_table(title, columns, rows)

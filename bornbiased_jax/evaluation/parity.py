@@ -28,7 +28,7 @@ def parity(
 
     Returns:
         ``max_abs_error`` and ``mean_abs_error`` of the logits, ``logit_std`` to compare them with,
-        ``top1_agreement`` (share of positions with the same favourite), ``num_tokens``, ``seq_len`` and
+        ``top1_agreement`` (fraction of positions with the same top-1 token), ``num_tokens``, ``seq_len`` and
         the versions that were compared.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,12 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.loss import bits_per_byte, loss_sum
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
+
+LARGEST_CONTEXT = 2048
+"""Table 7's context, used where neither the caller nor a training run names one and the model has as many positions."""
 
 
 def evaluate(
@@ -27,7 +33,7 @@ def evaluate(
     tokenizer: Tokenizer,
     *,
     num_sequences: int = 256,
-    context: int = 2048,
+    context: int = LARGEST_CONTEXT,
     batch_size: int = 8,
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def evaluate(
 
     Returns:
         ``perplexity`` (e to the mean loss in nats a token), ``loss``, ``bits_per_byte`` (over the UTF-8 bytes of the
-        predicted tokens, marks of documents' ends counting none), ``num_tokens`` predicted, ``num_bytes``,
+        predicted tokens, the ids that end documents counting none), ``num_tokens`` predicted, ``num_bytes``,
         ``num_sequences``, ``context``.
 
     Raises:
@@ -65,6 +71,53 @@ def evaluate(
     return evaluate_tokens(cfg, params, sequences_NT, tokenizer, batch_size=batch_size, quiet=quiet)
 
 
+def evaluate_checkpoint(
+    checkpoint: Checkpoint,
+    source: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    num_sequences: int = 256,
+    context: int | None = None,
+    batch_size: int = 8,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """:func:`evaluate` of an opened model on a source of text.
+
+    Args:
+        checkpoint: the model.
+        source: a file, a directory, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``.
+        tokenizer: in place of the checkpoint's own.
+        num_sequences: how many sequences; fewer where the text ends before.
+        context: tokens a sequence; unless given that of its training run, else the model's positions, at most 2,048.
+        batch_size: sequences at a time; memory only.
+        quiet: no progress display.
+
+    Returns:
+        What :func:`evaluate` returns, with ``checkpoint`` and, for a run, its ``seed`` and ``step``.
+
+    Raises:
+        InputError: a size below 1, no tokenizer, or as :func:`evaluate`.
+    """
+    for name, value in (("num_sequences", num_sequences), ("context", context), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}={value} is not at least 1")
+    tokenizer = tokenizer or checkpoint.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{checkpoint.reference} has no tokenizer: name one with --tokenizer")
+    found = evaluate(
+        checkpoint.cfg,
+        checkpoint.params,
+        read_documents(source),
+        tokenizer,
+        num_sequences=num_sequences,
+        context=context or checkpoint.info.get("context") or min(LARGEST_CONTEXT, checkpoint.cfg.max_seq_len),
+        batch_size=batch_size,
+        quiet=quiet,
+    )
+    place: dict[str, Any] = {name: checkpoint.info[name] for name in ("seed", "step") if name in checkpoint.info}
+    return {**found, "checkpoint": checkpoint.reference, **place}
+
+
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:
     """The first sequences [N, T] of a stream of ids, as many as there are up to ``num_sequences``.
 
@@ -72,17 +125,17 @@ def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarr
         InputError: there is not one.
     """
     wanted = num_sequences * context
-    pieces: list[np.ndarray] = []
+    documents: list[np.ndarray] = []
     have = 0
-    for piece in ids:
-        pieces.append(piece)
-        have += len(piece)
+    for document in ids:
+        documents.append(document)
+        have += len(document)
         if have >= wanted:
             break
     count = min(num_sequences, have // context)
     if count < 1:
         raise InputError(f"the text has {have} tokens, less than one sequence of {context}: shorten the context")
-    return np.concatenate(pieces)[: count * context].reshape(count, context)
+    return np.concatenate(documents)[: count * context].reshape(count, context)
 
 
 def evaluate_tokens(
@@ -137,7 +190,7 @@ def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
 def predicted_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
     """UTF-8 bytes of all ids but the first of each sequence, the sequences following one another in a text.
 
-    Marks of documents' ends have none. A first id that is a part of a character counts one byte: exact for single
+    The ids that end documents have none. A first id that is a part of a character counts one byte: exact for single
     bytes, a byte or two low for a rare piece.
     """
     ids = [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def report_on_ids(
         ``sink_rate``, ``sink_rate_std`` (over sequences), ``sink_rate_of_average`` and
         ``score_by_layer_head``, each by length; the settings; with ``details`` also ``variance`` (by
         quantity: ``pooled``, ``across`` [L][T] on random tokens and the ``discrepancy`` of position 1 [L]),
-        ``outliers`` (by layer) and ``super_neurons``.
+        ``outliers`` and ``super_neurons``. Blocks and positions count from 1,
+        channels and neurons from 0.
 
     Raises:
         InputError: a text shorter than the greatest length, ids outside the vocabulary (another tokenizer),
@@ -111,8 +112,8 @@ def report_on_ids(
     by_length = {str(length): found["by_length"][length] for length in sorted(set(lengths))}
     names = ("sink_rate", "sink_rate_std", "sink_rate_of_average")
     report: dict[str, Any] = {
-        **{name: {length: one[name] for length, one in by_length.items()} for name in names},
-        "score_by_layer_head": {length: one["score_LH"].tolist() for length, one in by_length.items()},
+        **{name: {length: rates[name] for length, rates in by_length.items()} for name in names},
+        "score_by_layer_head": {length: rates["score_LH"].tolist() for length, rates in by_length.items()},
         "row_mass_by_layer_head": found["row_mass_LH"].tolist(),
         **{name: found[name] for name in ("epsilon", "convention", "position", "threshold", "normalised_rows")},
         "num_sequences": found["num_sequences"],
@@ -188,6 +189,19 @@ def sinks_report(
     }
 
 
+def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The entry of the block after which the residual stream is largest; None for a report without details."""
+    if "outliers" not in report:
+        return None
+    largest: dict[str, Any] = max(report["outliers"]["layers"], key=lambda entry: entry["largest"])
+    return largest
+
+
+def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int]:
+    """The largest score of a map [L, H], with its block and head, both counted from 1."""
+    return max((score, block, head) for block, row in enumerate(score_LH, 1) for head, score in enumerate(row, 1))
+
+
 def count_sequences(cfg: ModelConfig, num_sequences: int, details: bool) -> int:
     """About how many sequences :func:`report_on_ids` will say it has done, for a progress display."""
     return num_sequences + details * (2 + cfg.mlp) * min(num_sequences, DETAIL_SEQUENCES)
@@ -206,12 +220,12 @@ def _variance(
         "num_sequences": len(tokens_NT),
         **{
             name: {
-                "pooled": one.pooled_LT.tolist(),
-                "across": one.across_LT.tolist(),
-                "discrepancy": _numbers(discrepancy(one.pooled_LT)),
-                "discrepancy_across": _numbers(discrepancy(one.across_LT)),
+                "pooled": found.pooled_LT.tolist(),
+                "across": found.across_LT.tolist(),
+                "discrepancy": _numbers(discrepancy(found.pooled_LT)),
+                "discrepancy_across": _numbers(discrepancy(found.across_LT)),
             }
-            for name, one in moments.items()
+            for name, found in moments.items()
         },
     }
 
@@ -224,7 +238,7 @@ def _outliers(
     rest_L = found.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else found.dom_ratio_LT[:, 0]
     layers = [
         {
-            "layer": layer,
+            "block": layer + 1,
             "largest": float(found.largest_L[layer]),
             "position": int(found.largest_at_L3[layer, 1]) + 1,
             "channel": int(found.largest_at_L3[layer, 2]),

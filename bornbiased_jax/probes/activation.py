@@ -1,4 +1,4 @@
-"""What enters the MLP's activation function: its spread decides how asymmetric GELU acts (Figure 6)."""
+"""What enters the MLP's activation function: its standard deviation decides how asymmetric GELU acts (Figure 6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Preactivation(NamedTuple):
     mean_L: np.ndarray
     std_L: np.ndarray
     negative_L: np.ndarray
-    """Share of pre-activations below zero."""
+    """Fraction of pre-activations below zero."""
     histogram_LE: np.ndarray
     """Density per unit of pre-activation in each bin; values outside the edges are left out."""
     edges: np.ndarray

@@ -33,7 +33,7 @@ class Outliers(NamedTuple):
     largest_at_L3: np.ndarray
     """Where: sequence, position, channel."""
     massive_L: np.ndarray
-    """Share of sequences with a massive activation in the sense of Sun et al. (2024)."""
+    """Fraction of sequences with a massive activation in the sense of Sun et al. (2024)."""
     dom_ratio_LT: np.ndarray
     """max_j |h_j| / mean_j |h_j| of each position, averaged over sequences."""
     first_LD: np.ndarray
@@ -170,9 +170,9 @@ def super_neurons(
         advance: called with the number of sequences done since the last call.
 
     Returns:
-        JSON-ready dicts, by decreasing ``write``: ``layer``, ``neuron`` (from 0), ``write`` (mean activation
+        JSON-ready dicts, by decreasing ``write``: ``block`` (from 1), ``neuron`` (from 0), ``write`` (mean activation
         at the first position × largest weight of the row of W_down, in residual units), ``channel`` (where
-        that weight is), ``channel_share`` (its share of the row's energy), ``channels`` (participation ratio
+        that weight is, from 0), ``channel_share`` (its fraction of the row's energy), ``channels`` (participation ratio
         (Σw²)²/Σw⁴ of the row: 1 writes a single channel, D/3 is a Gaussian row), ``first`` and ``rest`` (mean
         |activation|), ``firing_ratio``, ``gate_norm_ratio`` (None without a gate), ``up_norm_ratio``,
         ``super``.
@@ -212,7 +212,7 @@ def super_neurons(
         fires = ratio is None or ratio >= firing_ratio
         neurons.append(
             {
-                "layer": int(at[0]),
+                "block": int(at[0]) + 1,
                 "neuron": int(at[1]),
                 "write": float(write_LF[at]),
                 "channel": int(channel_LF[at]),

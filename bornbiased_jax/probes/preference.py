@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -47,10 +46,12 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> dict[str,
 
     Returns:
         ``top1_id``, ``top1_count``, ``top1_share``, ``log10_p`` (binomial tail, Bonferroni-corrected over
-        the vocabulary, at most 0), ``ratio_to_uniform`` (top count over the expected top count of as many
-        uniform draws), ``ranked_ids`` and ``ranked_counts`` (the most frequent tokens), and by layer the
-        favourite dimension's id, count and log₁₀ p (the last entry is the final norm's output). Ties go to
-        the smallest id.
+        the vocabulary, at most 0), ``uniform_top_count`` (the expected top count of as many uniform draws),
+        ``ratio_to_uniform`` (top count over that), ``num_distinct_tokens``, ``entropy_bits`` (of the observed
+        fractions, in bits), ``ranked_ids`` and ``ranked_counts`` (the most frequent tokens), by layer the most
+        frequent winning dimension's id, count and log₁₀ p, Bonferroni-corrected over the D dimensions (the last
+        entry is the final norm's output), and ``final_dimension_counts`` of the latter, decreasing. Ties go to the
+        smallest id.
     """
     counts_V = np.asarray(state.token_counts_V, np.int64)
     num_inputs = int(counts_V.sum())
@@ -83,8 +84,3 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> dict[str,
 def _entropy_bits(counts_V: np.ndarray) -> float:
     share = counts_V[counts_V > 0] / counts_V.sum()
     return float(-np.sum(share * np.log2(share))) if len(share) > 1 else 0.0
-
-
-def uniform_entropy_bits(vocab_size: int) -> float:
-    """Entropy of a preference-free prediction, in bits."""
-    return math.log2(vocab_size)

@@ -13,13 +13,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.sink_report import largest_block
 from bornbiased_jax.report import figures
 
 ATTENDED = "attention received"
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
-    """The score α of one position in every layer and head [L, H]; sinks, those above ε, carry a dot."""
+    """The score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot."""
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape
     figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2))
@@ -36,7 +37,7 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figur
     )
     ax.set_xticks(_ticks(H), [str(head + 1) for head in _ticks(H)])
     ax.set_yticks(_ticks(L), [str(layer + 1) for layer in _ticks(L)])
-    figures.label(ax, "head", "layer")
+    figures.label(ax, "head", "block")
     return figure
 
 
@@ -71,11 +72,12 @@ def variance_by_position(
 
 
 def top_channels(
-    first_D: ArrayLike, rest_D: ArrayLike, *, layer: int, top: int = 12, channels: Sequence[int] | None = None
+    first_D: ArrayLike, rest_D: ArrayLike, *, block: int, top: int = 12, channels: Sequence[int] | None = None
 ) -> Figure:
     """The channels with the largest mean |h| at the first position [D], beside the mean at the others [D].
 
-    ``channels`` names the entries where they are a selection; otherwise entry j is channel j.
+    ``block``, counted from 1, is the one they follow. ``channels`` names the entries where they are a selection;
+    otherwise entry j is channel j.
     """
     first, rest = np.asarray(first_D, dtype=float), np.asarray(rest_D, dtype=float)
     order = np.argsort(-first)[:top]
@@ -86,7 +88,7 @@ def top_channels(
     ax.bar(x + 0.2, rest[order], width=0.4, color=figures.SERIES[0], label="other positions")
     ax.set_xticks(x, [str(channel) for channel in names], rotation=60 if len(order) > 8 else 0)
     log_axis(ax)
-    figures.label(ax, "channel", "mean |h|", f"after block {layer + 1}")
+    figures.label(ax, "channel", "mean |h|", f"after block {block}")
     ax.legend(frameon=False)
     return figure
 
@@ -164,14 +166,14 @@ def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
         if name in variance:
             pooled_LT = variance[name]["pooled"]
             drawn[f"variance-{name}"] = variance_by_position({f"block {at + 1}": pooled_LT[at] for at in shown})
-    if "outliers" in report:
-        largest = max(report["outliers"]["layers"], key=lambda layer: layer["largest"])
+    largest = largest_block(report)
+    if largest is not None:
         top = largest["top_channels"]
         drawn["top-channels"] = top_channels(
-            [one["first"] for one in top],
-            [one["rest"] for one in top],
-            layer=largest["layer"],
-            channels=[one["channel"] for one in top],
+            [entry["first"] for entry in top],
+            [entry["rest"] for entry in top],
+            block=largest["block"],
+            channels=[entry["channel"] for entry in top],
         )
     return drawn
 

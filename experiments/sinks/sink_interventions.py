@@ -87,7 +87,7 @@ def run(context: Context) -> dict[str, Any]:
         "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
         "dom_ratio_rest": outliers.dom_ratio_LT[:, 1:].mean(axis=1),
         "effective_rank": outliers.effective_rank_L,
-        "largest_layer": layer,
+        "largest_block": layer + 1,
         "first_D": outliers.first_LD[layer],
         "rest_D": outliers.rest_LD[layer],
         "super_neurons": neurons,
@@ -135,7 +135,12 @@ def _maps(
             mask_TT = self_only_mask(length, [other])
             maps_LHTT = attention_maps(cfg, params, tokens_NT, mask_TT=mask_TT).mean(axis=1)
             masked[f"k = {other}"] = np.round(maps_LHTT[layer], 4)
-    return {"layer": layer, "position": position, "by_intervention": by_name, "masked": masked}
+    return {
+        "block": None if layer is None else layer + 1,
+        "position": position,
+        "by_intervention": by_name,
+        "masked": masked,
+    }
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -158,7 +163,7 @@ def tables(record: Record) -> Sequence[Table]:
         [Quantity("heads that are sinks", percent(1)), Quantity("mean score", fixed(3))],
         rows,
         note=(
-            "Share of (layer, head) whose mean attention to position k, over the queries from k on, "
+            "Fraction of heads whose mean attention to position k, over the queries from k on, "
             "exceeds 0.25; ± is over sequences. Amplification and control act on the attention output of "
             f"block {layers} alone; μ is its mean over random-token sequences. The paper prints no numbers "
             "for these."
@@ -178,7 +183,7 @@ def tables(record: Record) -> Sequence[Table]:
         ],
         [
             Row(
-                [one["layer"] + 1, one["neuron"]],
+                [one["block"], one["neuron"]],
                 {
                     "writes": one["write"],
                     "to channel": one["channel"],
@@ -210,18 +215,17 @@ def panels(record: Record) -> Sequence[Panel]:
     maps, settings = result["maps"], record["settings"]
     names = list(maps["by_intervention"])
     first = sink_figures.attention_maps({name: maps["by_intervention"][name] for name in names})
-    layer = result["largest_layer"]
     variance = result["variance"]["attention_output"]["across"]
     shown = {f"block {index + 1}": variance[index] for index in (0, 1, 2)}
     return [
         Panel(
             first,
-            f"Attention in block {maps['layer'] + 1}, mean over heads and sequences, without an "
+            f"Attention in block {maps['block']}, mean over heads and sequences, without an "
             f"intervention and with one at position {maps['position']} (λ = {max(settings['factors']):g}).",
         ),
         Panel(
             sink_figures.attention_maps(maps["masked"]),
-            f"Attention in block {maps['layer'] + 1}, mean over heads and sequences, where token k sees itself alone: "
+            f"Attention in block {maps['block']}, mean over heads and sequences, where token k sees itself alone: "
             "later tokens attend to k as they do to the first.",
         ),
         Panel(
@@ -229,7 +233,7 @@ def panels(record: Record) -> Sequence[Panel]:
             f"Score of the first position in every head of {result['checkpoint']}; a dot marks a sink.",
         ),
         Panel(
-            sink_figures.top_channels(result["first_D"], result["rest_D"], layer=layer),
+            sink_figures.top_channels(result["first_D"], result["rest_D"], block=result["largest_block"]),
             "Mean magnitude of the largest channels where the residual stream is largest.",
         ),
         Panel(
@@ -296,7 +300,7 @@ def headline(record: Record) -> str:
         return ""
     best = found[0]
     return (
-        f"One neuron of block {best['layer'] + 1} writes {integer(best['write'])} to channel "
+        f"One neuron of block {best['block']} writes {integer(best['write'])} to channel "
         f"{best['channel']} at the first token and next to nothing anywhere else; sinks can be made at any "
         "position and not by scaling alone."
     )

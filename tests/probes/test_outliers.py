@@ -7,6 +7,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.probes import outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 
 L, D, F, N, T = 3, 32, 40, 7, 6
@@ -120,7 +121,7 @@ def test_a_planted_super_neuron_is_found(gated):
     cfg, params, tokens = planted(gated)
     found = super_neurons(cfg, params, tokens, batch_size=3)
     best = found[0]
-    assert (best["layer"], best["neuron"], best["channel"]) == (1, 11, 6)
+    assert (best["block"], best["neuron"], best["channel"]) == (2, 11, 6)
     assert best["super"] and [neuron["super"] for neuron in found[1:]] == [False] * 9
     # 10·1 − 6 = 4 at the first position (16 when the gate multiplies), nothing where 10/i < 6.
     fires = 16.0 if gated else 4.0
@@ -142,3 +143,59 @@ def test_inputs_that_do_not_fit(model):
         super_neurons(cfg.replace(mlp=False), params, tokens)
     with pytest.raises(InputError, match="at least 2"):
         super_neurons(cfg, params, tokens[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("largest", "median", "massive"),
+    [
+        (99.0, 0.01, False),  # a thousand times the median, but not above 100
+        (100.0, 0.01, False),
+        (101.0, 0.01, True),
+        (150.0, 0.15, False),  # above 100, but a thousand times the median exactly
+        (151.0, 0.15, True),
+        (5000.0, 6.0, False),
+    ],
+)
+def test_massive_means_above_100_and_a_thousand_medians(largest, median, massive, monkeypatch):
+    """Sun et al. (2024): both conditions, in each sequence; here in one of two sequences of the second block."""
+    cfg = preset("llama-tiny", num_layers=2, d_model=4, num_heads=1, vocab_size=9)
+    quiet = np.full((2, 2), 1.0)
+    seen = {"largest": np.array([[1.0, 1.0], [largest, 1.0]]), "median": np.array([[1.0, 1.0], [median, 1.0]])}
+    seen |= {"at": np.zeros((2, 2), int), "ratio": quiet, "first": np.ones((2, 4)), "all": np.ones((2, 4))}
+    monkeypatch.setattr(outliers, "_batch_outliers", lambda *arguments, **options: seen)
+    found = measure_outliers(cfg, {}, np.ones((2, 2), int))
+    assert found.massive_L.tolist() == [0.0, 0.5 if massive else 0.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "up", "gate", "is_super"),
+    [
+        (10.0, 1.0, 2.0, 1.0, True),  # both bars are reached exactly
+        (9.9, 1.0, 2.0, 1.0, False),
+        (10.0, 1.0, 1.9, 1.0, False),
+        (10.0, 1.0, 1.0, 2.0, True),  # either column may be heavy
+        (10.0, 1.0, 1.9, 1.9, False),
+        (0.5, 0.0, 2.0, 1.0, True),  # silent elsewhere: no ratio, and it fires
+    ],
+)
+def test_super_means_ten_times_the_others_and_twice_the_median_norm(first, rest, up, gate, is_super, monkeypatch):
+    """Neuron 2 of five, two sequences of four tokens; the other neurons have columns of norm 1 and write little."""
+    cfg = preset("llama-tiny", num_layers=1, d_model=3, num_heads=1, head_dim=2, d_ff=5, vocab_size=9)
+    columns = {name: np.zeros((1, 3, 5)) for name in ("up", "gate")}
+    for name, norm in (("up", up), ("gate", gate)):
+        columns[name][0, 0] = 1.0
+        columns[name][0, 0, 2] = norm
+    down = np.full((1, 5, 3), 0.01)
+    down[0, 2] = [0.0, -2.0, 1.0]
+    params = {"blocks": {"mlp": {**{k: {"kernel": v} for k, v in columns.items()}, "down": {"kernel": down}}}}
+    signed, size, others = (np.zeros((1, 5)) for _ in range(3))
+    # Sums over two sequences: a mean of −first, and over six other positions.
+    signed[0, 2], size[0, 2], others[0, 2] = -2 * first, 2 * first, 6 * rest
+    monkeypatch.setattr(outliers, "_batch_firing", lambda *arguments, **options: (signed, size, others))
+    neuron = super_neurons(cfg, params, np.ones((2, 4), int), top=1)[0]
+    assert (neuron["block"], neuron["neuron"], neuron["channel"], neuron["super"]) == (1, 2, 1, is_super)
+    assert (neuron["first"], neuron["rest"]) == (pytest.approx(first), pytest.approx(rest))
+    assert neuron["firing_ratio"] == (pytest.approx(first / rest) if rest else None)
+    assert neuron["write"] == pytest.approx(2 * first)
+    assert neuron["channel_share"] == pytest.approx(4 / 5)
+    assert (neuron["up_norm_ratio"], neuron["gate_norm_ratio"]) == (pytest.approx(up), pytest.approx(gate))

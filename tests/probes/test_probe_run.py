@@ -12,6 +12,7 @@ import pytest
 from bornbiased_jax import keys, models
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import given, newborn, probe
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
@@ -125,3 +126,17 @@ def test_compiles_once_and_not_per_call(inputs):
     compiled.clear()
     list(probe(subject, [2], inputs, batch_size=11))
     assert not compiled
+
+
+def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
+    """The cosines within sequences need every position; what is read of the last one stays."""
+    params = models.init(CFG, key=keys.init_key(3))
+    tokens_NT = inputs.batch(0, 6)
+    last, every = observe(CFG, params, tokens_NT), observe(CFG, params, tokens_NT, intra=True)
+    plain = models.apply(CFG, params, tokens_NT, capture=("residual",))
+    expected = [plain.layers["residual"][:, :, -1], plain.final_BTD[:, -1]]
+    for seen in (last, every):
+        for found, wanted in zip((seen.last_LBD, seen.final_BD), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(seen.prediction_B, np.argmax(plain.logits_BTV[:, -1], axis=-1))
+    assert last.intra_LB is None and every.intra_LB.shape == (CFG.num_layers, 6)

@@ -71,7 +71,7 @@ def test_figures_become_inline_svg():
 def test_figures_of_a_report_take_its_greatest_length():
     rng = np.random.default_rng(0)
     layers = [
-        {"layer": at, "largest": 1.0 + at, "top_channels": [{"channel": 40 + at, "first": 3.0, "rest": 1.0}]}
+        {"block": at + 1, "largest": 1.0 + at, "top_channels": [{"channel": 40 + at, "first": 3.0, "rest": 1.0}]}
         for at in range(3)
     ]
     report = {

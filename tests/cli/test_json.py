@@ -1,0 +1,113 @@
+"""Every command has --json: one object of what it did or found, in a file or alone on standard output."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.config import preset
+from experiments.runner import Outcome
+from tests.cli.test_options import CALLS, commands, locate
+
+SUMMARY = {"out": "runs/a", "steps": 3, "step": 3, "finished": True, "loss": [4.5]}
+PRINT = SimpleNamespace(
+    outputs_ND=np.zeros((4, 8)), source="a birth", layer=None, inputs={"kind": "tokens"}, weights_digest="ab"
+)
+OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed={}, at_fault=False)
+CHECKPOINT = SimpleNamespace(
+    cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m", info={}, digest=lambda: "ab"
+)
+RECORD = {"seed": 0, "seq_len": 8, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
+RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
+RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
+RECORD["contraction"] |= {"log10_p": -1.0}
+VERDICT = SimpleNamespace(
+    test="permutation", num_inputs=4, alpha=0.01, p_value=None, log10_p=None, z=None, verdict="undefined", reason="r"
+)
+VERDICT.to_json = lambda: {"verdict": "undefined", "reason": "r", "p_value": None, "scope": "s"}
+SINKS = {"sink_rate": {"8": 0.5}, "sink_rate_of_average": {"8": 0.0}, "position": 1, "epsilon": 0.25}
+SINKS["score_by_layer_head"] = {"8": [[0.125, 0.25], [0.375, 0.0]]}
+SINKS["outliers"] = {"layers": [{"block": 1, "largest": 2.0}, {"block": 2, "largest": 7.0}]}
+for entry in SINKS["outliers"]["layers"]:
+    entry |= {"position": 3, "channel": 0, "dom_ratio_first": 1.0, "dom_ratio_rest": 1.0, "effective_rank": 2.0}
+SINKS["super_neurons"] = [{"super": True, "block": 2, "neuron": 0, "channel": 0, "write": 9.0, "channel_share": 0.5}]
+SINKS["super_neurons"][0]["firing_ratio"] = None
+# What stands in for the work: the place, and what it returns.
+WORK = {
+    "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
+    "bornbiased_jax.probes.run:probe": [RECORD],
+    "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
+    "bornbiased_jax.evaluation.parity:parity": {"max_abs_error": 0.0},
+    "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": {"perplexity": 9.0, "bits_per_byte": 2.0},
+    "bornbiased_jax.evaluation.sink_report:sinks_report": SINKS,
+    "bornbiased_jax.seedprint.fingerprint:fingerprint": PRINT,
+    "bornbiased_jax.seedprint.fingerprint:save_fingerprint": None,
+    "bornbiased_jax.seedprint.compare:compare": VERDICT,
+    "bornbiased_jax.pretrain:pretrain": SUMMARY,
+    "bornbiased_jax.pretrain:list_runs": [],
+    "bornbiased_jax.pretrain:plot_run": Path("runs/a/curves.png"),
+    "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
+    "experiments.runner:reproduce": OUTCOME,
+}
+KEYS = {
+    "models": {"models", "fields"},
+    "probe preference": {"records", "provenance"},
+    "probe contraction": {"records", "provenance"},
+    "predict": {"inter_cosine_by_layer", "top1_share_mean", "position_std"},
+    "generate": {"ids", "text"},
+    "parity": {"max_abs_error"},
+    "evaluate": {"perplexity", "bits_per_byte"},
+    "sinks": {"sink_rate"},
+    "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
+    "seedprint": {"verdict", "reason", "p_value"},
+    "pretrain": {"out", "step", "finished", "loss"},
+    "runs": {"runs"},
+    "plot": {"image"},
+    "export": {"checkpoint", "directory", "family"},
+    "reproduce": {"page", "scale", "done", "kept", "failed"},
+}
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
+    assert set(KEYS) == set(commands())
+    monkeypatch.chdir(tmp_path)
+    for place, value in WORK.items():
+        monkeypatch.setattr(*locate(place), lambda *unused, value=value, **ignored: value)
+    call = CALLS[path].split()
+    assert run([*call, "--json", "-"]) == 0
+    spoken = json.loads(capsys.readouterr().out)
+    assert KEYS[path] <= set(spoken)
+    assert run([*call, "--json", "kept.json"]) == 0
+    written = json.loads((tmp_path / "kept.json").read_text())
+    assert set(written) == set(spoken)
+    assert capsys.readouterr().out
+    assert run([*call, "--help"]) == 0
+    assert "--json FILE" in capsys.readouterr().out
+
+
+def test_experiments_are_listed_as_json(capsys):
+    assert run(["reproduce", "--list", "--scale", "smoke", "--json", "-"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["scale"] == "smoke"
+    assert "table1" in [row["name"] for row in listed["experiments"]]
+    assert {"name", "paper", "title", "cost"} == set(listed["experiments"][0])
+
+
+def test_sinks_are_told_by_block_from_one(monkeypatch, capsys):
+    """The strongest head, the block where the stream is largest, and a super neuron's; neurons count from 0."""
+    for place, value in WORK.items():
+        monkeypatch.setattr(*locate(place), lambda *unused, value=value, **ignored: value)
+    assert run(["sinks", "model.gguf", "--text", "wiki.txt", "--quiet"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["8", "0.5", "0", "0.375", "(block", "2,", "head", "1)"] in lines
+    assert ["2", "3", "0", "7", "1", "1", "2"] in lines
+    assert ["2", "0", "0", "9", "0.5", "only", "the", "first"] in lines
+
+
+def test_token_ids_are_integers():
+    assert options.parse_ids("0,17", "--prompt-ids") == [0, 17]

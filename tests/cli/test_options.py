@@ -1,0 +1,375 @@
+"""Every option of every command on its way from the command line to the function that must receive it.
+
+One row an option: what is typed, where it must arrive, and as what. The function is replaced by one that notes its
+arguments and stops the command. A parameter without a row fails :func:`test_every_parameter_has_a_row`.
+"""
+
+import contextlib
+import importlib
+import inspect
+import shlex
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from bornbiased_jax.cli.main import cli, run
+from bornbiased_jax.config import preset
+
+SIZES = "--num-inputs 4 --seq-len 8"
+PAIR = "seedprint seed:1@gpt2-tiny seed:2@gpt2-tiny"
+# The shortest call of each command; a row adds its option at the end.
+CALLS = {
+    "models": "models",
+    "probe preference": f"probe preference --model gpt2-tiny {SIZES}",
+    "probe contraction": f"probe contraction --model gpt2-tiny {SIZES}",
+    "predict": "predict --model gpt2-tiny --seq-len 8",
+    "generate": "generate model.gguf --prompt Once",
+    "parity": "parity folder",
+    "evaluate": "evaluate model.gguf --data builtin:prose",
+    "sinks": "sinks model.gguf --text wiki.txt",
+    "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
+    "seedprint": f"{PAIR} {SIZES}",
+    "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
+    "runs": "runs folder",
+    "plot": "plot runs/a",
+    "export": "export runs/a@seed=42 exported",
+    "reproduce": "reproduce demo",
+}
+INPUTS = "bornbiased_jax.inputs:parse_inputs"
+RANDOM = "bornbiased_jax.inputs:random_inputs"
+SWEEP = "bornbiased_jax.probes.run:probe"
+OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
+QUIET = "bornbiased_jax.progress:set_quiet"
+PREDICT = "bornbiased_jax.predict:predict"
+TEXT = "bornbiased_jax.evaluation.generation:generate_text"
+EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
+SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
+PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
+COMPARE = "bornbiased_jax.seedprint.compare:compare"
+TRAIN = "bornbiased_jax.pretrain:pretrain"
+EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
+REPRODUCE = "experiments.runner:reproduce"
+PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
+DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
+BUILD_MESH = "bornbiased_jax.parallel:build_mesh"
+
+COMMON = [
+    ("--quiet", QUIET, {"quiet": True}),
+    ("--mesh seed=2,data=4", BUILD_MESH, {"sizes": {"seed": 2, "data": 4, "fsdp": 1}}),
+    (PROCESSES, DISTRIBUTED, {"coordinator": "h:1", "num_processes": 2, "process_id": 1}),
+]
+
+
+def on_model(target: str, name: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """--model and --set, which arrive as a configuration."""
+    return [
+        ("--model llama-tiny", target, {name: preset("llama-tiny")}),
+        ("--set num_layers=3", target, {name: preset("gpt2-tiny", num_layers=3)}),
+    ]
+
+
+PROBE = [
+    *on_model(INPUTS, "cfg"),
+    *COMMON,
+    ("--seeds 3:5,9", SWEEP, {"seeds": [3, 4, 9]}),
+    ("--seq-len 16", INPUTS, {"seq_len": 16}),
+    ("--num-inputs 6", INPUTS, {"num_inputs": 6}),
+    ("--inputs gaussian", INPUTS, {"spec": "gaussian"}),
+    ("--tokenizer bpe:512", INPUTS, {"tokenizer": "bpe:512"}),
+    ("--input-seed 7", INPUTS, {"seed": 7}),
+    ("--no-fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": None}),
+    ("--fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 0}),
+    ("--embedding-seed 5", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 5}),
+    ("--resume kept", SWEEP, {"resume": "kept/T8"}),
+    ("--chunk 3", SWEEP, {"chunk": 3}),
+    ("--mode map", SWEEP, {"mode": "map"}),
+    ("--batch-size 2", SWEEP, {"batch_size": 2}),
+]
+DRAWN = [
+    ("--inputs gaussian", RANDOM, {"kind": "gaussian"}),
+    ("--num-inputs 6", RANDOM, {"num_inputs": 6}),
+    ("--seq-len 16", RANDOM, {"seq_len": 16}),
+    ("--vocab-size 50", RANDOM, {"vocab_size": 50}),
+    ("--input-seed 7", RANDOM, {"seed": 7}),
+    ("--batch-size 2", PRINT, {"batch_size": 2}),
+    ("--quiet", QUIET, {"quiet": True}),
+]
+# Options of pretrain that are fields of its configuration: what is typed, and the field.
+FIELDS = {
+    "--data corpus.txt": {"data": "corpus.txt"},
+    "--out runs/b": {"out": "runs/b"},
+    "--seeds 3,5": {"seeds": (3, 5)},
+    "--data-seed 9": {"data_seed": 9},
+    "--schedule seedprint --steps 4 --context 32": {"learning_rate": 3e-4, "accumulation": 8},
+    "--checkpoint-log-spaced": {"checkpoint_log_spaced": True},
+    "--remat": {"remat": True},
+    "--no-tensorboard": {"tensorboard": False},
+    "--quiet": {"quiet": True},
+    "--mesh data=1": {"mesh": "data=1"},
+    "--steps 7": {"steps": 7},
+    "--batch-size 6": {"batch_size": 6},
+    "--accumulation 2": {"accumulation": 2},
+    "--context 48": {"context": 48},
+    "--learning-rate 0.5": {"learning_rate": 0.5},
+    "--min-learning-rate 0.0001": {"min_learning_rate": 0.0001},
+    "--warmup 1": {"warmup": 1},
+    "--weight-decay 0.25": {"weight_decay": 0.25},
+    "--clip 3.5": {"clip": 3.5},
+    "--beta1 0.5": {"beta1": 0.5},
+    "--beta2 0.75": {"beta2": 0.75},
+    "--epsilon 1e-5": {"epsilon": 1e-5},
+    "--dtype bfloat16": {"dtype": "bfloat16"},
+    "--tokenizer bytes": {"tokenizer": "bytes"},
+    "--validation-fraction 0.25": {"validation_fraction": 0.25},
+    "--init-from model.gguf": {"init_from": "model.gguf"},
+    "--checkpoint-every 2": {"checkpoint_every": 2},
+    "--keep-latest 4": {"keep_latest": 4},
+    "--eval-every 2": {"eval_every": 2},
+    "--eval-sequences 3": {"eval_sequences": 3},
+    "--log-every 2": {"log_every": 2},
+    "--seeds-mode map": {"seeds_mode": "map"},
+    "--processes 3": {"processes": 3},
+    "--token-cache kept": {"token_cache": "kept"},
+}
+
+
+def prepared() -> list[tuple[str, str, dict[str, Any]]]:
+    """--json is looked at before the work; that it is written after it, test_json.py says."""
+    return [("--json x.json", "bornbiased_jax.cli.options:prepare_json", {"json_file": "x.json"})]
+
+
+ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "models": prepared(),
+    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"intra": False})],
+    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"intra": True})],
+    "predict": [
+        *on_model(PREDICT, "cfg"),
+        ("--seq-len 16", PREDICT, {"seq_len": 16}),
+        ("--num-inputs 6", PREDICT, {"num_inputs": 6}),
+        ("--inputs gaussian", PREDICT, {"tokens": False}),
+        ("--inputs tokens", PREDICT, {"tokens": True}),
+        *prepared(),
+    ],
+    "generate": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--prompt Twice", TEXT, {"prompt": "Twice"}),
+        ("--max-new-tokens 5", TEXT, {"max_new_tokens": 5}),
+        *prepared(),
+    ],
+    "parity": [
+        ("<directory>", "bornbiased_jax.evaluation.parity:parity", {"folder": "folder"}),
+        ("--num-sequences 2", "bornbiased_jax.evaluation.parity:parity", {"num_sequences": 2}),
+        ("--seq-len 16", "bornbiased_jax.evaluation.parity:parity", {"seq_len": 16}),
+        *prepared(),
+    ],
+    "evaluate": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--data corpus.txt", EVALUATE, {"source": "corpus.txt"}),
+        ("--num-sequences 9", EVALUATE, {"num_sequences": 9}),
+        ("--context 33", EVALUATE, {"context": 33}),
+        ("--batch-size 3", EVALUATE, {"batch_size": 3}),
+        ("--tokenizer bytes", EVALUATE, {"tokenizer": "bytes"}),
+        ("--quiet", EVALUATE, {"quiet": True}),
+        *prepared(),
+    ],
+    "sinks": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--text book.txt", SINKS, {"text": "book.txt"}),
+        ("--epsilon 0.5", SINKS, {"epsilon": 0.5}),
+        ("--lengths 8,16", SINKS, {"lengths": [8, 16]}),
+        ("--num-sequences 7", SINKS, {"num_sequences": 7}),
+        ("--position 2", SINKS, {"position": 2}),
+        ("--convention rows_from_k", SINKS, {"convention": "rows_from_k"}),
+        ("--threshold average", SINKS, {"threshold": "average"}),
+        ("--normalise", SINKS, {"normalise": True}),
+        ("--tokenizer bytes", SINKS, {"tokenizer": "bytes"}),
+        ("--no-details", SINKS, {"details": False}),
+        ("--details", SINKS, {"details": True}),
+        ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
+        ("--quiet", SINKS, {"quiet": True}),
+        *prepared(),
+    ],
+    "fingerprint": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
+        ("--layer 2", PRINT, {"layer": 2}),
+        *DRAWN,
+        *prepared(),
+    ],
+    "seedprint": [
+        ("<base>", COMPARE, {"base.source": "seed:1@gpt2-tiny"}),
+        ("<suspect>", COMPARE, {"suspect.source": "seed:2@gpt2-tiny"}),
+        ("--test iclr", COMPARE, {"test": "iclr"}),
+        ("--alpha 0.05", COMPARE, {"alpha": 0.05}),
+        ("--num-permutations 500", COMPARE, {"num_permutations": 500}),
+        (
+            "--test population --num-references 150",
+            "bornbiased_jax.seedprint.births:final_outputs",
+            {"seeds": range(3_000_000_000, 3_000_000_150)},
+        ),
+        ("--baselines", "bornbiased_jax.seedprint.baselines:intrinsic", {"base": "weights of seed:1@gpt2-tiny"}),
+        ("--baselines ", "bornbiased_jax.seedprint.baselines:pcs", {"suspect": "weights of seed:2@gpt2-tiny"}),
+        *DRAWN,
+        *prepared(),
+    ],
+    "pretrain": [
+        *on_model(TRAIN, "config.model"),
+        *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
+        ("--init-from model.gguf ", TRAIN, {"initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
+        *[row for row in COMMON if row[1] == DISTRIBUTED],
+        *prepared(),
+    ],
+    "runs": [("<directory>", "bornbiased_jax.pretrain:list_runs", {"folder": "folder"}), *prepared()],
+    "plot": [
+        ("<directory>", "bornbiased_jax.pretrain:plot_run", {"folder": "runs/a"}),
+        ("--out b.svg", "bornbiased_jax.pretrain:plot_run", {"out": "b.svg"}),
+        *prepared(),
+    ],
+    "export": [
+        ("<checkpoint>", OPEN, {"ref": "runs/a@seed=42"}),
+        ("<directory>", EXPORT, {"folder": "exported", "tokenizer": "its tokenizer"}),
+        *prepared(),
+    ],
+    "reproduce": [
+        ("<names>", REPRODUCE, {"names": ("demo",)}),
+        ("--scale smoke", REPRODUCE, {"scale": "smoke"}),
+        ("--out elsewhere", REPRODUCE, {"out": "elsewhere"}),
+        ("--data corpus.txt", REPRODUCE, {"data": "corpus.txt"}),
+        ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
+        ("--mesh data=1", REPRODUCE, {"mesh": "the mesh"}),
+        *COMMON,
+        *prepared(),
+    ],
+}
+# Options that exclude another one of the shortest call.
+INSTEAD = {
+    ("probe preference", "--checkpoint"): (
+        f"probe preference --checkpoint model.gguf {SIZES}",
+        "bornbiased_jax.probes.run:given",
+        {"params": "weights of model.gguf", "digest": "digest"},
+    ),
+    ("probe contraction", "--checkpoint"): (
+        f"probe contraction --checkpoint model.gguf {SIZES}",
+        "bornbiased_jax.probes.run:given",
+        {"params": "weights of model.gguf"},
+    ),
+    ("generate", "--prompt-ids"): (
+        "generate model.gguf --prompt-ids 5,17",
+        "bornbiased_jax.evaluation.generation:generate",
+        {"prompt_ids": [5, 17], "max_new_tokens": 32},
+    ),
+    ("evaluate", "--text"): ("evaluate model.gguf --text book.txt", EVALUATE, {"source": "book.txt"}),
+}
+
+
+class Reached(BaseException):
+    """Ends a command where its function would have begun."""
+
+
+def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
+    """Every command by its words."""
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        path = f"{prefix} {name}".strip()
+        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
+    return found
+
+
+def test_every_parameter_has_a_row():
+    """Arguments by <name>, options by one of their spellings, flags by both."""
+    assert set(commands()) == set(ROWS) == set(CALLS)
+    for path, command in commands().items():
+        typed = {word for extra, _, _ in ROWS[path] for word in extra.split()[:1]}
+        typed |= {word for extra, _, _ in ROWS[path] for word in extra.split() if word.startswith("--")}
+        typed |= {option for name, option in INSTEAD if name == path}
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                assert f"<{parameter.name}>" in typed, f"{path}: argument {parameter.name} has no row"
+            elif not parameter.is_eager:
+                assert parameter.opts[0] in typed, f"{path}: option {parameter.opts[0]} has no row"
+                assert not parameter.secondary_opts or parameter.secondary_opts[0] in typed, path
+
+
+def locate(target: str) -> tuple[Any, str]:
+    """The module and name of ``module:name``."""
+    module, _, name = target.partition(":")
+    return importlib.import_module(module), name
+
+
+def value_of(arguments: dict[str, Any], path: str) -> Any:
+    """``a.b`` of the bound arguments; extra keywords count as arguments."""
+    name, *rest = path.split(".")
+    found = arguments[name]
+    for part in rest:
+        found = getattr(found, part)
+    return found
+
+
+def fake_checkpoint(reference: str, *unused: Any) -> SimpleNamespace:
+    """What the commands ask of an opened model, without weights."""
+    return SimpleNamespace(
+        cfg=preset("gpt2-tiny"),
+        params=f"weights of {reference}",
+        reference=reference,
+        description=reference,
+        tokenizer="its tokenizer",
+        info={},
+        digest=lambda: "digest",
+    )
+
+
+def fake_print(checkpoint: Any, inputs: Any, **unused: Any) -> SimpleNamespace:
+    """A fingerprint that knows whose it is."""
+    outputs_ND = np.zeros((inputs.num_inputs, checkpoint.cfg.d_model), np.float32)
+    about = dict(layer=None, config=checkpoint.cfg.to_dict(), weights_digest="digest")
+    return SimpleNamespace(outputs_ND=outputs_ND, inputs=inputs.describe(), source=checkpoint.reference, **about)
+
+
+EVERY = [
+    *[
+        (f"{CALLS[path]} {'' if typed.startswith('<') else typed}".strip(), target, expected)
+        for path, rows in ROWS.items()
+        for typed, target, expected in rows
+    ],
+    *INSTEAD.values(),
+]
+
+
+@pytest.mark.parametrize(("call", "target", "expected"), EVERY, ids=[f"{row[0]}-{row[1]}" for row in EVERY])
+def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    # What stands before the function in question does nothing; what it is handed is told apart by its words.
+    stubs = {
+        OPEN: fake_checkpoint,
+        PRINT: fake_print,
+        BUILD_MESH: lambda sizes: "the mesh",
+        "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
+        "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
+        "bornbiased_jax.seedprint.baselines:intrinsic": lambda *unused: SimpleNamespace(to_json=dict),
+        "bornbiased_jax.seedprint.baselines:pcs": lambda *unused: SimpleNamespace(to_json=dict),
+        COMPARE: lambda *unused, **options: None,
+    }
+    module, name = locate(target)
+    signature = inspect.signature(getattr(module, name))
+    for place, stub in stubs.items():
+        monkeypatch.setattr(*locate(place), stub)
+    seen: dict[str, Any] = {}
+
+    def reached(*arguments: Any, **keywords: Any) -> None:
+        bound = signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        for parameter, value in bound.arguments.items():
+            kind = signature.parameters[parameter].kind
+            seen.update(value if kind is inspect.Parameter.VAR_KEYWORD else {parameter: value})
+        raise Reached
+
+    monkeypatch.setattr(module, name, reached)
+    with contextlib.suppress(Reached):
+        pytest.fail(f"{target} was not reached: exit code {run(shlex.split(call))}")
+    for where, value in expected.items():
+        found = value_of(seen, where)
+        assert (str(found) if isinstance(value, str) else found) == value, where
