@@ -58,7 +58,7 @@ def position_moments(
         cfg: the architecture.
         params: its weights.
         x: random-token sequences [N, T], or vectors [N, T, D]; N at least 2.
-        quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the cures and
+        quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the mitigations and
             before W_O.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         mask_TT: see :func:`bornbiased_jax.models.apply`.

@@ -13,10 +13,10 @@ from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.cures import FIGURE_12
+from experiments.sinks.mitigations import FIGURE_12
 
 SMALL = (
-    "At this scale the baseline grows no sink, so nothing is shown about cures: compare the largest score "
+    "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "
     "of any head with ε = 0.25. Sinks need the GPU scale; see sink_interventions for those of a trained "
     "model."
 )
@@ -57,7 +57,7 @@ def tables(record: Record) -> Sequence[Table]:
     quantities = [Quantity(f"T = {length}", percent(1)) for length in lengths]
     quantities.append(Quantity("largest score", significant(2)))
     note = (
-        f"Share of (layer, head) with α₁ > {sink_training.EPSILON}, averaged over sequences; ± over seeds. "
+        f"Share of (layer, head) with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
         f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
         "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
         "lower, attenuation near zero. " + setting_note(record)
@@ -135,7 +135,7 @@ EXPERIMENT = Experiment(
     },
     cost={"smoke": "seconds", "laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",
-    run=sink_training.run_cures,
+    run=sink_training.run_mitigations,
     tables=tables,
     figures=panels,
     claims=claims,

@@ -1,4 +1,4 @@
-"""Every cure side by side: sinks, dimension disparity, loss and cost, same data and same seeds."""
+"""Every mitigation side by side: sinks, dimension disparity, loss and cost, same data and same seeds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from bornbiased_jax.report.numbers import fixed, percent, times
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.cures import CURES
 from experiments.sinks.figure12 import setting_note
+from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
 from experiments.sinks.step_cost import step_costs
-
-HEAD_NORM = "head-wise RMSNorm"
 
 
 def _last_loss(one: Mapping[str, Any], seed_index: int) -> float:
@@ -24,7 +22,7 @@ def _last_loss(one: Mapping[str, Any], seed_index: int) -> float:
 
 
 def _paired(one: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
-    """Validation loss less the baseline's of the same seed: mean and standard deviation over seeds."""
+    """Validation loss less the baseline's of the same seed: mean and standard deviation across seeds."""
     gaps = np.array([_last_loss(one, i) - _last_loss(base, i) for i in range(len(one["seeds"]))])
     return (float(gaps.mean()), float(gaps.std(ddof=1))) if len(gaps) > 1 else float(gaps[0])
 
@@ -82,7 +80,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
     timed = "step_seconds" in record["result"]
     note = (
-        f"After {base['steps']:,} steps of {base['data']}, ± over seeds "
+        f"After {base['steps']:,} steps of {base['data']}, ± across seeds "
         f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
         f"{sink_training.EPSILON}; with rows of weights divided by their sums first, "
         + ("as in the column of shares" if differ else "the same")
@@ -95,15 +93,15 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every cure trained and measured; where the settings have a ``timing``, the steps timed side by side as well."""
-    found = sink_training.run_cures(context)
+    """Train and measure every mitigation; where the settings have a ``timing``, time their steps side by side too."""
+    found = sink_training.run_mitigations(context)
     if "timing" in context.settings:
         found["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
     return found
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Convergence of head-wise RMSNorm against the baseline, then every gap to the baseline."""
+    """Convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
     result = record["result"]["cures"]
     figure, ax = figures.new()
     for index, name in enumerate(("baseline", HEAD_NORM)):
@@ -123,7 +121,7 @@ def panels(record: Record) -> Sequence[Panel]:
     ax.legend(frameon=False)
     first = Panel(
         figure,
-        "Convergence of head-wise RMSNorm and of the baseline; bands span the seeds. The paper reports "
+        "Convergence of per-head RMSNorm and of the baseline; bands span the seeds. The paper reports "
         "2.7812 → 2.7421 after 20 billion tokens at 152 million parameters.",
     )
     figure, ax = figures.new(height=4.2)
@@ -141,15 +139,15 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.reference(ax, 0.0, "baseline", colour=figures.MUTED)
     figures.label(ax, "step", "validation loss less the baseline's")
     ax.legend(frameon=False, ncols=2)
-    return [first, Panel(figure, "Gap to the baseline of the same seed, mean over seeds; below zero is better.")]
+    return [first, Panel(figure, "Gap to the baseline of the same seed, mean across seeds; below zero is better.")]
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Head-wise RMSNorm against the baseline."""
+    """Per-head RMSNorm against the baseline."""
     result = record["result"]["cures"]
     return [
         Claim(
-            f"Validation loss of head-wise RMSNorm less the baseline's, {result['baseline']['steps']:,} "
+            f"Validation loss of per-head RMSNorm less the baseline's, {result['baseline']['steps']:,} "
             "steps, paired by seed",
             _paired(result[HEAD_NORM], result["baseline"]),
             format=fixed(4),
@@ -159,10 +157,10 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="sink_cures",
-    title="Every cure against sinks, and what it costs",
-    paper="beyond the papers; “The Structural Origin of Attention Sink”, head-wise RMSNorm",
+    title="Every mitigation against sinks, and what it costs",
+    paper="beyond the papers; “The Structural Origin of Attention Sink”, per-head RMSNorm",
     description=(
-        "The calibrations of Section 6.2, head-wise RMSNorm, output gates, extra logits, sigmoid "
+        "The calibrations of Section 6.2, per-head RMSNorm, output gates, extra logits, sigmoid "
         "attention, a window and no positions at all, trained from the same seeds on the same data in the "
         "same order."
     ),
@@ -171,8 +169,8 @@ EXPERIMENT = Experiment(
             **sink_training.smoke(["baseline", HEAD_NORM, "sigmoid attention"]),
             "timing": {"rounds": 2, "steps": 1},
         },
-        "laptop": {**sink_training.laptop(list(CURES)), "timing": {"rounds": 9, "steps": 10}},
-        "paper": sink_training.paper(list(CURES)),
+        "laptop": {**sink_training.laptop(list(MITIGATIONS)), "timing": {"rounds": 9, "steps": 10}},
+        "paper": sink_training.paper(list(MITIGATIONS)),
     },
     cost={
         "smoke": "seconds",

@@ -21,7 +21,7 @@ def run(context: Context) -> dict[str, Any]:
     found = {}
     for name, settings in context.settings["variants"].items():
         inner = dataclasses.replace(context, settings=settings)
-        found[name] = sink_training.run_cures(inner)["cures"]["baseline"]
+        found[name] = sink_training.run_mitigations(inner)["cures"]["baseline"]
     return {"variants": found}
 
 
@@ -72,7 +72,7 @@ def tables(record: Record) -> Sequence[Table]:
             quantities,
             rows,
             note=(
-                f"ε = {sink_training.EPSILON}; ± over seeds. The step is the first snapshot in which a head of "
+                f"ε = {sink_training.EPSILON}; ± across seeds. The step is the first snapshot in which a head of "
                 "some seed was above ε."
             ),
         )

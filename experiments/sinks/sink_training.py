@@ -25,7 +25,7 @@ from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from experiments._shared.training import loss_of, train_with_snapshots
 from experiments.base import Context
-from experiments.sinks.cures import CURES
+from experiments.sinks.mitigations import MITIGATIONS
 
 HELD_OUT = "held out"
 EPSILON = 0.25
@@ -33,8 +33,8 @@ SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
 
-def run_cures(context: Context) -> dict[str, Any]:
-    """Train and measure every cure of the settings; what is done already in this output folder is taken from there.
+def run_mitigations(context: Context) -> dict[str, Any]:
+    """Train and measure every mitigation of the settings; what this output folder has is taken from there.
 
     The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
     :class:`PretrainConfig`), ``bos_token`` (absent: the pretraining run with its checkpoints; True or False:
@@ -48,22 +48,22 @@ def run_cures(context: Context) -> dict[str, Any]:
     return {"cures": {name: _trained(context, name) for name in context.settings["cures"]}}
 
 
-def _trained(context: Context, cure: str) -> dict[str, Any]:
+def _trained(context: Context, mitigation: str) -> dict[str, Any]:
     # What does not change a trained model is not a part of its identity.
     settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
-    identity = [settings, context.data, CURES[cure]]
+    identity = [settings, context.data, MITIGATIONS[mitigation]]
 
     def compute(folder: Path) -> dict[str, Any]:
-        config = run_config(context, cure, folder / "run")
+        config = run_config(context, mitigation, folder / "run")
         data = load_data(config)
-        made = _pretrained(config) if "bos_token" not in settings else _small(context, config, data, cure)
+        made = _pretrained(config) if "bos_token" not in settings else _small(context, config, data, mitigation)
         params_by_seed = made.pop("params")
         by_seed = [
             {"seed": seed, **_measure(context, config, data, params)}
             for seed, params in zip(config.seeds, params_by_seed, strict=True)
         ]
         return {
-            "cure": cure,
+            "cure": mitigation,
             "by_seed": by_seed,
             "seeds": list(config.seeds),
             "data": config.data,
@@ -71,14 +71,14 @@ def _trained(context: Context, cure: str) -> dict[str, Any]:
             **made,
         }
 
-    return context.cached(f"sink_training/{cure.replace(' ', '-')}", identity, compute)
+    return context.cached(f"sink_training/{mitigation.replace(' ', '-')}", identity, compute)
 
 
-def run_config(context: Context, cure: str, out: Path) -> PretrainConfig:
-    """The pretraining run of one cure."""
+def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
+    """The pretraining run of one mitigation."""
     settings = context.settings
     schedule = settings["schedule"]
-    changes = {**settings.get("changes", {}), "max_seq_len": schedule["context"], **CURES[cure]}
+    changes = {**settings.get("changes", {}), "max_seq_len": schedule["context"], **MITIGATIONS[mitigation]}
     return PretrainConfig(
         model=preset(settings["model"], **changes),
         data=context.data or settings["data"],
@@ -107,7 +107,7 @@ def _pretrained(config: PretrainConfig) -> dict[str, Any]:
     }
 
 
-def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> dict[str, Any]:
+def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str) -> dict[str, Any]:
     """Train in memory, and measure the sinks as they grow."""
     settings = context.settings
     assert config.steps is not None
@@ -123,7 +123,7 @@ def _small(context: Context, config: PretrainConfig, data: Data, cure: str) -> d
         seen["largest_score"].append([float(one["score_LH"].max()) for one in found])
         seen["sink_rate"].append([one["sink_rate"] for one in found])
 
-    with progress.bar(config.steps, cure, unit="steps", quiet=context.quiet) as advance:
+    with progress.bar(config.steps, mitigation, unit="steps", quiet=context.quiet) as advance:
         every = max(1, config.steps // SNAPSHOTS)
         windows = data.train.with_bos(bos_id)
         params, seconds = train_with_snapshots(config, windows, on_snapshot=on_snapshot, every=every, advance=advance)
@@ -202,17 +202,17 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
 
 
 def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
-    """Mean and standard deviation over seeds of ``value(by_seed entry)``; the number itself for one seed."""
+    """Mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
     found = np.array([value(seed) for seed in one["by_seed"]], dtype=float)
     return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
 
 
-def smoke(cures: Sequence[str], bos_token: bool | None = None) -> dict[str, Any]:
+def smoke(mitigations: Sequence[str], bos_token: bool | None = None) -> dict[str, Any]:
     """Settings that run in seconds and show nothing but that everything works."""
     return {
         "model": "llama-tiny",
         "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 64, "vocab_size": 260},
-        "cures": list(cures),
+        "cures": list(mitigations),
         "seeds": [42, 123],
         "data": "builtin:prose",
         "schedule": {
@@ -232,7 +232,7 @@ def smoke(cures: Sequence[str], bos_token: bool | None = None) -> dict[str, Any]
     }
 
 
-def laptop(cures: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
+def laptop(mitigations: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
     """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
 
     One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
@@ -241,7 +241,7 @@ def laptop(cures: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
     return {
         "model": "llama-tiny",
         "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 88, "vocab_size": 513},
-        "cures": list(cures),
+        "cures": list(mitigations),
         "seeds": [42, 123, 1000],
         "data": "builtin:prose",
         "schedule": {
@@ -262,12 +262,12 @@ def laptop(cures: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
     }
 
 
-def paper(cures: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) -> dict[str, Any]:
+def paper(mitigations: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) -> dict[str, Any]:
     """Nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2, perplexity by Table 7's protocol."""
     return {
         "model": "llama-nano",
         "changes": {},
-        "cures": list(cures),
+        "cures": list(mitigations),
         "seeds": list(seeds),
         "data": "hf:Skylion007/openwebtext",
         "schedule": {

@@ -21,14 +21,14 @@ from experiments.base import Context
 from experiments.sinks.sink_training import run_config
 
 
-def step_costs(context: Context, cures: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
+def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
     """Seconds of a step of one seed, for each mitigation a list over rounds.
 
     In a round every mitigation does its ``steps`` steps, one after the other, so that what else the machine does meets
     all of them: compare within a round. Compilation and a first step come before. Batches are random ids.
     """
-    running = {name: _started(run_config(context, name, context.work / "timed")) for name in cures}
-    seconds: dict[str, list[float]] = {name: [] for name in cures}
+    running = {name: _started(run_config(context, name, context.work / "timed")) for name in mitigations}
+    seconds: dict[str, list[float]] = {name: [] for name in mitigations}
     with progress.bar(rounds, "cost of a step", unit="rounds", quiet=context.quiet) as advance:
         for _ in range(rounds):
             for name, (step, state, rows) in running.items():

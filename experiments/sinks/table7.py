@@ -8,7 +8,7 @@ from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Quantity, Row, Table
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.cures import FIGURE_12
+from experiments.sinks.mitigations import FIGURE_12
 
 PRINTED = {
     "baseline": {"WikiText-2": 21.33, "C4": 30.36},
@@ -45,7 +45,7 @@ def tables(record: Record) -> Sequence[Table]:
             ],
             note=(
                 f"{evaluation['num_sequences']} sequences of {evaluation['context']} tokens, each scored on "
-                "its own; ± over seeds. Perplexities of different tokenizers do not compare."
+                "its own; ± across seeds. Perplexities of different tokenizers do not compare."
             ),
         )
     ]
@@ -63,6 +63,6 @@ EXPERIMENT = Experiment(
     },
     cost={"smoke": "shared with figure12", "laptop": "shared with figure12", "paper": "shared with figure12"},
     precision="float32 highest; bfloat16 training at paper scale",
-    run=sink_training.run_cures,
+    run=sink_training.run_mitigations,
     tables=tables,
 )

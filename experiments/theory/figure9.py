@@ -1,4 +1,4 @@
-"""Figure 9: the positional decay of the attention output at birth, and its counterpart for every cure."""
+"""Figure 9: the positional decay of the attention output at birth, and its counterpart for every mitigation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
-from experiments.sinks.cures import CURES
+from experiments.sinks.mitigations import MITIGATIONS
 from theory.mean_field import profile
 from theory.variance import output_variance
 
@@ -29,7 +29,7 @@ def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfi
 
 
 def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
-    """Standard deviation [T] for uniform attention over independent values: Equation 2, and each cure's."""
+    """Standard deviation [T] for uniform attention over independent values: Equation 2, and each mitigation's."""
     variance = cfg.d_model * 0.02**2
     std = output_variance(
         seq_len,
@@ -53,16 +53,16 @@ def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Standard deviation [T] of every cure and seed, with both theories."""
+    """Standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
     found = []
     plain = block(settings, {})
     inputs = gaussian(N, T, plain.d_model)
     x_NTD = inputs.batch(0, N) * plain.embedding_std
-    total = len(CURES) * len(settings["seeds"]) * N
+    total = len(MITIGATIONS) * len(settings["seeds"]) * N
     with progress.bar(total, "positional variance", unit="sequences", quiet=context.quiet) as advance:
-        for name, changes in CURES.items():
+        for name, changes in MITIGATIONS.items():
             cfg = block(settings, changes)
             measured = []
             for seed in settings["seeds"]:
@@ -137,7 +137,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Figure 9, then every cure."""
+    """Figure 9, then every mitigation."""
     settings, every = record["settings"], record["result"]["cures"]
     T = settings["seq_len"]
     x = np.arange(1, T + 1)
@@ -186,12 +186,12 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="figure9",
-    title="The first position keeps its variance, and what each cure does to it",
+    title="The first position keeps its variance, and what each mitigation does to it",
     paper="Figure 9",
     description=(
         "The aggregated value of position i is nearly the mean of i independent values, so its standard "
         "deviation falls like 1/√i, and the first position stands out. The paper draws this for the plain "
-        "block; here stands the counterpart for every cure, each against its own closed form.\n\nLogits at "
+        "block; here stands the counterpart for every mitigation, each against its own closed form.\n\nLogits at "
         "birth are not exactly zero: at width D they have variance (0.02²·D)², 0.094 at D = 768, which "
         "lifts the curve above σ/√i by a few per cent at later positions. The mean-field line includes it."
     ),

@@ -1,16 +1,18 @@
 """Each experiment about variance and sinks at its smallest scale, from its run to its tables and figures."""
 
 import json
+import typing
 
 import numpy as np
 import pytest
 
+from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments.base import Context
 from experiments.birth import figure6
 from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, table7
-from experiments.sinks.cures import CURES
+from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
 
 
@@ -39,20 +41,20 @@ def show(experiment, record):
     return list(experiment.tables(record)), panels, list(experiment.claims(record))
 
 
-def test_figure_9_measures_every_cure(tmp_path):
+def test_figure_9_measures_every_mitigation(tmp_path):
     record = record_of(figure9.EXPERIMENT, tmp_path)
-    cures = record["result"]["cures"]
-    assert [one["cure"] for one in cures] == list(CURES)
+    mitigations = record["result"]["cures"]
+    assert [one["cure"] for one in mitigations] == list(MITIGATIONS)
     settings = record["settings"]
     d, n = settings["changes"]["d_model"], settings["num_inputs"]
-    for one in cures:
+    for one in mitigations:
         # As in tests/probes/test_variance.py: weights and sampling of the pooled variance, halved for a standard
         # deviation, averaged over two seeds; five of them, with the gate's spread and the logits' own.
         error = 0.5 * np.sqrt((4 / (d * n) + 2 / d**2 + 4e-4 * d / (4 * n)) / 2)
         allowed = 5 * error + 3 * (4e-4 * d) ** 2 + 1e-2
         np.testing.assert_allclose(np.mean(one["std_by_seed"], axis=0), one["mean_field"], rtol=allowed)
     (table,), panels, _ = show(figure9.EXPERIMENT, record)
-    assert len(table.rows) == len(CURES) and len(panels) == 2
+    assert len(table.rows) == len(MITIGATIONS) and len(panels) == 2
 
 
 def test_figure_6_shows_both_spreads(tmp_path):
@@ -88,10 +90,10 @@ def test_training_experiments_share_their_models(tmp_path):
         assert np.all(np.array(one["curve_validation_loss"][-1]) < one["curve_validation_loss"][0])
 
 
-def test_every_cure_side_by_side(tmp_path):
-    record = record_of(sink_cures.EXPERIMENT, tmp_path, cures=["baseline", "head-wise RMSNorm"], seeds=[42, 123])
+def test_every_mitigation_side_by_side(tmp_path):
+    record = record_of(sink_cures.EXPERIMENT, tmp_path, mitigations=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
-    assert [row.settings[0] for row in table.rows] == ["baseline", "head-wise RMSNorm"]
+    assert [row.settings[0] for row in table.rows] == ["baseline", "per-head RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
     assert table.rows[0].measured["cost"] == (1.0, 0.0) and table.rows[1].measured["cost"][0] > 0
     assert [len(seconds) for seconds in record["result"]["step_seconds"].values()] == [2, 2]
@@ -126,3 +128,17 @@ def test_interventions_on_smollm2(tmp_path):
     assert min(rates["mask"], rates["variance amplification"]) > rates["control λ·o"] + 0.2
     tables, panels, claims = show(sink_interventions.EXPERIMENT, record)
     assert len(tables) == 2 and len(panels) == 6 and len(claims) == 5
+
+
+def test_the_list_of_mitigations_is_complete():
+    """Every way that a configuration has of changing attention stands in the list, by itself."""
+    plain = ModelConfig()
+    fields = {"positional_scale": PositionalScale, "output_gate": OutputGate, "sink_logit": SinkLogit}
+    fields["attention_kernel"] = AttentionKernel
+    changes = list(MITIGATIONS.values())
+    for field, kind in fields.items():
+        for value in set(typing.get_args(kind)) - {getattr(plain, field)}:
+            assert {field: value} in changes, f"{field}={value} is in no list of mitigations"
+    assert {"head_norm": True} in changes and {"positions": "none"} in changes
+    assert any(set(change) == {"window"} for change in changes)
+    assert {"baseline", *FIGURE_12, HEAD_NORM} <= set(MITIGATIONS)

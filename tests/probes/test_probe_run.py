@@ -130,7 +130,7 @@ def test_compiles_once_and_not_per_call(inputs):
 
 def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
     """The cosines within sequences need every position; what is read of the last one stays."""
-    params = models.init(CFG, key=keys.init_key(3))
+    params = models.init_seed(CFG, 3)
     tokens_NT = inputs.batch(0, 6)
     last, every = observe(CFG, params, tokens_NT), observe(CFG, params, tokens_NT, intra=True)
     plain = models.apply(CFG, params, tokens_NT, capture=("residual",))

@@ -111,7 +111,7 @@ def test_contraction_of_hand_made_sums(remove, mean_L):
     np.testing.assert_allclose(std, np.sqrt((MOMENT_L - 10) / 90 - ALL_L**2), rtol=1e-12)
     np.testing.assert_allclose(found["intra_cosine_by_layer"], [0.2, 0.6], rtol=1e-12)
     np.testing.assert_allclose(found["intra_cosine_std_by_layer"], np.sqrt([0.09 - 0.04, 0.41 - 0.36]), rtol=1e-9)
-    assert len(found) == 13
+    assert len(found) == 12
 
 
 def test_contraction_leaves_out_what_was_not_summed():
