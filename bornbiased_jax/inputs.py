@@ -256,6 +256,11 @@ def random_inputs(
 
     Raises:
         InputError: no such kind, a size below 1, or a bad seed.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> random_inputs("gaussian", 2, 3, preset("gpt2-tiny")).vectors
+        True
     """
     draw = KINDS[kind].draw if kind in KINDS else None
     if draw is None:
@@ -284,6 +289,10 @@ def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0)
 
     Raises:
         InputError: a size below 1, or a bad seed.
+
+    Example:
+        >>> random_tokens(2_000, 6, 50_304, seed=0).batch(0, 1).tolist()
+        [[3247, 7437, 42835, 31420, 13681, 32227]]
     """
     _check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
     return Inputs("tokens", num_inputs, seq_len, vocab_size=vocab_size, seed=keys.check_seed(seed))
@@ -294,6 +303,10 @@ def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inpu
 
     Raises:
         InputError: a size below 1, or a bad seed.
+
+    Example:
+        >>> gaussian(100, 3, 8).batch(0, 2).shape
+        (2, 3, 8)
     """
     _check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
     return Inputs("gaussian", num_inputs, seq_len, d_model=d_model, seed=keys.check_seed(seed))
@@ -364,6 +377,10 @@ def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
 
     Raises:
         InputError: not a non-empty table of integers, or an id outside the vocabulary.
+
+    Example:
+        >>> from_tokens([[1, 2, 3]], vocab_size=5, source="a list").describe()["source"]
+        'a list'
     """
     tokens_NT = np.asarray(tokens_NT)
     if tokens_NT.ndim != 2 or not tokens_NT.size or not np.issubdtype(tokens_NT.dtype, np.integer):
@@ -396,6 +413,11 @@ def parse_inputs(
 
     Raises:
         InputError: an unknown name, sizes below 1, or text that cannot be used.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> parse_inputs("tokens", num_inputs=2, seq_len=3, cfg=preset("gpt2-tiny")).batch(0, 2).shape
+        (2, 3)
     """
     if spec in RANDOM_KINDS:
         inputs = random_inputs(spec, num_inputs, seq_len, cfg, seed=seed)

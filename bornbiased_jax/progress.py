@@ -57,6 +57,10 @@ def bar(
         quiet: show nothing.
         done: units done before (a resumed job); they do not count for the rate.
         timed: show a rate and the time left; not where units take very different times.
+
+    Example:
+        >>> with bar(3, "counting", quiet=True) as advance:
+        ...     advance(2)
     """
     if quiet or _quiet:
         yield lambda n=1: None
@@ -176,7 +180,12 @@ def _speed(rate: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: "0.4 s", "12 s", "3 min 05 s", "2 h 10 min"."""
+    """Seconds in words: "0.4 s", "12 s", "3 min 05 s", "2 h 10 min".
+
+    Example:
+        >>> duration(0.44), duration(125)
+        ('0.4 s', '2 min 05 s')
+    """
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,10 @@ def parse_seeds(text: str) -> list[int]:
 
     Raises:
         InputError: not of that form, an empty range, no seed at all, or one that is none.
+
+    Example:
+        >>> parse_seeds("0:3,42")
+        [0, 1, 2, 42]
     """
     seeds: list[int] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -151,7 +155,7 @@ def prepare_json(json_file: str | None) -> None:
         files.check_writable(Path(json_file))
 
 
-def write_result(json_file: str | None, value: dict[str, Any]) -> None:
+def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
     """Write the JSON object where --json says."""
     if json_file == "-":
         json.dump(value, sys.stdout, indent=2, allow_nan=False)

@@ -1,1 +1,25 @@
-"""Measure one checkpoint: perplexity, n-gram baselines, parity with transformers, generation, the sink report."""
+"""Measure one checkpoint: perplexity, n-gram baselines, generation, the sink report, parity with transformers.
+
+``parity.parity`` is not imported here: it needs transformers, and its name is its module's.
+"""
+
+from bornbiased_jax.evaluation.generation import generate, generate_text
+from bornbiased_jax.evaluation.ngrams import baselines, bigram_loss, unigram_entropy, unigram_loss
+from bornbiased_jax.evaluation.perplexity import evaluate, evaluate_checkpoint, evaluate_tokens
+from bornbiased_jax.evaluation.sink_report import SinkReport, cut_sequences, report_on_ids, sinks_report
+
+__all__ = [
+    "SinkReport",
+    "baselines",
+    "bigram_loss",
+    "cut_sequences",
+    "evaluate",
+    "evaluate_checkpoint",
+    "evaluate_tokens",
+    "generate",
+    "generate_text",
+    "report_on_ids",
+    "sinks_report",
+    "unigram_entropy",
+    "unigram_loss",
+]

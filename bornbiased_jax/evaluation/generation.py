@@ -33,6 +33,13 @@ def generate(
 
     Raises:
         InputError: an empty prompt, an id outside the vocabulary, or more positions than the model has.
+
+    Example:
+        >>> from bornbiased_jax.checkpoints import open_checkpoint
+        >>> born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=32")
+        >>> ids = generate(born, [5, 17], max_new_tokens=3)
+        >>> ids[:2], len(ids)
+        ([5, 17], 5)
     """
     cfg = checkpoint.cfg
     prompt = [int(token) for token in prompt_ids]

@@ -10,7 +10,12 @@ MAX_TOKENS = 20_000_000
 
 
 def unigram_entropy(ids: np.ndarray, vocab_size: int) -> float:
-    """The entropy of the tokens' own frequencies in nats: no model without context can have a lower loss on them."""
+    """The entropy of the tokens' own frequencies in nats: no model without context can have a lower loss on them.
+
+    Example:
+        >>> round(unigram_entropy(np.array([0, 1, 0, 1]), 2), 4)
+        0.6931
+    """
     counts = np.bincount(ids, minlength=vocab_size).astype(np.float64)
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
@@ -28,6 +33,11 @@ def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> flo
     p(b | a) = (count(a b) + kinds(a)·p(b)) / (count(a ·) + kinds(a)), kinds(a) being how many different tokens
     follow a, and p(b) the add-one smoothed frequency (Witten and Bell, 1991). Every token of ``held_out`` but the
     first is predicted.
+
+    Example:
+        >>> text = np.array([0, 1] * 50)  # after each token comes the other one
+        >>> bigram_loss(text, text, 2) < 0.02 < unigram_loss(text, text, 2)
+        True
     """
     unigram = np.bincount(train, minlength=vocab_size) + 1.0
     unigram /= unigram.sum()

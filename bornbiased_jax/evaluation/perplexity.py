@@ -60,6 +60,16 @@ def evaluate(
 
     Raises:
         InputError: the text is shorter than one sequence, or has ids that the model does not know.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.text import ByteTokenizer
+        >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=260)
+        >>> text = ["A text of some twenty bytes."]
+        >>> found = evaluate(cfg, init_seed(cfg, 0), text, ByteTokenizer(), num_sequences=2, context=8, quiet=True)
+        >>> found["num_tokens"], found["perplexity"] > 200  # an untrained model knows nothing
+        (14, True)
     """
     if context < 2:
         raise InputError(f"a context of {context} predicts nothing: use at least 2")
@@ -123,6 +133,10 @@ def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarr
 
     Raises:
         InputError: there is not one.
+
+    Example:
+        >>> cut([np.arange(5), np.arange(4)], num_sequences=9, context=4).tolist()
+        [[0, 1, 2, 3], [4, 0, 1, 2]]
     """
     wanted = num_sequences * context
     documents: list[np.ndarray] = []

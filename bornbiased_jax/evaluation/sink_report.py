@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -25,6 +25,35 @@ DETAIL_SEQUENCES = 32
 _TOP_CHANNELS = 8
 
 
+class SinkReport(TypedDict):
+    """What :func:`report_on_ids` returns, JSON-ready; what :func:`sinks_report` adds is not required."""
+
+    sink_rate: dict[str, float]
+    """By length, as ``threshold`` says."""
+    sink_rate_std: dict[str, float | None]
+    sink_rate_of_average: dict[str, float]
+    score_by_layer_head: dict[str, list[list[float]]]
+    row_mass_by_layer_head: list[list[float]]
+    epsilon: float
+    convention: Convention
+    position: int
+    threshold: Threshold
+    normalised_rows: bool
+    num_sequences: int
+    num_tokens: int
+    seed: int
+    beyond_max_seq_len: bool
+    variance: NotRequired[dict[str, Any] | None]
+    outliers: NotRequired[dict[str, Any]]
+    super_neurons: NotRequired[list[dict[str, Any]]]
+    checkpoint: NotRequired[str]
+    weights_digest: NotRequired[str]
+    text: NotRequired[str]
+    text_digest: NotRequired[str]
+    tokenizer: NotRequired[str]
+    tokenizer_digest: NotRequired[str]
+
+
 def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
     """Windows of a text at random starts, without repeating a start, [N, length] in the order of the text.
 
@@ -32,6 +61,10 @@ def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -
 
     Raises:
         InputError: the text is shorter than one window, or a size is below 1.
+
+    Example:
+        >>> cut_sequences(np.arange(6), 5, 100).tolist()
+        [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
     """
     ids = np.asarray(ids)
     if length < 1 or num_sequences < 1:
@@ -62,7 +95,7 @@ def report_on_ids(
     seed: int = 0,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
+) -> SinkReport:
     """The report on a text that is already token ids.
 
     Args:
@@ -89,6 +122,14 @@ def report_on_ids(
     Raises:
         InputError: a text shorter than the greatest length, ids outside the vocabulary (another tokenizer),
             an epsilon outside (0, 1), lengths beyond learned positions, a model without attention.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> text = np.arange(32)
+        >>> report_on_ids(cfg, init_seed(cfg, 0), text, lengths=[32], num_sequences=1, details=False)["sink_rate"]
+        {'32': 0.0}
     """
     check_epsilon(epsilon)
     if not lengths:
@@ -110,12 +151,17 @@ def report_on_ids(
         advance=advance,
     )
     by_length = {str(length): found["by_length"][length] for length in sorted(set(lengths))}
-    names = ("sink_rate", "sink_rate_std", "sink_rate_of_average")
-    report: dict[str, Any] = {
-        **{name: {length: rates[name] for length, rates in by_length.items()} for name in names},
+    report: SinkReport = {
+        "sink_rate": {length: rates["sink_rate"] for length, rates in by_length.items()},
+        "sink_rate_std": {length: rates["sink_rate_std"] for length, rates in by_length.items()},
+        "sink_rate_of_average": {length: rates["sink_rate_of_average"] for length, rates in by_length.items()},
         "score_by_layer_head": {length: rates["score_LH"].tolist() for length, rates in by_length.items()},
         "row_mass_by_layer_head": found["row_mass_LH"].tolist(),
-        **{name: found[name] for name in ("epsilon", "convention", "position", "threshold", "normalised_rows")},
+        "epsilon": found["epsilon"],
+        "convention": found["convention"],
+        "position": found["position"],
+        "threshold": found["threshold"],
+        "normalised_rows": found["normalised_rows"],
         "num_sequences": found["num_sequences"],
         "num_tokens": int(np.size(ids)),
         "seed": seed,
@@ -141,7 +187,7 @@ def sinks_report(
     details: bool = True,
     quiet: bool = False,
     **settings: Any,
-) -> dict[str, Any]:
+) -> SinkReport:
     """The report on a checkpoint and a text, as ``bornbiased sinks`` gives it.
 
     Args:
@@ -198,7 +244,12 @@ def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int]:
-    """The largest score of a map [L, H], with its block and head, both counted from 1."""
+    """The largest score of a map [L, H], with its block and head, both counted from 1.
+
+    Example:
+        >>> strongest_head([[0.1, 0.2], [0.7, 0.1]])
+        (0.7, 2, 1)
+    """
     return max((score, block, head) for block, row in enumerate(score_LH, 1) for head, score in enumerate(row, 1))
 
 

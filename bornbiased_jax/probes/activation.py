@@ -56,6 +56,13 @@ def preactivation(
 
     Raises:
         InputError: inputs that do not fit the model, or a model without MLP.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> preactivation(cfg, init_seed(cfg, 0), np.zeros((2, 4), int)).num_values  # 2 sequences · 4 positions · 32
+        256
     """
     x = check_sequences(cfg, x)
     if not cfg.mlp:

@@ -8,7 +8,7 @@ run of equal last tokens is enough to subtract its pairs.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,23 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation, unit
 from bornbiased_jax.stats.significance import log10_rayleigh_p
+
+
+class ContractionRecord(TypedDict):
+    """What :func:`summarise` returns, JSON-ready; lists are by block."""
+
+    num_inputs: int
+    inter_cosine_by_layer: list[float]
+    inter_cosine_final: float
+    inter_cosine_all_pairs_by_layer: list[float]
+    inter_cosine_all_pairs_final: float
+    pairs_sharing_last_token: float
+    log10_p_by_layer: list[float]
+    log10_p: float
+    inter_cosine_std_by_layer: NotRequired[list[float]]
+    inter_cosine_std_final: NotRequired[float]
+    intra_cosine_by_layer: NotRequired[list[float]]
+    intra_cosine_std_by_layer: NotRequired[list[float]]
 
 
 class ContractionState(NamedTuple):
@@ -158,7 +175,7 @@ def reduce(state: ContractionState) -> ContractionSums:
     )
 
 
-def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = True) -> dict[str, Any]:
+def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = True) -> ContractionRecord:
     """Cosines as a record.
 
     Returns:
@@ -168,6 +185,14 @@ def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = 
         ``log10_p`` of Rayleigh's test on the final norm's output, and by layer; with ``intra``,
         ``intra_cosine_by_layer`` and its standard deviation over sequences. Where the sequences are
         random tokens, pairs that share the last token are left out of the means and the test.
+
+    Example:
+        >>> pointing = dict(resultant_L=[9.0, 3.0], moment_L=[9.0, 3.0])  # all the same way, then all at right angles
+        >>> nothing = dict(same_last_L=[0.0, 0.0], same_last_pairs=0.0, intra_sum_L=[0.0], intra_squared_L=[0.0])
+        >>> sums = ContractionSums(num=3.0, own_L=[3.0, 3.0], own_squared_L=[3.0, 3.0], **pointing, **nothing)
+        >>> found = summarise(sums, d_model=4, intra=False)
+        >>> found["inter_cosine_by_layer"], found["inter_cosine_final"]
+        ([1.0], 0.0)
     """
     n = float(sums.num)
     total_L = np.asarray(sums.resultant_L, np.float64) - np.asarray(sums.own_L, np.float64)
@@ -179,7 +204,7 @@ def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = 
     mean_L = all_L
     if 0.0 < removed < pairs:
         mean_L = (total_L - np.asarray(sums.same_last_L, np.float64)) / (pairs - removed)
-    record: dict[str, Any] = {
+    record: ContractionRecord = {
         "num_inputs": int(n),
         "inter_cosine_by_layer": [float(c) for c in mean_L[:-1]],
         "inter_cosine_final": float(mean_L[-1]),

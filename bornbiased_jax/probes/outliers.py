@@ -50,6 +50,10 @@ def dom_ratio(h: Any) -> Any:
     """Dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
 
     NaN for a vector of zeros, which has no dominant dimension.
+
+    Example:
+        >>> float(dom_ratio(np.array([0.0, 0.0, -8.0, 0.0])))
+        4.0
     """
     size = abs(h)
     return size.max(axis=-1) / size.mean(axis=-1)
@@ -63,6 +67,10 @@ def effective_rank(gram_DD: np.ndarray) -> float:
 
     Returns:
         Between 1 and min(R, D); NaN when X is all zeros.
+
+    Example:
+        >>> round(effective_rank(np.diag([4.0, 4.0, 0.0])), 6)
+        2.0
     """
     values = np.linalg.eigvalsh(np.asarray(gram_DD, np.float64))
     # Eigenvalues below rounding of the largest one are zero.
@@ -97,6 +105,13 @@ def measure_outliers(
 
     Raises:
         InputError: inputs that do not fit the model.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> measure_outliers(cfg, init_seed(cfg, 0), np.zeros((2, 8), int)).massive_L.tolist()
+        [0.0, 0.0]
     """
     x = check_sequences(cfg, tokens_NT)
     N, T = x.shape[:2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,26 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.stats.significance import expected_top_count, log10_preference_p
+
+
+class PreferenceRecord(TypedDict):
+    """What :func:`summarise` returns, JSON-ready."""
+
+    num_inputs: int
+    top1_id: int
+    top1_count: int
+    top1_share: float
+    log10_p: float
+    uniform_top_count: float
+    ratio_to_uniform: float
+    num_distinct_tokens: int
+    entropy_bits: float
+    ranked_ids: list[int]
+    ranked_counts: list[int]
+    top_dimension_by_layer: list[int]
+    top_dimension_count_by_layer: list[int]
+    top_dimension_log10_p_by_layer: list[float]
+    final_dimension_counts: list[int]
 
 
 class PreferenceState(NamedTuple):
@@ -41,7 +61,7 @@ def update(state: PreferenceState, seen: Observation, weight_B: jax.Array) -> Pr
     )
 
 
-def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> dict[str, Any]:
+def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> PreferenceRecord:
     """The counts as a record.
 
     Returns:
@@ -52,6 +72,12 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> dict[str,
         frequent winning dimension's id, count and log₁₀ p, Bonferroni-corrected over the D dimensions (the last
         entry is the final norm's output), and ``final_dimension_counts`` of the latter, decreasing. Ties go to the
         smallest id.
+
+    Example:
+        >>> counts = PreferenceState(np.array([1, 3, 0, 0]), np.array([[2, 2]]))
+        >>> found = summarise(counts, vocab_size=4)
+        >>> found["top1_id"], found["top1_share"], found["num_distinct_tokens"]
+        (1, 0.75, 2)
     """
     counts_V = np.asarray(state.token_counts_V, np.int64)
     num_inputs = int(counts_V.sum())

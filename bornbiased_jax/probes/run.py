@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,20 @@ BATCH_TOKENS = 8192
 EMBEDDING_SEED = 0
 
 
+class ProbeRecord(TypedDict):
+    """What :func:`probe` says of one seed, JSON-ready."""
+
+    seed: int
+    seq_len: int
+    num_inputs: int
+    inputs_digest: str
+    preference: preference.PreferenceRecord
+    contraction: contraction.ContractionRecord
+    direction_token: int
+    """The token that the contraction direction would predict (Finding 2.2)."""
+    direction_matches_top1: bool
+
+
 class Subject(NamedTuple):
     """What is probed: newborn models of a configuration, or one model with its weights."""
 
@@ -41,7 +55,13 @@ class Subject(NamedTuple):
 
 
 def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
-    """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2)."""
+    """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> newborn(preset("gpt2-tiny")).embedding_std
+        0.02
+    """
     about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
     return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
 
@@ -152,7 +172,7 @@ def probe(
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
     resume: Path | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[ProbeRecord]:
     """Preference and contraction of every seed on the same inputs, one record a seed, in order.
 
     Args:
@@ -167,6 +187,16 @@ def probe(
 
     Raises:
         InputError: inputs that do not fit the model.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.inputs import random_tokens
+        >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> records = list(probe(newborn(cfg), [42, 43], random_tokens(8, 4, 32)))
+        >>> [record["seed"] for record in records]
+        [42, 43]
+        >>> 1 <= records[0]["preference"]["top1_count"] <= 8
+        True
     """
     cfg = subject.cfg
     inputs.check_fits(cfg)
@@ -213,7 +243,7 @@ class _Ticker:
             self.advance(num_seeds * min(self.batches.size, len(self.batches.order_N) - start))
 
 
-def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any], intra: bool) -> dict[str, Any]:
+def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any], intra: bool) -> ProbeRecord:
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
     chosen = preference.summarise(counts, vocab_size=cfg.vocab_size)

@@ -79,6 +79,14 @@ def measure_sinks(
 
     Raises:
         InputError: inputs that do not fit the model, a model without attention, or a setting out of range.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> found = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
+        >>> found["sink_rate"], found["score_LH"].shape  # at birth attention is all but uniform
+        (0.0, (2, 2))
     """
     x = check_sequences(cfg, tokens_NT)
     T = x.shape[1]

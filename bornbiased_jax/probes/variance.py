@@ -72,6 +72,14 @@ def position_moments(
 
     Raises:
         InputError: inputs that do not fit the model, fewer than two sequences, an unknown quantity.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> x_NT = np.arange(24).reshape(4, 6)
+        >>> position_moments(cfg, init_seed(cfg, 0), x_NT, quantities=("residual",))["residual"].pooled_LT.shape
+        (2, 6)
     """
     x = check_sequences(cfg, x)
     if len(x) < 2:
@@ -99,6 +107,10 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
     """Variance at the first position over the median of the others, per layer [L]; at least two positions.
 
     Infinite where the others have none, NaN where no position has.
+
+    Example:
+        >>> discrepancy(np.array([[4.0, 1.0, 1.0]])).tolist()
+        [4.0]
     """
     if variance_LT.shape[-1] < 2:
         raise InputError("a single position has no discrepancy: ask for a length of at least 2")

@@ -11,17 +11,32 @@ _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def fixed(digits: int) -> Format:
-    """Numbers with so many digits after the point: ``fixed(3)(-0.5) == "−0.500"``."""
+    """Numbers with so many digits after the point.
+
+    Example:
+        >>> fixed(3)(-0.5)
+        '−0.500'
+    """
     return lambda value: _minus(f"{value:,.{digits}f}")
 
 
 def percent(digits: int = 2) -> Format:
-    """Shares as percentages: ``percent(2)(0.026) == "2.60%"``."""
+    """Fractions as percentages.
+
+    Example:
+        >>> percent(2)(0.026)
+        '2.60%'
+    """
     return lambda value: _minus(f"{100 * value:.{digits}f}%")
 
 
 def times(digits: int = 1) -> Format:
-    """Ratios: ``times(1)(58.5) == "58.5×"``."""
+    """Ratios.
+
+    Example:
+        >>> times(1)(58.5)
+        '58.5×'
+    """
     return lambda value: _minus(f"{value:,.{digits}f}×")
 
 
@@ -36,7 +51,12 @@ def identifier(value: float) -> str:
 
 
 def significant(digits: int = 3) -> Format:
-    """Numbers with so many significant digits, as a power of ten where that is shorter to read."""
+    """Numbers with so many significant digits, as a power of ten where that is shorter to read.
+
+    Example:
+        >>> significant(3)(0.0012345), significant(2)(1234.5)
+        ('0.00123', '1,234')
+    """
 
     def write(value: float) -> str:
         if value == 0:

@@ -68,6 +68,10 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         title: the page's heading.
         standfirst: the sentence under it.
         sections: the experiments, in the order in which they are read; the first headline leads.
+
+    Example:
+        >>> "Nothing yet" in render("Nothing yet", "No experiment has run.", [])
+        True
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bornbiased_jax.report", "."),

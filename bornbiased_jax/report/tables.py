@@ -61,6 +61,11 @@ class Table:
 
     Raises:
         ValueError: a row does not fit the heads.
+
+    Example:
+        >>> row = Row([64], {"fraction": 0.0255}, paper={"fraction": 0.026}, configuration="paper")
+        >>> Table("Top-1 token", ["T"], [Quantity("fraction")], [row]).sources(Quantity("fraction"))
+        ['paper', 'measured']
     """
 
     title: str
@@ -132,7 +137,13 @@ class Panel:
 
 
 def write(value: Value, format: Format) -> str:
-    """A value as text; nothing is an em dash."""
+    """A value as text; nothing is an em dash.
+
+    Example:
+        >>> from bornbiased_jax.report.numbers import fixed
+        >>> write((0.5, 0.25), fixed(2)), write(None, fixed(2))
+        ('0.50 ± 0.25', '—')
+    """
     if value is None:
         return "—"
     if isinstance(value, str):

@@ -82,6 +82,8 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     assert run([*call, "--json", "-"]) == 0
     spoken = json.loads(capsys.readouterr().out)
     assert KEYS[path] <= set(spoken)
+    if "provenance" in spoken:
+        assert spoken["provenance"]["precision"] == "float32 highest"
     assert run([*call, "--json", "kept.json"]) == 0
     written = json.loads((tmp_path / "kept.json").read_text())
     assert set(written) == set(spoken)

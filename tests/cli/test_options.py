@@ -330,16 +330,19 @@ def fake_print(checkpoint: Any, inputs: Any, **unused: Any) -> SimpleNamespace:
 
 
 EVERY = [
-    *[
-        (f"{CALLS[path]} {'' if typed.startswith('<') else typed}".strip(), target, expected)
-        for path, rows in ROWS.items()
-        for typed, target, expected in rows
-    ],
-    *INSTEAD.values(),
+    pytest.param(
+        f"{CALLS[path]} {'' if typed.startswith('<') else typed}".strip(),
+        target,
+        expected,
+        id=f"{path} {typed.strip()} {target.rpartition(':')[2]}".replace(" ", "_"),
+    )
+    for path, rows in ROWS.items()
+    for typed, target, expected in rows
 ]
+EVERY += [pytest.param(*row, id=f"{path} {option}".replace(" ", "_")) for (path, option), row in INSTEAD.items()]
 
 
-@pytest.mark.parametrize(("call", "target", "expected"), EVERY, ids=[f"{row[0]}-{row[1]}" for row in EVERY])
+@pytest.mark.parametrize(("call", "target", "expected"), EVERY)
 def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # What stands before the function in question does nothing; what it is handed is told apart by its words.

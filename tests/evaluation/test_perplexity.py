@@ -1,5 +1,6 @@
 """Perplexity and bits per byte, against transformers and by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_tokens, predicted_bytes
+from bornbiased_jax.evaluation import perplexity
+from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint, evaluate_tokens, predicted_bytes
 from bornbiased_jax.models import init_seed
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer
@@ -73,3 +75,23 @@ def test_refuses():
         evaluate(cfg, params, ["short"], BYTES, context=50, quiet=True)
     with pytest.raises(InputError, match="predicts nothing"):
         evaluate(cfg, params, TEXT, BYTES, context=1, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "positions", "used"),
+    [(33, 128, 64, 33), (None, 128, 512, 128), (None, None, 64, 64), (None, None, 4096, 2048)],
+)
+def test_context_is_what_was_asked_for_else_of_the_run_else_of_the_model(asked, trained, positions, used, monkeypatch):
+    born = open_checkpoint(
+        f"seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260,max_seq_len={positions}"
+    )
+    info = {"seed": 7, "step": 3} | ({} if trained is None else {"context": trained})
+    monkeypatch.setattr(perplexity, "evaluate", lambda *arguments, **options: {"context": options["context"]})
+    monkeypatch.setattr(perplexity, "read_documents", lambda source: [source])
+    run = dataclasses.replace(born, info=info)
+    found = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
+    assert found == {"context": used, "checkpoint": born.reference, "seed": 7, "step": 3}
+    with pytest.raises(InputError, match="context=0"):
+        evaluate_checkpoint(run, "text", tokenizer=BYTES, context=0)
+    with pytest.raises(InputError, match="has no tokenizer"):
+        evaluate_checkpoint(run, "text")

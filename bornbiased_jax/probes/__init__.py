@@ -1,0 +1,35 @@
+"""Measurements on (configuration, weights): preference and contraction at birth, variances, outliers, sinks.
+
+:func:`probe` measures newborn models, many seeds at once, or one model with its weights; the other functions look at
+one given model. Nothing here opens a checkpoint, reads a text or draws a figure.
+"""
+
+from bornbiased_jax.probes.activation import Preactivation, preactivation
+from bornbiased_jax.probes.contraction import ContractionRecord
+from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, measure_outliers, super_neurons
+from bornbiased_jax.probes.preference import PreferenceRecord
+from bornbiased_jax.probes.run import ProbeRecord, Subject, given, newborn, probe
+from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
+
+__all__ = [
+    "ContractionRecord",
+    "Outliers",
+    "PositionMoments",
+    "Preactivation",
+    "PreferenceRecord",
+    "ProbeRecord",
+    "Subject",
+    "attention_maps",
+    "discrepancy",
+    "dom_ratio",
+    "effective_rank",
+    "given",
+    "measure_outliers",
+    "measure_sinks",
+    "newborn",
+    "position_moments",
+    "preactivation",
+    "probe",
+    "super_neurons",
+]

@@ -1,0 +1,89 @@
+"""Examples in docstrings run, and the functions that are used most have one."""
+
+import ast
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("bornbiased_jax", "experiments")
+
+# The functions (and classes) that a reader meets first, room by room. Each has an example.
+MOST_USED = """
+bornbiased_jax.inputs.random_tokens
+bornbiased_jax.inputs.gaussian
+bornbiased_jax.inputs.from_tokens
+bornbiased_jax.inputs.random_inputs
+bornbiased_jax.inputs.parse_inputs
+bornbiased_jax.progress.bar
+bornbiased_jax.progress.duration
+bornbiased_jax.probes.run.newborn
+bornbiased_jax.probes.run.probe
+bornbiased_jax.probes.preference.summarise
+bornbiased_jax.probes.contraction.summarise
+bornbiased_jax.probes.activation.preactivation
+bornbiased_jax.probes.outliers.dom_ratio
+bornbiased_jax.probes.outliers.effective_rank
+bornbiased_jax.probes.outliers.measure_outliers
+bornbiased_jax.probes.sinks.measure_sinks
+bornbiased_jax.probes.variance.position_moments
+bornbiased_jax.probes.variance.discrepancy
+bornbiased_jax.evaluation.ngrams.unigram_entropy
+bornbiased_jax.evaluation.ngrams.bigram_loss
+bornbiased_jax.evaluation.perplexity.evaluate
+bornbiased_jax.evaluation.perplexity.cut
+bornbiased_jax.evaluation.generation.generate
+bornbiased_jax.evaluation.sink_report.cut_sequences
+bornbiased_jax.evaluation.sink_report.report_on_ids
+bornbiased_jax.evaluation.sink_report.strongest_head
+bornbiased_jax.report.numbers.fixed
+bornbiased_jax.report.numbers.percent
+bornbiased_jax.report.numbers.times
+bornbiased_jax.report.numbers.significant
+bornbiased_jax.report.tables.Table
+bornbiased_jax.report.tables.write
+bornbiased_jax.report.page.render
+bornbiased_jax.cli.options.parse_seeds
+""".split()
+
+
+def with_examples() -> list[str]:
+    """Every function, method or class below the rooms whose docstring has an example, found without importing."""
+    names = []
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            text = path.read_text()
+            if ">>>" not in text:
+                continue
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.parse(text).body:
+                members = node.body if isinstance(node, ast.ClassDef) else []
+                for entry, name in [(node, ""), *((member, f"{getattr(node, 'name', '')}.") for member in members)]:
+                    if isinstance(entry, ast.FunctionDef | ast.ClassDef) and ">>>" in (ast.get_docstring(entry) or ""):
+                        names.append(f"{module}:{name}{entry.name}")
+    return names
+
+
+EXAMPLES = with_examples()
+
+
+def test_what_is_used_most_has_an_example():
+    missing = set(MOST_USED) - {name.replace(":", ".") for name in EXAMPLES}
+    assert not missing, f"no example in the docstring of {', '.join(sorted(missing))}"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_runs(name):
+    module_name, _, path = name.partition(":")
+    module = importlib.import_module(module_name)
+    thing = module
+    for part in path.split("."):
+        thing = getattr(thing, part)
+    finder = doctest.DocTestFinder(recurse=False)
+    (example,) = finder.find(thing, path, module=module, globs=dict(vars(module)))
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    said: list[str] = []
+    runner.run(example, out=said.append)
+    assert runner.failures == 0 and runner.tries > 0, "".join(said)
