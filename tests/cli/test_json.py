@@ -18,9 +18,9 @@ PRINT = SimpleNamespace(
     outputs_ND=np.zeros((4, 8)), source="a birth", layer=None, inputs={"kind": "tokens"}, weights_digest="ab"
 )
 OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed={}, at_fault=False)
-CHECKPOINT = SimpleNamespace(
-    cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m", info={}, digest=lambda: "ab"
-)
+FOUND = SimpleNamespace(seed=None, reason="none fits", to_json=lambda: {"seed": None, "p_value": None})
+CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m")
+CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 RECORD = {"seed": 0, "seq_len": 8, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
@@ -47,6 +47,7 @@ WORK = {
     "bornbiased_jax.seedprint.fingerprint:fingerprint": PRINT,
     "bornbiased_jax.seedprint.fingerprint:save_fingerprint": None,
     "bornbiased_jax.seedprint.compare:compare": VERDICT,
+    "bornbiased_jax.seedprint.whichseed:which_seed": FOUND,
     "bornbiased_jax.pretrain:pretrain": SUMMARY,
     "bornbiased_jax.pretrain:list_runs": [],
     "bornbiased_jax.pretrain:plot_run": Path("runs/a/curves.png"),
@@ -64,6 +65,8 @@ KEYS = {
     "sinks": {"sink_rate"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
     "seedprint": {"verdict", "reason", "p_value"},
+    "whichseed": {"suspect", "seed", "p_value"},
+    "digest": {"digest", "checkpoint", "tensors"},
     "pretrain": {"out", "step", "finished", "loss"},
     "runs": {"runs"},
     "plot": {"image"},

@@ -32,6 +32,8 @@ CALLS = {
     "sinks": "sinks model.gguf --text wiki.txt",
     "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
     "seedprint": f"{PAIR} {SIZES}",
+    "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
+    "digest": "digest model.gguf",
     "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
     "runs": "runs folder",
     "plot": "plot runs/a",
@@ -51,6 +53,7 @@ PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
 COMPARE = "bornbiased_jax.seedprint.compare:compare"
 TRAIN = "bornbiased_jax.pretrain:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
+WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
 REPRODUCE = "experiments.runner:reproduce"
 PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
 DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
@@ -215,6 +218,17 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *DRAWN,
         *prepared(),
     ],
+    "whichseed": [
+        ("<suspect>", OPEN, {"ref": "model.gguf"}),
+        *on_model(WHICH, "cfg"),
+        ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
+        ("--alpha 0.05", WHICH, {"alpha": 0.05}),
+        ("--entries 64", WHICH, {"entries": 64}),
+        ("--resume kept", WHICH, {"resume": "kept", "digest": "digest"}),
+        ("--quiet", QUIET, {"quiet": True}),
+        *prepared(),
+    ],
+    "digest": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
     "pretrain": [
         *on_model(TRAIN, "config.model"),
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
@@ -239,6 +253,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--out elsewhere", REPRODUCE, {"out": "elsewhere"}),
         ("--data corpus.txt", REPRODUCE, {"data": "corpus.txt"}),
         ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
+        ("--compare", REPRODUCE, {"out": "out/compare"}),
         ("--mesh data=1", REPRODUCE, {"mesh": "the mesh"}),
         *COMMON,
         *prepared(),

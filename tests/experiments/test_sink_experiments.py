@@ -91,7 +91,7 @@ def test_training_experiments_share_their_models(tmp_path):
 
 
 def test_every_mitigation_side_by_side(tmp_path):
-    record = record_of(sink_cures.EXPERIMENT, tmp_path, mitigations=["baseline", "per-head RMSNorm"], seeds=[42, 123])
+    record = record_of(sink_cures.EXPERIMENT, tmp_path, cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
     assert [row.settings[0] for row in table.rows] == ["baseline", "per-head RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
