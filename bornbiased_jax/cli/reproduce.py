@@ -58,7 +58,7 @@ def reproduce(
     out = str(Path(out) / "compare") if compare else out
     outcome = runner.reproduce(names, scale, out, data, quiet=common["quiet"], mesh=mesh)
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
-    told = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
+    told: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
     told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
     options.write_result(json_file, told if moved is None else {**told, "moved": moved})
     for line in _lines(moved or {}):
