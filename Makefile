@@ -11,14 +11,15 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check bench install clean
+.PHONY: help demo test test-all check bench install clean
 
 help:
-	@echo 'make demo    a first reproduction in minutes; the page is $(OUT)/index.html'
-	@echo 'make test    lint, types and all tests'
-	@echo 'make check   lint and types only'
-	@echo 'make bench   the speed of a sweep beside a PyTorch loop (installs PyTorch)'
-	@echo 'make clean   remove the environment and all caches; results in out/ stay'
+	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
+	@echo 'make test      lint, types and the tests of every day'
+	@echo 'make test-all  the slow tests: faults put in, kills, several processes, code blocks of the docs'
+	@echo 'make check     lint and types only'
+	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'
+	@echo 'make clean     remove the environment and all caches; results in out/ stay'
 
 demo: $(VENV)/.installed
 	$(BIN)/bornbiased reproduce demo --scale laptop --out $(OUT)
@@ -27,6 +28,10 @@ demo: $(VENV)/.installed
 # Pytest comes last: its closing line is the last line printed.
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# What `make test` leaves out, and nothing twice.
+test-all: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

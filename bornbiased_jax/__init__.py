@@ -4,4 +4,4 @@ The modules are imported by name (``from bornbiased_jax import sweep``); this fi
 that ``import bornbiased_jax`` costs nothing.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -26,8 +26,8 @@ _CACHE = {
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    for _name, _value in _CACHE.items():
+for _name, _value in _CACHE.items():
+    if _name.upper() not in os.environ:
         os.environ[_name.upper()] = str(_value)
         jax.config.update(_name, _value)
 

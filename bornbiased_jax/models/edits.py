@@ -8,9 +8,9 @@ that of the same token standing first.
 
 *Variance amplification*: o'_k = μ_k + λ(o_k − μ_k). The abstract defines variance over random-token
 sequences, so μ_k here is the mean over random-token sequences of the aggregated value at position k, for each
-layer, head and channel (:func:`ensemble_mean`): the variance over sequences grows λ²-fold and the mean
-stays. Other centres are other interventions: the mean over a vector's coordinates is close to 0, which makes
-the formula the control; the mean over the other positions of the sequence removes context.
+layer, head and channel (:func:`bornbiased_jax.probes.variance.ensemble_mean`): the variance over sequences grows
+λ²-fold and the mean stays. Other centres are other interventions: the mean over a vector's coordinates is close to 0,
+which makes the formula the control; the mean over the other positions of the sequence removes context.
 
 *Control*: λ·o_k, which enlarges the vector and its shared part alike.
 
@@ -21,17 +21,13 @@ over all positions (``positions="all"``, no cache).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.transformer import EditOutput
-from bornbiased_jax.probes.variance import position_moments
 
 
 def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
@@ -49,21 +45,6 @@ def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
     return mask_TT
 
 
-def ensemble_mean(
-    cfg: ModelConfig, params: Params, random_tokens_NT: Any, *, batch_size: int | None = None
-) -> np.ndarray:
-    """μ: the mean of the aggregated value over random-token sequences, [L, T, H, K], float64.
-
-    Its standard error is the standard deviation over sequences divided by √N.
-
-    Raises:
-        InputError: inputs that do not fit the model, fewer than two sequences, a model without attention.
-    """
-    moments = position_moments(cfg, params, random_tokens_NT, quantities=("attention_output",), batch_size=batch_size)
-    mean_LTW = moments["attention_output"].mean_LTW
-    return mean_LTW.reshape(*mean_LTW.shape[:2], cfg.num_heads, cfg.key_dim)
-
-
 def amplify_variance(
     positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, layers: Sequence[int] | None = None
 ) -> EditOutput:
@@ -72,7 +53,7 @@ def amplify_variance(
     Args:
         positions: which positions, from 1.
         factor: λ; 1 changes nothing.
-        mean_LTHK: μ for every layer and position, from :func:`ensemble_mean`.
+        mean_LTHK: μ for every layer and position, from :func:`bornbiased_jax.probes.variance.ensemble_mean`.
         layers: where to act, counted from 0; all layers unless given.
 
     Raises:

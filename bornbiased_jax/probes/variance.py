@@ -103,6 +103,21 @@ def position_moments(
     return {name: _moments(*total) for name, total in totals.items()}
 
 
+def ensemble_mean(
+    cfg: ModelConfig, params: Params, random_tokens_NT: Any, *, batch_size: int | None = None
+) -> np.ndarray:
+    """μ: the mean of the aggregated value over random-token sequences, [L, T, H, K], float64.
+
+    Its standard error is the standard deviation over sequences divided by √N.
+
+    Raises:
+        InputError: inputs that do not fit the model, fewer than two sequences, a model without attention.
+    """
+    moments = position_moments(cfg, params, random_tokens_NT, quantities=("attention_output",), batch_size=batch_size)
+    mean_LTW = moments["attention_output"].mean_LTW
+    return mean_LTW.reshape(*mean_LTW.shape[:2], cfg.num_heads, cfg.key_dim)
+
+
 def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
     """Variance at the first position over the median of the others, per layer [L]; at least two positions.
 

@@ -10,10 +10,10 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.models.edits import amplify_variance, ensemble_mean, scale_output, self_only_mask
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only_mask
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
-from bornbiased_jax.probes.variance import position_moments
+from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table

@@ -9,9 +9,9 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.models.edits import amplify_variance, ensemble_mean, scale_output, self_only_mask
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only_mask
 from bornbiased_jax.probes.sinks import measure_sinks
-from bornbiased_jax.probes.variance import position_moments
+from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
 T = 10

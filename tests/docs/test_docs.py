@@ -1,0 +1,88 @@
+"""What the docs say can be typed: commands name what is there, Python blocks run, links lead somewhere."""
+
+import itertools
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+import bornbiased_jax
+from bornbiased_jax.cli.main import cli
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in itertools.chain(ROOT.glob("*.md"), *(ROOT.glob(f"{folder}/**/*.md") for folder in ("docs", "theory")))
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return [body for found, body in FENCE.findall((ROOT / page).read_text()) if found == language]
+
+
+def _commands(page: str) -> list[str]:
+    """Whole commands: the lines of code blocks, and what is quoted in a sentence."""
+    text = (ROOT / page).read_text()
+    lines = [line.strip() for body in _blocks(page, "") for line in body.replace("\\\n", " ").splitlines()]
+    quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
+    return [command for command in lines + quoted if command.startswith("bornbiased ") and "…" not in command]
+
+
+COMMANDS = sorted({(page, command) for page in PAGES for command in _commands(page)})
+
+
+@pytest.mark.parametrize("page, command", COMMANDS)
+def test_a_command_names_options_that_are_there(page, command):
+    """Every word of the command line is looked at; what the arguments name is not opened."""
+    words = shlex.split(command.partition(" # ")[0])[1:]
+    context, level = click.Context(cli, info_name="bornbiased"), cli
+    while isinstance(level, click.Group) and words and not words[0].startswith("-"):
+        name, level, words = level.resolve_command(context, words)
+        context = click.Context(level, info_name=name, parent=context)
+    # A sentence may name a command without its arguments; options must be the command's own even then.
+    known = {option for parameter in level.params if isinstance(parameter, click.Option)
+             for option in parameter.opts + parameter.secondary_opts} | {"--help"}  # fmt: skip
+    assert not {word.partition("=")[0] for word in words if word.startswith("--")} - known, page
+
+
+def test_commands_were_found():
+    assert len(COMMANDS) >= 10 and {"README.md", "docs/sinks.md"} <= {page for page, _ in COMMANDS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")])
+def test_python_blocks_run(page, tmp_path):
+    """A page's blocks are one program, run in an empty folder."""
+    code = "\n".join(_blocks(page, "python"))
+    environment_path = [str(ROOT)]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {environment_path}\n{code}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    text = FENCE.sub("", (ROOT / page).read_text())
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in target]
+    assert not [target for target in targets if not ((ROOT / page).parent / target).exists()]
+
+
+def test_the_version_is_the_same_everywhere():
+    version = bornbiased_jax.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"] == ["version"]
+
+
+def test_papers_are_cited_alike():
+    numbers = re.compile(r"\b2[56]\d\d\.\d{5}\b")
+    cited = set(numbers.findall((ROOT / "README.md").read_text()))
+    assert cited and cited <= set(numbers.findall((ROOT / "CITATION.cff").read_text()))

@@ -1,0 +1,131 @@
+"""The plan of the house: which room may import which, and what an import may do."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the ground up. A room imports rooms of lower floors, and of its own floor as long as there is no circle.
+FLOORS: tuple[set[str], ...] = (
+    {"theory"},
+    {"__init__", "errors"},
+    {"config", "files", "keys", "parallel", "hardware", "progress", "record", "sweep", "code"},
+    {"stats"},
+    {"models"},
+    {"predict", "text"},
+    {"inputs", "data"},
+    {"checkpoints"},
+    {"probes"},
+    {"seedprint"},
+    {"adapt"},
+    {"evaluation", "pretrain"},
+    {"report"},
+    {"cli", "experiments"},
+    {"__main__", "benchmarks"},
+)
+RANK = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
+# The command line starts experiments, and an experiment may be asked for its command: both are the top floor.
+TOP = {("cli", "experiments")}
+
+
+def _room(module: str) -> str:
+    """The room of a module's dotted name: its package below ``bornbiased_jax``, or the top package."""
+    package, _, rest = module.partition(".")
+    if package != "bornbiased_jax":
+        return package
+    return rest.partition(".")[0] or "__init__"
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    _module(path): path
+    for package in ("theory", "bornbiased_jax", "experiments", "benchmarks")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    # Tests of the theory may use all of the package.
+    if not (package == "theory" and (path.stem.startswith("test_") or path.stem == "conftest"))
+}
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the project that a file imports, inside functions too, and for types alone too."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                imported.add(name if name in FILES else str(node.module))
+    return {name for name in imported if name in FILES}
+
+
+IMPORTS = {module: _imports(path) for module, path in FILES.items()}
+
+
+def test_every_room_has_a_floor():
+    assert {_room(module) for module in FILES} <= set(RANK)
+    assert sum(len(floor) for floor in FLOORS) == len(RANK), "a room stands on two floors"
+
+
+def test_no_arrow_between_rooms_points_up():
+    wrong = []
+    for module, imported in IMPORTS.items():
+        for other in imported:
+            here, there = _room(module), _room(other)
+            if RANK[there] > RANK[here] and (here, there) not in TOP:
+                wrong.append(f"{module} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_neither_rooms_nor_modules_import_in_a_circle():
+    rooms: dict[str, set[str]] = {}
+    for module, imported in IMPORTS.items():
+        rooms.setdefault(_room(module), set()).update(_room(other) for other in imported)
+    rooms = {room: others - {room} for room, others in rooms.items()}
+    # A package's __init__ gathers its own modules, which may reach each other through it.
+    modules = {
+        module: {other for other in others - {module} if not module.startswith(f"{other}.")}
+        for module, others in IMPORTS.items()
+    }
+    for graph in (rooms, modules):
+        left = dict(graph)
+        while free := [name for name, others in left.items() if not others & left.keys()]:
+            for name in free:
+                del left[name]
+        assert not left, f"a circle among {sorted(left)}"
+
+
+@pytest.mark.parametrize("module", ["theory", "theory.predict", "theory.preference"])
+def test_theory_needs_neither_jax_nor_the_package(module):
+    code = f"import sys, {module}; print([name for name in ('jax', 'bornbiased_jax') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Any connection, lookup of a name or bound socket is told; sockets as such are made by event loops without a network.
+NO_NETWORK = """
+import importlib, sys
+def hook(event, arguments):
+    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        sys.exit(f"{event} {arguments[1:]}")
+sys.addaudithook(hook)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(len(sys.argv) - 1)
+"""
+
+
+def test_nothing_speaks_to_the_network_at_import():
+    modules = [module for module in FILES if not module.endswith("__main__") and _room(module) != "benchmarks"]
+    done = subprocess.run([sys.executable, "-c", NO_NETWORK, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) == len(modules)
