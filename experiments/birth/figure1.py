@@ -1,4 +1,4 @@
-"""Figure 1: the ranked favourites, and how alike last-token states are."""
+"""Figure 1: the ranked top-1 tokens, and how alike last-token states are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from experiments.base import Experiment, Record
 def panels(record: Record) -> Sequence[Panel]:
     """One pair of panels for each group: ranked counts, and cosine by layer with its spread over pairs."""
     drawn = []
-    for done in record["result"]["groups"]:
-        group, first = done["group"], done["records"][0]
+    for probed in record["result"]["groups"]:
+        group, first = probed["group"], probed["records"][0]
         found, pulled = first["preference"], first["contraction"]
         figure, (left, right) = figures.new(columns=2, width=9.0)
         figures.ranked_bars(
@@ -24,14 +24,16 @@ def panels(record: Record) -> Sequence[Panel]:
             baseline=found["uniform_top_count"],
             baseline_name="expected top count, uniform",
         )
-        figures.label(left, "token id, by rank", f"times predicted in {found['num_inputs']:,}", "(a) favourite tokens")
+        figures.label(
+            left, "token id, by rank", f"times predicted in {found['num_inputs']:,}", "(a) most frequent predictions"
+        )
         layers = range(1, len(pulled["inter_cosine_by_layer"]) + 1)
         mean, std = pulled["inter_cosine_by_layer"], pulled["inter_cosine_std_by_layer"]
         low = [m - s for m, s in zip(mean, std, strict=True)]
         high = [m + s for m, s in zip(mean, std, strict=True)]
         figures.line(right, list(layers), mean, low, high, name="measured, ± std over pairs", markers=True)
-        if done["theory"]:
-            theory = done["theory"]["inter_cosine_by_layer"]
+        if probed["theory"]:
+            theory = probed["theory"]["inter_cosine_by_layer"]
             figures.line(right, list(layers), theory, name="theory", colour=figures.THEORY, dashed=True)
         figures.count_axis(right)
         figures.label(right, "after block", "cosine between sequences", "(b) contraction")

@@ -1,4 +1,4 @@
-"""Figure 10: hidden dimensions have favourites too, in every layer."""
+"""Figure 10: hidden dimensions have preferences too, in every layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The favourite dimension after every block and after the final norm."""
+    """The top dimension after every block and after the final norm."""
     made = []
-    for done in record["result"]["groups"]:
-        group, first = done["group"], done["records"][0]
+    for probed in record["result"]["groups"]:
+        group, first = probed["group"], probed["records"][0]
         found = first["preference"]
         columns = zip(
             found["top_dimension_by_layer"],
@@ -44,8 +44,8 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Tokens above, dimensions below, ranked."""
     drawn = []
-    for done in record["result"]["groups"]:
-        group, found = done["group"], done["records"][0]["preference"]
+    for probed in record["result"]["groups"]:
+        group, found = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
         figure, (top, bottom) = figures.new(rows=2, height=5.2)
         figures.ranked_bars(
@@ -62,7 +62,7 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, seed {done['records'][0]['seed']}, T = {group['seq_len']}, "
+                f"{births.name_of(group)}, seed {probed['records'][0]['seed']}, T = {group['seq_len']}, "
                 f"N = {group['num_inputs']:,}: how often each token "
                 "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean "
                 "over all, close to the axis where tokens are many.",
@@ -73,7 +73,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 EXPERIMENT = Experiment(
     name="figure10",
-    title="Hidden dimensions have favourites in every layer",
+    title="Hidden dimensions have preferences in every layer",
     paper="Figure 10, Finding 1 (extended)",
     description=(
         "The same preference one step before the logits: which hidden dimension of the last-token state is the "

@@ -14,10 +14,10 @@ from experiments.base import Experiment, Record
 def panels(record: Record) -> Sequence[Panel]:
     """Cosine by layer, every group and seed, with theory's interval."""
     drawn = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
         figure, ax = figures.new()
-        depth = list(range(1, len(done["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
+        depth = list(range(1, len(probed["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
         if theory:
             figures.line(
                 ax,
@@ -29,9 +29,9 @@ def panels(record: Record) -> Sequence[Panel]:
                 colour=figures.THEORY,
                 dashed=True,
             )
-        for index, one in enumerate(done["records"]):
+        for index, birth in enumerate(probed["records"]):
             name = "measured, one line a seed" if index == 0 else ""
-            figures.line(ax, depth, one["contraction"]["inter_cosine_by_layer"], name=name, markers=True)
+            figures.line(ax, depth, birth["contraction"]["inter_cosine_by_layer"], name=name, markers=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "mean cosine between sequences")
         figures.legend(ax)
@@ -48,10 +48,10 @@ def panels(record: Record) -> Sequence[Panel]:
 def tables(record: Record) -> Sequence[Table]:
     """The last block and the final norm."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
-        for one in done["records"]:
-            pulled = one["contraction"]
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
+        for birth in probed["records"]:
+            pulled = birth["contraction"]
             measured = {
                 "last block": pulled["inter_cosine_by_layer"][-1],
                 "final norm": pulled["inter_cosine_final"],
@@ -66,7 +66,7 @@ def tables(record: Record) -> Sequence[Table]:
                 births.inputs_of(group),
                 group["num_inputs"],
                 group["seq_len"],
-                one["seed"],
+                birth["seed"],
             ]
             rows.append(Row(settings, measured, {}, predicted))
     return [
@@ -82,7 +82,7 @@ def tables(record: Record) -> Sequence[Table]:
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
                 "directions, in log space; its χ² form is exact for many inputs and an upper bound far out. "
-                "Theory: mean ± standard deviation over seeds. The paper draws Figure 2 for T = 1,024 and prints no "
+                "Theory: mean ± standard deviation across seeds. The paper draws Figure 2 for T = 1,024 and prints no "
                 "numbers; Table 2 prints 0.46 for Gaussian inputs."
             ),
         )
@@ -91,15 +91,15 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """The last block's cosine of the first group."""
-    done = record["result"]["groups"][0]
-    group = done["group"]
-    values = [one["contraction"]["inter_cosine_by_layer"][-1] for one in done["records"]]
+    probed = record["result"]["groups"][0]
+    group = probed["group"]
+    values = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
     return [
         Claim(
             f"Cosine between last-token states of different sequences, {births.name_of(group)}, T = {group['seq_len']}"
             f"{births.mean_of(values)}",
             sum(values) / len(values),
-            theory=done["theory"]["inter_cosine_by_layer"][-1],
+            theory=probed["theory"]["inter_cosine_by_layer"][-1],
             format=fixed(3),
             key="cosine between states of unrelated inputs",
         )

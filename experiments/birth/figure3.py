@@ -1,4 +1,4 @@
-"""Figure 3: ranked favourites of the full model and of each module alone."""
+"""Figure 3: ranked top-1 tokens of the full model and of each module alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def panels(record: Record) -> Sequence[Panel]:
     found = ablations.by_variant(record)
     figure, axes = figures.new(columns=len(found), width=3.3 * len(found), height=3.0)
     highest = 0.0
-    for ax, (name, done) in zip(axes, found.items(), strict=True):
-        seen = done["records"][0]["preference"]
+    for ax, (name, probed) in zip(axes, found.items(), strict=True):
+        seen = probed["records"][0]["preference"]
         shares = [100 * count / seen["num_inputs"] for count in seen["ranked_counts"][:NUM_RANKED]]
         level = 100 * seen["uniform_top_count"] / seen["num_inputs"]
         figures.ranked_bars(ax, shares, seen["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
@@ -31,40 +31,40 @@ def panels(record: Record) -> Sequence[Panel]:
     caption = (
         f"{births.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most "
         f"predicted tokens is predicted, by all modules (T = {group['seq_len']}) and by each alone. The "
-        "dashed line is the share that the favourite of as many uniform draws would have."
+        "dashed line is the fraction that the top-1 token of as many uniform draws would have."
     )
     return [Panel(figure, caption)]
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The favourite's share, every variant and seed."""
+    """The top-1 fraction, every variant and seed."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
-        for one in done["records"]:
-            seen = one["preference"]
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
+        for birth in probed["records"]:
+            seen = birth["preference"]
             level = seen["uniform_top_count"] / seen["num_inputs"]
-            measured = {"share": seen["top1_share"], "uniform": level, "p": seen["log10_p"]}
-            predicted = {"share": theory["top1_share_mean"], "p": theory["log10_p"]}
+            measured = {"fraction": seen["top1_share"], "uniform": level, "p": seen["log10_p"]}
+            predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
             name = ablations.variant(group)
-            settings = [name, births.name_of(group), group["num_inputs"], ablations.length_of(group), one["seed"]]
+            settings = [name, births.name_of(group), group["num_inputs"], ablations.length_of(group), birth["seed"]]
             rows.append(Row(settings, measured, {}, predicted))
     note = (
-        "Share of N Gaussian inputs that the favourite token takes. Uniform: the expected share of the "
-        "favourite of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
-        "Theory: the mean over seeds. The paper draws Figure 3 and prints no numbers."
+        "Fraction of N Gaussian inputs that the top-1 token takes. Uniform: the expected fraction of the "
+        "top-1 token of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
+        "Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
     )
-    quantities = [Quantity("share", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
-    return [Table("The favourite token of each module", ["mode", "model", "N", "T", "seed"], quantities, rows, note)]
+    quantities = [Quantity("fraction", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
+    return [Table("The top-1 token of each module", ["mode", "model", "N", "T", "seed"], quantities, rows, note)]
 
 
 EXPERIMENT = Experiment(
     name="figure3",
-    title="The MLP has favourite tokens, attention alone has none",
+    title="The MLP prefers some tokens, attention alone prefers none",
     paper="Figure 3, Finding 3.1",
     description=(
         "The births of Table 2, asked for their next token: the model of self-attention alone answers as "
-        "evenly as chance, MLPs alone have favourites, and both together favour them most."
+        "evenly as chance, MLPs alone have preferences, and both together favour them most."
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,

@@ -15,8 +15,8 @@ from experiments.base import Experiment, Record
 
 def panels(record: Record) -> Sequence[Panel]:
     """Mean and standard deviation over pairs after each block, with theory's interval for the mean."""
-    (done,) = record["result"]["groups"]
-    group, theory, pulled = done["group"], done["theory"], done["records"][0]["contraction"]
+    (probed,) = record["result"]["groups"]
+    group, theory, pulled = probed["group"], probed["theory"], probed["records"][0]["contraction"]
     mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
     depth = np.arange(1, len(mean) + 1)
     figure, ax = figures.new()
@@ -28,7 +28,7 @@ def panels(record: Record) -> Sequence[Panel]:
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
     caption = (
-        f"{births.name_of(group)}, seed {done['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
+        f"{births.name_of(group)}, seed {probed['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
         "inputs. The blue band is the spread from pair to pair of inputs, the dashed line and its band are "
         "what theory says of the mean."
     )
@@ -37,17 +37,17 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Mean ± standard deviation over pairs, a row a block."""
-    (done,) = record["result"]["groups"]
-    theory = done["theory"]
-    names = [f"seed {one['seed']}" for one in done["records"]][:4]
+    (probed,) = record["result"]["groups"]
+    theory = probed["theory"]
+    names = [f"seed {birth['seed']}" for birth in probed["records"]][:4]
     rows = []
     for layer in range(len(theory["inter_cosine_by_layer"])):
         measured = {
             name: (
-                one["contraction"]["inter_cosine_by_layer"][layer],
-                one["contraction"]["inter_cosine_std_by_layer"][layer],
+                birth["contraction"]["inter_cosine_by_layer"][layer],
+                birth["contraction"]["inter_cosine_std_by_layer"][layer],
             )
-            for name, one in zip(names, done["records"], strict=False)
+            for name, birth in zip(names, probed["records"], strict=False)
         }
         predicted = (theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer])
         rows.append(Row([layer + 1], {**measured, "any seed": None}, {}, {"any seed": predicted}))
@@ -61,9 +61,9 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Steadily rising."""
-    (done,) = record["result"]["groups"]
-    rises = [np.diff(one["contraction"]["inter_cosine_by_layer"]).min() for one in done["records"]]
-    theory = np.diff(done["theory"]["inter_cosine_by_layer"]).min()
+    (probed,) = record["result"]["groups"]
+    rises = [np.diff(birth["contraction"]["inter_cosine_by_layer"]).min() for birth in probed["records"]]
+    theory = np.diff(probed["theory"]["inter_cosine_by_layer"]).min()
     return [
         Claim(
             f"Smallest rise of the cosine from one MLP block to the next, any of {len(rises)} seeds",

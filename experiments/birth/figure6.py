@@ -57,7 +57,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_by_layer": seen.mean_L,
                     "histogram": seen.histogram_LE[0],
                     "edges": seen.edges,
-                    "cosine_by_seed": [one["contraction"]["inter_cosine_by_layer"] for one in pulled["records"]],
+                    "cosine_by_seed": [birth["contraction"]["inter_cosine_by_layer"] for birth in pulled["records"]],
                     "cosine_theory": pulled["theory"]["inter_cosine_by_layer"],
                     "cosine_theory_low": pulled["theory"]["inter_cosine_by_layer_low"],
                     "cosine_theory_high": pulled["theory"]["inter_cosine_by_layer_high"],
@@ -76,22 +76,22 @@ def _linear_share(std: float) -> float:
 def tables(record: Record) -> Sequence[Table]:
     """σ in the first block and the last, and the contraction at the end."""
     rows = []
-    for one in record["result"]["norms"]:
-        last = [cosine[-1] for cosine in one["cosine_by_seed"]]
+    for variant in record["result"]["norms"]:
+        last = [cosine[-1] for cosine in variant["cosine_by_seed"]]
         ours = record["settings"]["model"] == "gpt2-nano"
         rows.append(
             Row(
-                [NORMS[one["norm"]]],
+                [NORMS[variant["norm"]]],
                 {
-                    "σ, block 1": one["std_by_layer"][0],
-                    "σ, last block": one["std_by_layer"][-1],
-                    "odd share": _linear_share(one["std_by_layer"][0]),
+                    "σ, block 1": variant["std_by_layer"][0],
+                    "σ, last block": variant["std_by_layer"][-1],
+                    "odd share": _linear_share(variant["std_by_layer"][0]),
                     "cosine, last block": float(np.mean(last)),
                 },
-                paper={"σ, block 1": 0.55 if one["norm"] != "none" else 0.011} if ours else {},
+                paper={"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if ours else {},
                 theory={
-                    "σ, block 1": one["expected_std"],
-                    "cosine, last block": one["cosine_theory"][-1],
+                    "σ, block 1": variant["expected_std"],
+                    "cosine, last block": variant["cosine_theory"][-1],
                 },
                 configuration="paper" if ours else "other",
             )
@@ -104,7 +104,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
     note = (
         "σ: standard deviation of what enters GELU. Odd share: how much of the power of GELU's output its "
-        "odd part carries, which contracts nothing. Cosine: between different sequences, mean over seeds, "
+        "odd part carries, which contracts nothing. Cosine: between different sequences, mean across seeds, "
         "MLP-only stack on Gaussian vectors. The paper's σ are those of Section 4.2."
     )
     return [Table("Pre-activations with and without LayerNorm", ["stack"], quantities, rows, note=note)]
@@ -114,11 +114,13 @@ def panels(record: Record) -> Sequence[Panel]:
     """GELU over both distributions, and the contraction by layer."""
     both: list[Mapping[str, Any]] = record["result"]["norms"]
     figure, axes = figures.new(columns=2, width=8.2)
-    for ax, one in zip(axes, both, strict=True):
-        edges = np.asarray(one["edges"])
+    for ax, variant in zip(axes, both, strict=True):
+        edges = np.asarray(variant["edges"])
         middle = (edges[1:] + edges[:-1]) / 2
-        ax.fill_between(middle, one["histogram"], color=figures.MEASURED, alpha=0.3, linewidth=0)
-        figures.label(ax, "pre-activation u", "density", f"{NORMS[one['norm']]}: σ = {one['std_by_layer'][0]:.3g}")
+        ax.fill_between(middle, variant["histogram"], color=figures.MEASURED, alpha=0.3, linewidth=0)
+        figures.label(
+            ax, "pre-activation u", "density", f"{NORMS[variant['norm']]}: σ = {variant['std_by_layer'][0]:.3g}"
+        )
         other = ax.twinx()
         other.plot(middle, middle * ndtr(middle), color=figures.THEORY, linewidth=1.6, label="GELU(u)")
         other.plot(middle, middle / 2, color=figures.MUTED, linewidth=1.0, linestyle="--", label="u/2")
@@ -131,21 +133,23 @@ def panels(record: Record) -> Sequence[Panel]:
         "straight line u/2, which is odd and contracts nothing.",
     )
     figure, ax = figures.new()
-    for index, one in enumerate(both):
+    for index, variant in enumerate(both):
         colour = figures.SERIES[index]
-        depth = np.arange(1, len(one["std_by_layer"]) + 1)
+        depth = np.arange(1, len(variant["std_by_layer"]) + 1)
         figures.line(
             ax,
             depth,
-            one["cosine_theory"],
-            one["cosine_theory_low"],
-            one["cosine_theory_high"],
-            name=f"{NORMS[one['norm']]}, theory",
+            variant["cosine_theory"],
+            variant["cosine_theory_low"],
+            variant["cosine_theory_high"],
+            name=f"{NORMS[variant['norm']]}, theory",
             colour=colour,
             dashed=True,
         )
-        cosines = np.asarray(one["cosine_by_seed"])
-        figures.line(ax, depth, cosines.mean(0), name=f"{NORMS[one['norm']]}, measured", colour=colour, markers=True)
+        cosines = np.asarray(variant["cosine_by_seed"])
+        figures.line(
+            ax, depth, cosines.mean(0), name=f"{NORMS[variant['norm']]}, measured", colour=colour, markers=True
+        )
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.legend(frameon=False)
     return [
@@ -157,15 +161,15 @@ def panels(record: Record) -> Sequence[Panel]:
 def claims(record: Record) -> Sequence[Claim]:
     """Both spreads."""
     made = []
-    for one in record["result"]["norms"]:
+    for variant in record["result"]["norms"]:
         is_paper = record["settings"]["model"] == "gpt2-nano"
         made.append(
             Claim(
-                f"Standard deviation of what enters GELU {NORMS[one['norm']]}"
-                + (" LayerNorm" if one["norm"] == "none" else ""),
-                one["std_by_layer"][0],
-                (0.55 if one["norm"] != "none" else 0.011) if is_paper else None,
-                one["expected_std"],
+                f"Standard deviation of what enters GELU {NORMS[variant['norm']]}"
+                + (" LayerNorm" if variant["norm"] == "none" else ""),
+                variant["std_by_layer"][0],
+                (0.55 if variant["norm"] != "none" else 0.011) if is_paper else None,
+                variant["expected_std"],
                 format=fixed(3),
                 configuration="paper" if is_paper else "other",
             )

@@ -14,22 +14,22 @@ from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 
 
-def measured_by_layer(done: Any) -> np.ndarray:
-    """Mean over seeds of the cosine after each block [L]."""
-    return np.mean([one["contraction"]["inter_cosine_by_layer"] for one in done["records"]], axis=0)
+def measured_by_layer(probed: Any) -> np.ndarray:
+    """Mean across seeds of the cosine after each block [L]."""
+    return np.mean([birth["contraction"]["inter_cosine_by_layer"] for birth in probed["records"]], axis=0)
 
 
 def panels(record: Record) -> Sequence[Panel]:
     """All three by layer, every seed, with theory."""
     found = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
-    for index, (name, done) in enumerate(found.items()):
-        colour, theory = figures.SERIES[index], done["theory"]
+    for index, (name, probed) in enumerate(found.items()):
+        colour, theory = figures.SERIES[index], probed["theory"]
         depth = np.arange(1, len(theory["inter_cosine_by_layer"]) + 1)
         low, high = theory["inter_cosine_by_layer_low"], theory["inter_cosine_by_layer_high"]
         figures.line(ax, depth, theory["inter_cosine_by_layer"], low, high, colour=colour, dashed=True)
-        for number, one in enumerate(done["records"]):
-            curve = one["contraction"]["inter_cosine_by_layer"]
+        for number, birth in enumerate(probed["records"]):
+            curve = birth["contraction"]["inter_cosine_by_layer"]
             figures.line(ax, depth, curve, name=name if number == 0 else "", colour=colour, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.locator_params(axis="x", integer=True)
@@ -43,17 +43,17 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The mean over seeds after each block."""
+    """The mean across seeds after each block."""
     found = ablations.by_variant(record)
-    curves = {name: measured_by_layer(done) for name, done in found.items()}
+    curves = {name: measured_by_layer(probed) for name, probed in found.items()}
     rows = []
     for layer in range(len(curves["full model"])):
         measured = {name: float(curve[layer]) for name, curve in curves.items()}
-        predicted = {name: done["theory"]["inter_cosine_by_layer"][layer] for name, done in found.items()}
+        predicted = {name: probed["theory"]["inter_cosine_by_layer"][layer] for name, probed in found.items()}
         rows.append(Row([layer + 1], measured, {}, predicted))
     group = found["full model"]["group"]
     note = (
-        f"T = {group['seq_len']} where there is attention. Mean over seeds. In the first block attention has "
+        f"T = {group['seq_len']} where there is attention. Mean across seeds. In the first block attention has "
         "nothing to amplify and adds what differs between sequences, so the full model starts no higher than "
         "its MLPs alone; from then on it amplifies what they seeded, the more the longer the sequence. The "
         "paper draws Figure 7 and prints no numbers."

@@ -1,4 +1,4 @@
-"""Finding 2.2: the contraction direction's own favourite is the favourite token."""
+"""Finding 2.2: the contraction direction's own prediction is the top-1 token."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from experiments._shared import births
 from experiments.base import Experiment, Record
 
 
-def overlap(done: Mapping[str, Any]) -> tuple[int, int, float, float]:
-    """Seeds whose direction picks the favourite, all seeds, and a 95% Clopper–Pearson interval of the share."""
-    hits = sum(one["direction_matches_top1"] for one in done["records"])
-    n = len(done["records"])
+def overlap(probed: Mapping[str, Any]) -> tuple[int, int, float, float]:
+    """Seeds whose direction picks the top-1 token, all seeds, and a 95% Clopper–Pearson interval of the fraction."""
+    hits = sum(birth["direction_matches_top1"] for birth in probed["records"])
+    n = len(probed["records"])
     interval = stats.binomtest(hits, n).proportion_ci(method="exact")
     return hits, n, float(interval.low), float(interval.high)
 
@@ -24,9 +24,9 @@ def overlap(done: Mapping[str, Any]) -> tuple[int, int, float, float]:
 def tables(record: Record) -> Sequence[Table]:
     """Overlap by configuration."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
-        hits, n, low, high = overlap(done)
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
+        hits, n, low, high = overlap(probed)
         same = group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
         rows.append(
             Row(
@@ -39,7 +39,7 @@ def tables(record: Record) -> Sequence[Table]:
         )
     return [
         Table(
-            "Seeds whose contraction direction, projected on the vocabulary, picks their favourite token",
+            "Seeds whose contraction direction, projected on the vocabulary, picks their top-1 token",
             ["model", "T", "N", "seeds"],
             [Quantity("overlap", percent(0)), Quantity("95% interval", fixed(0))],
             rows,
@@ -53,13 +53,13 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """The overlap of the first group."""
-    done = record["result"]["groups"][0]
-    hits, n, _, _ = overlap(done)
-    name = births.name_of(done["group"])
-    theory = done["theory"]["overlap"]
+    probed = record["result"]["groups"][0]
+    hits, n, _, _ = overlap(probed)
+    name = births.name_of(probed["group"])
+    theory = probed["theory"]["overlap"]
     return [
         Claim(
-            f"The contraction direction picks the favourite token, {n} seeds of {name}",
+            f"The contraction direction picks the top-1 token, {n} seeds of {name}",
             hits / n,
             None,
             theory,
@@ -70,11 +70,9 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """Chance level, for contrast."""
-    done = record["result"]["groups"][0]
-    hits, n, _, _ = overlap(done)
-    return (
-        f"In {hits} of {n} seeds the contraction direction names the favourite token; chance would be 1 in thousands."
-    )
+    probed = record["result"]["groups"][0]
+    hits, n, _, _ = overlap(probed)
+    return f"In {hits} of {n} seeds the contraction direction names the top-1 token; chance would be 1 in thousands."
 
 
 WIDE: dict[str, Any] = dict(num_layers=8, d_model=256, d_ff=1024)

@@ -15,24 +15,24 @@ from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Mean and standard deviation over seeds of share and cosine, for every configuration."""
+    """Mean and standard deviation across seeds of share and cosine, for every configuration."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
-        shares = [one["preference"]["top1_share"] for one in done["records"]]
-        ratios = [one["preference"]["ratio_to_uniform"] for one in done["records"]]
-        cosines = [one["contraction"]["inter_cosine_by_layer"][-1] for one in done["records"]]
-        distinct = len({one["preference"]["top1_id"] for one in done["records"]})
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
+        shares = [birth["preference"]["top1_share"] for birth in probed["records"]]
+        ratios = [birth["preference"]["ratio_to_uniform"] for birth in probed["records"]]
+        cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
+        distinct = len({birth["preference"]["top1_id"] for birth in probed["records"]})
         measured: dict[str, Any] = {
-            "share": (float(np.mean(shares)), float(np.std(shares, ddof=1))),
+            "fraction": (float(np.mean(shares)), float(np.std(shares, ddof=1))),
             "× uniform": float(np.mean(ratios)),
             "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
-            "favourites": distinct,
+            "top-1 tokens": distinct,
         }
         predicted: dict[str, Any] = {}
         if theory:
             predicted = {
-                "share": theory["top1_share_mean"],
+                "fraction": theory["top1_share_mean"],
                 "cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1]),
             }
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(shares)]
@@ -42,15 +42,15 @@ def tables(record: Record) -> Sequence[Table]:
             "Strength of the preference by architecture, size and length",
             ["model", "inputs", "T", "seeds"],
             [
-                Quantity("share", percent(2)),
+                Quantity("fraction", percent(2)),
                 Quantity("× uniform", times(1)),
                 Quantity("cosine", fixed(4)),
-                Quantity("favourites", integer),
+                Quantity("top-1 tokens", integer),
             ],
             rows,
             note=(
-                "Mean ± standard deviation over seeds. Share: of the favourite token. Cosine: between last-token "
-                "states of different sequences after the last block. Favourites: how many different tokens "
+                "Mean ± standard deviation across seeds. Fraction: of the top-1 token. Cosine: between last-token "
+                "states of different sequences after the last block. Top-1 tokens: how many different tokens "
                 "the seeds favour."
             ),
         )
@@ -60,13 +60,13 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Predicted against measured cosine over all configurations."""
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for done in record["result"]["groups"]:
-        if not done["theory"]:
+    for probed in record["result"]["groups"]:
+        if not probed["theory"]:
             continue
-        x, y = series.setdefault(done["group"]["model"], ([], []))
-        for one in done["records"]:
-            x.append(done["theory"]["inter_cosine_by_layer"][-1])
-            y.append(one["contraction"]["inter_cosine_by_layer"][-1])
+        x, y = series.setdefault(probed["group"]["model"], ([], []))
+        for birth in probed["records"]:
+            x.append(probed["theory"]["inter_cosine_by_layer"][-1])
+            y.append(birth["contraction"]["inter_cosine_by_layer"][-1])
     figure, ax = figures.new(height=4.4)
     figures.predicted_against_measured(ax, series)
     figures.label(ax, "predicted cosine", "measured cosine")
@@ -77,16 +77,16 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """How many different favourites the seeds have."""
-    done = record["result"]["groups"][0]
-    favourites = {one["preference"]["top1_id"] for one in done["records"]}
+    """How many different top-1 tokens the seeds have."""
+    probed = record["result"]["groups"][0]
+    top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
     return [
         Claim(
-            f"Different favourite tokens among {len(done['records'])} seeds of {births.name_of(done['group'])}",
-            len(favourites),
+            f"Different top-1 tokens among {len(probed['records'])} seeds of {births.name_of(probed['group'])}",
+            len(top_tokens),
             format=integer,
             configuration="ours",
-            key=f"different favourites of {len(done['records'])} seeds",
+            key=f"different top-1 tokens of {len(probed['records'])} seeds",
         )
     ]
 
@@ -111,7 +111,7 @@ EXPERIMENT = Experiment(
     paper="Findings 1.1, 1.2 and 1.3",
     description=(
         "The same measurement over depth, width, length and architecture with many seeds each: the share of the "
-        "favourite token grows with the model and with the sequence, and different seeds favour different tokens."
+        "top-1 token grows with the model and with the sequence, and different seeds favour different tokens."
     ),
     settings={
         "smoke": {

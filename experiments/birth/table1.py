@@ -48,27 +48,27 @@ def same_configuration(group: births.Group, seed: int) -> bool:
 def tables(record: Record) -> Sequence[Table]:
     """One row per model, length and seed."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
-        for one in done["records"]:
-            found = one["preference"]
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
+        for birth in probed["records"]:
+            found = birth["preference"]
             measured = {
-                "favourite": found["top1_id"],
-                "share": found["top1_share"],
+                "top-1": found["top1_id"],
+                "fraction": found["top1_share"],
                 "× uniform": found["ratio_to_uniform"],
                 "p": found["log10_p"],
             }
             paper: dict[str, Any] = {}
-            if same_configuration(group, one["seed"]):
-                share, log10_p = PRINTED[group["model"], group["seq_len"], one["seed"]]
-                paper = {"share": share, "p": "0.00 (underflow)" if log10_p is None else log10_p}
-            predicted = {"share": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
+            if same_configuration(group, birth["seed"]):
+                share, log10_p = PRINTED[group["model"], group["seq_len"], birth["seed"]]
+                paper = {"fraction": share, "p": "0.00 (underflow)" if log10_p is None else log10_p}
+            predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
             settings = [
                 births.name_of(group),
                 births.inputs_of(group),
                 group["num_inputs"],
                 group["seq_len"],
-                one["seed"],
+                birth["seed"],
             ]
             rows.append(Row(settings, measured, paper, predicted, "paper" if paper else "other"))
     return [
@@ -76,19 +76,19 @@ def tables(record: Record) -> Sequence[Table]:
             "The most predicted token",
             ["model", "inputs", "N", "T", "seed"],
             [
-                Quantity("favourite", identifier),
-                Quantity("share", percent(2)),
+                Quantity("top-1", identifier),
+                Quantity("fraction", percent(2)),
                 Quantity("× uniform", times(1)),
                 Quantity("p", from_log10(3)),
             ],
             rows,
             note=(
-                "Share of N sequences whose largest logit is at the favourite token. p: binomial tail, corrected for "
-                "the vocabulary, computed in log space (Appendix B.2). Theory is the mean over seeds of the mean-field "
+                "Fraction of N sequences whose largest logit is at the top-1 token. p: binomial tail, corrected for "
+                "the vocabulary, computed in log space (Appendix B.2). Theory: the mean across seeds of the mean-field "
                 "prediction, with nothing fitted or sampled; for gated MLPs it is a finite-width effect. The paper's "
                 "seeds are its own random numbers, so its rows are other draws from the same distribution. × uniform: "
                 "over the expected top count of as many uniform draws; theory's p: ten to the mean of log₁₀ p. With "
-                "tied embeddings a model answers some inputs with their own last token: on real text the favourite is "
+                "tied embeddings a model answers some inputs with their own last token: on real text the top-1 is "
                 "then often the most frequent last token, whatever the seed."
             ),
         )
@@ -97,16 +97,16 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """The share of the first GPT-2 group, and that seeds differ."""
-    done = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
-    group, theory = done["group"], done["theory"]
-    shares = [one["preference"]["top1_share"] for one in done["records"]]
-    favourites = {one["preference"]["top1_id"] for one in done["records"]}
+    probed = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    group, theory = probed["group"], probed["theory"]
+    shares = [birth["preference"]["top1_share"] for birth in probed["records"]]
+    top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
     paper_rows = [PRINTED[key][0] for key in PRINTED if key[:2] == (group["model"], group["seq_len"])]
     same = all(same_configuration(group, seed) for seed in group["seeds"])
     name = births.name_of(group)
     return [
         Claim(
-            f"Share of the favourite token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
+            f"Fraction of the top-1 token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
             f"{births.mean_of(shares)}",
             sum(shares) / len(shares),
             paper=sum(paper_rows) / len(paper_rows) if same else None,
@@ -116,8 +116,8 @@ def claims(record: Record) -> Sequence[Claim]:
             key="of random inputs answered with one token",
         ),
         Claim(
-            f"Different favourites among {len(shares)} seeds of {name}",
-            len(favourites),
+            f"Different top-1 tokens among {len(shares)} seeds of {name}",
+            len(top_tokens),
             format=fixed(0),
             configuration="ours",
         ),
@@ -126,18 +126,18 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """What a newcomer should take home."""
-    done = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    probed = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
     parts = [
-        f"seed {one['seed']} answers {100 * one['preference']['top1_share']:.1f}% of random inputs with token "
-        f"{one['preference']['top1_id']}"
-        for one in done["records"]
+        f"seed {birth['seed']} answers {100 * birth['preference']['top1_share']:.1f}% of random inputs with token "
+        f"{birth['preference']['top1_id']}"
+        for birth in probed["records"]
     ]
-    return f"Born and never trained, {births.name_of(done['group'])} of {', of '.join(parts)}."
+    return f"Born and never trained, {births.name_of(probed['group'])} of {', of '.join(parts)}."
 
 
 EXPERIMENT = Experiment(
     name="table1",
-    title="Newborn transformers have favourite tokens",
+    title="Newborn transformers prefer some tokens",
     paper="Table 1",
     description=(
         "Each model is born from a seed and shown N sequences of T uniform random tokens; its prediction is the token "

@@ -54,11 +54,11 @@ def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
 def tables(record: Record) -> Sequence[Table]:
     """One row per variant and seed."""
     rows = []
-    for done in record["result"]["groups"]:
-        group, theory = done["group"], done["theory"]
+    for probed in record["result"]["groups"]:
+        group, theory = probed["group"], probed["theory"]
         name, num_inputs, same = ablations.variant(group), group["num_inputs"], ablations.same_configuration(group)
-        for one in done["records"]:
-            pulled = one["contraction"]
+        for birth in probed["records"]:
+            pulled = birth["contraction"]
             # Gaussian inputs share no tokens: all pairs count.
             mean, std = pulled["inter_cosine_final"], pulled["inter_cosine_std_final"]
             measured = {
@@ -80,7 +80,7 @@ def tables(record: Record) -> Sequence[Table]:
                 # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
                 spread = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
                 predicted |= {"std over pairs": spread, "effective D": effective_dimension(0.0, spread)}
-            settings = [name, births.name_of(group), num_inputs, ablations.length_of(group), one["seed"]]
+            settings = [name, births.name_of(group), num_inputs, ablations.length_of(group), birth["seed"]]
             rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
     return [
         Table(
@@ -96,7 +96,7 @@ def tables(record: Record) -> Sequence[Table]:
             ],
             rows,
             note=(
-                "Theory: mean ± standard deviation over seeds, for N inputs. Three tests. Pairs: two-sided "
+                "Theory: mean ± standard deviation across seeds, for N inputs. Three tests. Pairs: two-sided "
                 "normal test of the mean over N(N−1)/2 pairs with their standard deviation. The paper states "
                 "no protocol, but this one makes its 0.16 of its 1.11 × 10⁻⁴, with the 0.111 that theory "
                 "gives for the standard deviation at T = 1,024; far in the tail it is only a manner of "
@@ -110,18 +110,18 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """One claim per variant, the mean over seeds."""
+    """One claim per variant, the mean across seeds."""
     made = []
-    for name, done in ablations.by_variant(record).items():
-        group, same = done["group"], ablations.same_configuration(done["group"])
-        values = [one["contraction"]["inter_cosine_final"] for one in done["records"]]
+    for name, probed in ablations.by_variant(record).items():
+        group, same = probed["group"], ablations.same_configuration(probed["group"])
+        values = [birth["contraction"]["inter_cosine_final"] for birth in probed["records"]]
         where = f"N = {group['num_inputs']:,}" + (f", T = {group['seq_len']}" if name != "MLP only" else "")
         made.append(
             Claim(
                 f"Cosine between states of different sequences, {births.name_of(group)}, {name}, {where}",
                 sum(values) / len(values),
                 PRINTED[name][0] if same else None,
-                done["theory"]["inter_cosine_final"],
+                probed["theory"]["inter_cosine_final"],
                 configuration="paper" if same else "other",
             )
         )
