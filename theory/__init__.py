@@ -1,1 +1,108 @@
-""""""
+"""Closed-form theory of transformers at initialisation: no model is built, nothing is sampled or fitted.
+
+The papers' statements and the functions that compute them; ``theory/ERRATA.md`` says where the two differ.
+
+================================================  =====================================================================
+statement                                         functions
+================================================  =====================================================================
+Definition 1, MLP₀ stacks of any activation       ``mlp0_stack``, ``activation_map``, ``dual``, ``hermite_dual``
+Proposition 2, MLP₀ contracts sequences           ``prop2``, ``prop2_gap``, ``relu_map``
+… its rate, 9π²/(2l²)                             ``prop2_rate``, ``prop2_rate_refined``
+… at finite width                                 ``mlp0_finite_width``, ``finite_width_cosine``
+Definition 3, Attn₀, the running mean             ``averaging_matrix``
+Proposition 4, Attn₀ ∘ MLP₀ at the last position  ``prop4``, ``prop4_gap``, ``prop4_after_mlp``, ``averaged_cosine``
+Proposition 5, as printed                         ``prop5_printed``, ``prop5_printed_closed_form``
+Proposition 5, as it follows from Definition 3    ``prop5_exact``, ``prop5_closed_form``, ``pair_correlation_limit``
+… its two tails                                   ``prop5_depth_asymptote``, ``prop5_finite_asymptote_gap``
+Finding 4, contraction of a whole decoder         ``profile``, ``contraction``, ``predict`` of a ``Stack``
+Table 2's gated models: no leading order          ``gated_dual``
+Findings 1 and 2, the top-1 token's fraction      ``share_distribution``, ``expected_share``, ``expected_overlap``
+Appendix B.2, the p-value                         ``log10_p_value``, ``log10_p_values``, ``uniform_top_count_tail``
+Equation (2), the variance σ²/i, and mitigations  ``output_variance``, ``output_variance_uniform``, ``stack_variance``
+softmax weights of random logits                  ``participation``
+================================================  =====================================================================
+
+Functions load their modules when first used. Bad arguments raise ValueError and name the argument; every numerical
+integral says in its docstring how far it is right, and refuses what lies beyond.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from theory.attention import averaged_cosine as averaged_cosine
+    from theory.attention import averaging_matrix as averaging_matrix
+    from theory.attention import pair_correlation_limit as pair_correlation_limit
+    from theory.attention import prop4 as prop4
+    from theory.attention import prop4_after_mlp as prop4_after_mlp
+    from theory.attention import prop4_gap as prop4_gap
+    from theory.attention import prop5_closed_form as prop5_closed_form
+    from theory.attention import prop5_closed_form_gap as prop5_closed_form_gap
+    from theory.attention import prop5_depth_asymptote as prop5_depth_asymptote
+    from theory.attention import prop5_exact as prop5_exact
+    from theory.attention import prop5_exact_gap as prop5_exact_gap
+    from theory.attention import prop5_finite_asymptote_gap as prop5_finite_asymptote_gap
+    from theory.attention import prop5_printed as prop5_printed
+    from theory.attention import prop5_printed_closed_form as prop5_printed_closed_form
+    from theory.attention_weights import participation as participation
+    from theory.kernels import dual as dual
+    from theory.kernels import dual_derivative as dual_derivative
+    from theory.kernels import gated_dual as gated_dual
+    from theory.kernels import hermite_dual as hermite_dual
+    from theory.mean_field import profile as profile
+    from theory.mlp import activation_map as activation_map
+    from theory.mlp import finite_width_cosine as finite_width_cosine
+    from theory.mlp import mlp0_finite_width as mlp0_finite_width
+    from theory.mlp import mlp0_stack as mlp0_stack
+    from theory.mlp import prop2 as prop2
+    from theory.mlp import prop2_gap as prop2_gap
+    from theory.mlp import prop2_rate as prop2_rate
+    from theory.mlp import prop2_rate_refined as prop2_rate_refined
+    from theory.mlp import relu_map as relu_map
+    from theory.predict import contraction as contraction
+    from theory.predict import scatter as scatter
+    from theory.preference import expected_overlap as expected_overlap
+    from theory.preference import expected_share as expected_share
+    from theory.preference import log10_p_value as log10_p_value
+    from theory.preference import log10_p_values as log10_p_values
+    from theory.preference import share_distribution as share_distribution
+    from theory.preference import uniform_top_count_tail as uniform_top_count_tail
+    from theory.stack import Stack as Stack
+    from theory.variance import output_variance as output_variance
+    from theory.variance import output_variance_uniform as output_variance_uniform
+    from theory.variance import stack_variance as stack_variance
+
+_HOMES = {
+    "attention": (
+        "averaged_cosine averaging_matrix pair_correlation_limit prop4 prop4_after_mlp prop4_gap prop5_closed_form "
+        "prop5_closed_form_gap prop5_depth_asymptote prop5_exact prop5_exact_gap prop5_finite_asymptote_gap "
+        "prop5_printed prop5_printed_closed_form"
+    ),
+    "attention_weights": "participation",
+    "kernels": "dual dual_derivative gated_dual hermite_dual",
+    "mean_field": "profile",
+    "mlp": (
+        "activation_map finite_width_cosine mlp0_finite_width mlp0_stack prop2 prop2_gap prop2_rate "
+        "prop2_rate_refined relu_map"
+    ),
+    "predict": "contraction scatter",
+    "preference": (
+        "expected_overlap expected_share log10_p_value log10_p_values share_distribution uniform_top_count_tail"
+    ),
+    "stack": "Stack",
+    "variance": "output_variance output_variance_uniform stack_variance",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'theory' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"theory.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

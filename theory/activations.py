@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,21 +37,24 @@ def _silu_slope(u: Array) -> Array:
     return s * (1 + u * (1 - s))
 
 
-ACTIVATIONS: dict[str, Function] = {
-    "relu": lambda u: np.maximum(u, 0.0),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "erf": lambda u: np.asarray(special.erf(u)),
-    "tanh": np.tanh,
-    "silu": _silu,
-    "identity": lambda u: np.asarray(u, dtype=np.float64),
+class Entry(NamedTuple):
+    """One activation."""
+
+    function: Function
+    derivative: Function
+    odd: bool = False
+    """φ(−u) = −φ(u): its kernel is odd in ρ, and its mean 0."""
+
+
+TABLE: dict[str, Entry] = {
+    "relu": Entry(lambda u: np.maximum(u, 0.0), lambda u: np.heaviside(u, 0.5)),
+    "gelu": Entry(_gelu, lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / np.sqrt(2 * np.pi)),
+    "gelu_tanh": Entry(_gelu_tanh, _gelu_tanh_slope),
+    "erf": Entry(lambda u: np.asarray(special.erf(u)), lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u), odd=True),
+    "tanh": Entry(np.tanh, lambda u: 1 - np.tanh(u) ** 2, odd=True),
+    "silu": Entry(_silu, _silu_slope),
+    "identity": Entry(lambda u: np.asarray(u, dtype=np.float64), np.ones_like, odd=True),
 }
-DERIVATIVES: dict[str, Function] = {
-    "relu": lambda u: np.heaviside(u, 0.5),
-    "gelu": lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / np.sqrt(2 * np.pi),
-    "gelu_tanh": _gelu_tanh_slope,
-    "erf": lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u),
-    "tanh": lambda u: 1 - np.tanh(u) ** 2,
-    "silu": _silu_slope,
-    "identity": lambda u: np.ones_like(u),
-}
+"""Kernels in closed form are in ``closed_forms``; an activation without one gets a series in ``kernels``."""
+ACTIVATIONS: dict[str, Function] = {name: entry.function for name, entry in TABLE.items()}
+DERIVATIVES: dict[str, Function] = {name: entry.derivative for name, entry in TABLE.items()}

@@ -46,6 +46,11 @@ def participation(count: int, variance: float) -> float:
 
     Raises:
         ValueError: count below 1, a variance outside 0 to ``LARGEST_VARIANCE``.
+
+    >>> round(participation(4, 0.0), 9)
+    0.25
+    >>> round(participation(4096, 74.9), 4)
+    0.588
     """
     count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
     if variance > LARGEST_VARIANCE:

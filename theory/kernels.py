@@ -17,15 +17,17 @@ import numpy.typing as npt
 from scipy import fft
 
 from theory import checks
-from theory.activations import ACTIVATIONS, DERIVATIVES, Array, Function
+from theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
 from theory.closed_forms import CLOSED
-from theory.quadrature import normal_panels
+from theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
 
 TAIL = 2e-14
 DEGREES = (16, 32, 64, 128, 256, 512)
 _LONGEST_HORNER = 96
 _CHUNK = 16_384
 _MOST_PAIRS = 16
+LARGEST_STD = 16.0
+"""Of pre-activations: the largest for which kernels without a closed form are summed; a lattice takes 1e6 nodes."""
 
 
 # One-dimensional expectations and Hermite coefficients.
@@ -47,7 +49,8 @@ def _hermite_rows(degree: int) -> Array:
 
 
 def _expect(phi: Function, std: Array, power: int = 1) -> Array:
-    """E[φ(std·z)^power], elementwise over std."""
+    """E[φ(std·z)^power], elementwise over std, to rounding for std up to ``LARGEST_PANEL_SCALE``."""
+    checks.std(std, "std", LARGEST_PANEL_SCALE)
     z, w = normal_panels()
     unique, back = np.unique(std, return_inverse=True)
     values = np.array([np.dot(phi(s * z) ** power, w) for s in unique])
@@ -67,11 +70,11 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
         Shape S + [degree + 1].
 
     Raises:
-        ValueError: negative std, unknown name, degree outside 0..512.
+        ValueError: std outside 0 to ``LARGEST_PANEL_SCALE``, unknown name, degree outside 0..512.
     """
     if not 0 <= degree <= DEGREES[-1]:
         raise ValueError(f"degree: {degree} lies outside 0..{DEGREES[-1]}")
-    f, stds = checks.function(phi), checks.std(std, "std")
+    f, stds = checks.function(phi), checks.std(std, "std", LARGEST_PANEL_SCALE)
     z, _ = normal_panels()
     unique, back = np.unique(stds, return_inverse=True)
     table = np.stack([f(s * z) for s in unique]) @ _hermite_rows(degree)
@@ -133,19 +136,17 @@ def _converged(phi: Function, stds: Array) -> Array | None:
 def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function | None = None) -> Array:
     """E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
-    For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): a step h then leaves a
-    relative error of e^(−π²/(h max(s, t))), and h is chosen to make that e^(−38). Shape of theta (one axis).
+    For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): see
+    :func:`theory.quadrature.normal_lattice`. Shape of theta (one axis).
 
     Raises:
-        ValueError: a negative s or t, or both 0.
+        ValueError: s or t outside 0 to ``LARGEST_STD``, or both 0.
     """
-    checks.std(s, "s"), checks.std(t, "t")
+    checks.std(s, "s", LARGEST_STD), checks.std(t, "t", LARGEST_STD)
     if not max(s, t) > 0:
         raise ValueError("s: one of the two standard deviations must be positive")
     psi = psi or phi
-    h = min(0.25, np.pi**2 / (38.0 * max(s, t)))
-    z = np.arange(-np.ceil(9 / h), np.ceil(9 / h) + 1) * h
-    w = np.exp(-z * z / 2) * h / np.sqrt(2 * np.pi)
+    z, w = normal_lattice(max(s, t))
     left = phi(s * z) * w
     return np.array([left @ (psi(t * (np.cos(a) * z[:, None] + np.sin(a) * z)) @ w) for a in theta])
 
@@ -162,7 +163,7 @@ def _series(name: str, slope: bool, s: float, t: float) -> tuple[str, Array]:
         kind, c = "angle", _chebyshev(lambda theta: _horner(np.cos(theta), pair[0], pair[1]))
     else:
         kind, c = "angle", _chebyshev(lambda theta: lattice_dual(phi, theta, s, t))
-    if name == "tanh":
+    if TABLE[name].odd:
         # An odd φ has an odd kernel and φ' an even one: without the rounding noise, 0 stays exactly 0.
         c[int(slope) :: 2] = 0.0
     return kind, c
@@ -235,6 +236,7 @@ def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, st
     t = s if std2 is None else checks.std(std2, "std2")
     if name in CLOSED:
         return np.asarray(CLOSED[name][slope](r, s, t))
+    checks.std(s, "std", LARGEST_STD), checks.std(t, "std2", LARGEST_STD)
     return _series_dual(name, slope, r, s, t)
 
 
@@ -243,14 +245,18 @@ def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.Arra
 
     Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The
     activations without a closed form are fastest with one std for the whole array; their cost grows as std²
-    beyond std 3.
+    beyond std 3 (2 seconds at ``LARGEST_STD``).
 
     Args:
         name: relu, gelu (u Φ(u)), gelu_tanh, erf, tanh, silu (u/(1 + e^(−u))) or identity.
-        rho: correlations; std, std2: pre-activation standard deviations.
+        rho: correlations; std, std2: pre-activation standard deviations, up to ``LARGEST_STD`` where there is no closed
+            form.
 
     Raises:
-        ValueError: |rho| > 1, a negative std, an unknown name.
+        ValueError: |rho| > 1, a std out of range, an unknown name.
+
+    >>> dual("relu", [0.0, 1.0]).round(4).tolist()  # 1/(2π) and 1/2
+    [0.1592, 0.5]
     """
     return _dispatch(name, False, rho, std, std2)
 
@@ -263,19 +269,23 @@ def dual_derivative(
 
 
 def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
-    """E[φ(u)], u ~ N(0, std²). Elementwise; raises ValueError for a negative std or an unknown name."""
+    """E[φ(u)], u ~ N(0, std²), elementwise, to rounding.
+
+    Raises:
+        ValueError: a negative std, or one above ``LARGEST_PANEL_SCALE`` where there is no closed form; an unknown name.
+    """
     phi, s = checks.function(name), checks.std(std, "std")
     if name == "relu":
         return s / np.sqrt(2 * np.pi)
     if name == "gelu":
         return s * s / np.sqrt(2 * np.pi * (1 + s * s))
-    if name in ("erf", "tanh", "identity"):
+    if TABLE[name].odd:
         return np.zeros(s.shape)
     return _expect(phi, s)
 
 
 def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
-    """E[φ(u)²], u ~ N(0, std²). Elementwise; raises ValueError for a negative std or an unknown name."""
+    """E[φ(u)²], u ~ N(0, std²), elementwise, to rounding. Raises as :func:`mean`."""
     phi, s = checks.function(name), checks.std(std, "std")
     return dual(name, 1.0, s) if name in CLOSED else _expect(phi, s, 2)
 
@@ -298,6 +308,9 @@ def gated_dual(
 
     Raises:
         ValueError: |rho| > 1, a negative std, an unknown name.
+
+    >>> float(gated_dual("silu", 0.0, 0.554))
+    0.0
     """
     up = checks.std(std if std_up is None else std_up, "std_up")
     if std_up2 is not None:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import special
 
 from theory.activations import Array
+from theory.quadrature import normal_nodes
 
 SCALES = 9
 """Nodes over the tokens' scales of noise."""
@@ -40,7 +41,7 @@ class Scatter(NamedTuple):
         """Nodes and weights of √(w·Σw) over rows w, in units of its root mean square."""
         if self.width is None:
             return np.ones(1), np.ones(1)
-        z, w = np.polynomial.hermite_e.hermegauss(SCALES)
+        z, w = normal_nodes(SCALES)
         df, r = self.width - 1, self.anisotropy
         std = np.sqrt(2 * r / df)
         skew = 4 * r * (3 * r - 1) / df**2 / std**3
@@ -49,7 +50,7 @@ class Scatter(NamedTuple):
         upper = special.gammainccinv(shape, special.ndtr(-z))
         quantile = np.where(z > 0, upper, special.gammaincinv(shape, special.ndtr(z)))
         square = 1 + std * (quantile - shape) / np.sqrt(shape)
-        return np.sqrt(np.maximum(square, 1e-3)), w / w.sum()
+        return np.sqrt(np.maximum(square, 1e-3)), w
 
 
 def leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:

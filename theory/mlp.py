@@ -57,6 +57,9 @@ def prop2(layers: int, rho0: float = 0.0) -> Array:
 
     Raises:
         ValueError: layers < 0 or |rho0| > 1.
+
+    >>> prop2(3).round(4).tolist()
+    [0.3183, 0.4937, 0.6048]
     """
     return 1 - prop2_gap(layers, rho0)
 
@@ -111,6 +114,9 @@ def activation_map(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0) -> A
 
     Raises:
         ValueError: |rho| > 1, std ≤ 0, unknown name.
+
+    >>> float(activation_map("gelu", 0.0, 0.554).round(4))
+    0.1078
     """
     if not np.all(np.asarray(std) > 0):
         raise ValueError("std: the cosine of zero vectors is not defined; std must be positive")

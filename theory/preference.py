@@ -27,9 +27,12 @@ from scipy import special
 from theory import checks
 from theory.activations import Array
 from theory.logits import NOISE, ROOT_2PI, Field, Given, Scatter, leaders
+from theory.quadrature import normal_nodes
 
 _MANY = 10**7
 _RATE_STEP = 0.02
+LARGEST_VOCABULARY = 10**7
+"""Up to which the integrals over the field of logits are tested."""
 
 
 # The test of Appendix B.2.
@@ -57,7 +60,11 @@ def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
 
 
 def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
-    """One entry of :func:`log10_p_values`: log10 p of a top-1 count. ValueError for a count outside 0..N."""
+    """One entry of :func:`log10_p_values`: log10 p of a top-1 count. ValueError for a count outside 0..N.
+
+    >>> round(log10_p_value(52, 2_000, 50_304), 2)
+    -136.34
+    """
     if not 0 <= count <= num_inputs:
         raise ValueError(f"count: {count} lies outside 0..{num_inputs}")
     return float(log10_p_values(num_inputs, vocab_size)[count])
@@ -84,21 +91,31 @@ def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> floa
 
 
 def expected_share(rho: float, vocab_size: int) -> float:
-    """E over seeds of max_v p_v, for infinitely many inputs and infinite width. Exact (two nested
-    quadratures).
+    """E over seeds of max_v p_v, for infinitely many inputs and infinite width.
+
+    Two nested quadratures: relative error below 1e-6 for every rho and vocabularies up to 10 million.
 
     Equals P(argmax a = argmax(√ρ a + √(1 − ρ) b)) = V ∫∫ φ₂(a, x) Φ₂(a, x)^(V−1), a bivariate normal of
     correlation √ρ.
 
     Raises:
         ValueError: rho outside [0, 1], vocab_size < 1.
+
+    >>> round(expected_share(0.5, 2), 6)  # 1/2 + arcsin(√ρ)/π
+    0.75
     """
-    r, v = checks.probability(rho, "rho"), checks.whole(vocab_size, "vocab_size")
+    r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
     if v == 1 or r == 1:
         return 1.0
     field = Field(r, v, Scatter())
     nodes, weights = leaders(v, 61, 7.5)
     return float(sum(w * field.given(m).mean[0] for m, w in zip(nodes, weights, strict=True)))
+
+
+def _vocabulary(size: int) -> int:
+    if checks.whole(size, "vocab_size") > LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size: {size:,} is above {LARGEST_VOCABULARY:,}, the largest that is integrated")
+    return int(size)
 
 
 class Share(NamedTuple):
@@ -150,8 +167,11 @@ def share_distribution(
 
     Raises:
         ValueError: an argument out of range.
+
+    >>> round(share_distribution(0.446, 50_257, 2_000, 768).share_mean, 3)
+    0.044
     """
-    r, v = checks.probability(rho, "rho"), checks.whole(vocab_size, "vocab_size")
+    r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
     n = _MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
     lost = checks.probability(last_token_share, "last_token_share")
     if width is not None:
@@ -162,9 +182,8 @@ def share_distribution(
     if rho_std == 0:
         cdf, overlap = _count_law(r, v, n, scatter, lost, counts)
     else:
-        z, w = np.polynomial.hermite_e.hermegauss(3)
+        z, w = normal_nodes(3)
         laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, lost, counts) for x in z]
-        w = w / w.sum()
         cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
         overlap = float(np.sum(w * np.array([law[1] for law in laws])))
     if num_inputs is None and width is None and lean == 0:
@@ -232,8 +251,7 @@ def _count_law(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts
         probability = 1 - lost + lost / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
     field = Field(rho, v, scatter)
-    z, z_weight = np.polynomial.hermite_e.hermegauss(9)
-    z_weight = z_weight / z_weight.sum()
+    z, z_weight = normal_nodes(9)
     nodes, node_weight = leaders(v)
     # Beyond the largest share that any node gives the leader, counts have no probability worth a table.
     top = field.given(nodes[-1])

@@ -28,7 +28,6 @@ from theory import finite_width, positions
 from theory.activations import Array
 from theory.mean_field import Profile
 from theory.positions import Index
-from theory.quadrature import normal_nodes
 from theory.stack import Stack
 from theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
 
@@ -220,8 +219,7 @@ def _mlp(
 
 def _neurons(activation: str, std_m: Array, rho_m: Array) -> Array:
     """Covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
-    w = normal_nodes(finite_width.QUADRATURE)[1]
-    mean_mb, square_mb = (finite_width.neuron_moment(activation, std_m, rho_m, power) for power in (1, 2))
+    (mean_mb, square_mb), w = finite_width.neuron_moments(activation, std_m, rho_m, 2)
     m = std_m.size
     features = np.concatenate([(mean_mb[:, None] * mean_mb[None, :]).reshape(m * m, -1), square_mb])
     centred = features - (features @ w)[:, None]

@@ -169,6 +169,11 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
 
     Raises:
         ValueError: as :func:`output_covariance`; negative variance.
+
+    >>> output_variance(4).round(3).tolist()
+    [1.0, 0.5, 0.333, 0.25]
+    >>> output_variance(4, positional_scale="amplify").round(3).tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
     return np.diagonal(output_covariance(value_covariance(T, variance, correlation), **options)).copy()  # type: ignore[arg-type]
 

@@ -1,0 +1,48 @@
+"""The examples in docstrings run; the package's map names functions that exist, and all that it exports."""
+
+import doctest
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import theory
+
+EXAMPLES = {
+    "attention": 4,
+    "attention_weights": 1,
+    "kernels": 2,
+    "mean_field": 1,
+    "mlp": 2,
+    "predict": 2,
+    "preference": 3,
+    "variance": 1,
+}
+"""Module -> how many of its functions have an example."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name: str) -> None:
+    module = importlib.import_module(f"theory.{name}")
+    with_examples = [test for test in doctest.DocTestFinder().find(module) if test.examples]
+    assert len(with_examples) >= EXAMPLES[name]
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_the_map_names_what_is_exported() -> None:
+    table = (theory.__doc__ or "").split("====\n")[2]
+    named = set(table.split("``")[1::2]) - {"predict"}
+    assert named <= set(theory.__all__)
+    for name in theory.__all__:
+        assert getattr(theory, name).__name__ == name and (getattr(theory, name).__doc__ or "")
+    assert set(theory.__all__) <= set(dir(theory))
+    with pytest.raises(AttributeError, match="prop6"):
+        _ = theory.prop6
+    # Those that the table leaves out are variants of what it names.
+    assert set(theory.__all__) - named == {"dual_derivative", "prop5_closed_form_gap", "prop5_exact_gap", "scatter"}
+
+
+def test_importing_the_package_loads_no_module_of_it() -> None:
+    code = "import sys, theory; assert not [m for m in sys.modules if m.startswith(('theory.', 'scipy'))]"
+    subprocess.run([sys.executable, "-c", code], check=True)
