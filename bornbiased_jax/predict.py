@@ -10,6 +10,7 @@ import numpy as np
 import theory.predict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.initialise import STD
 from theory.stack import Stack
 
@@ -31,7 +32,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         norm=cfg.norm,
         norm_eps=cfg.norm_eps,
         norm_position=cfg.norm_position,
-        activation=cfg.activation,
+        activation=ACTIVATIONS[cfg.activation].theory,
         gated_mlp=cfg.gated_mlp,
         residual=cfg.residual,
         parallel_residual=cfg.parallel_residual,

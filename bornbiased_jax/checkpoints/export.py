@@ -27,6 +27,7 @@ from bornbiased_jax.checkpoints.layout import (
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten
+from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 
@@ -40,7 +41,6 @@ ARCHITECTURES: dict[Family, str] = {
     "olmo2": "Olmo2ForCausalLM",
 }
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "tanh": "tanh", "silu": "silu"}
 # Fields with one value that every class of transformers has.
 _PLAIN: dict[str, Any] = {
     "residual": True,
@@ -220,7 +220,7 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
             "n_embd": cfg.d_model,
             "n_inner": cfg.d_ff,
             "n_positions": cfg.max_seq_len,
-            "activation_function": _ACTIVATIONS[cfg.activation],
+            "activation_function": ACTIVATIONS[cfg.activation].hugging_face,
             "layer_norm_epsilon": cfg.norm_eps,
         }
     found |= {
@@ -229,7 +229,7 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
         "hidden_size": cfg.d_model,
         "intermediate_size": cfg.d_ff,
         "max_position_embeddings": cfg.max_seq_len,
-        "hidden_act": _ACTIVATIONS[cfg.activation],
+        "hidden_act": ACTIVATIONS[cfg.activation].hugging_face,
         "rope_scaling": _rope_scaling(cfg),
     }
     biases = _biases(cfg, family)

@@ -8,20 +8,10 @@ from typing import Any, NamedTuple, get_args
 from bornbiased_jax.checkpoints.layout import Biases, Family
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.activations import HUGGING_FACE as ACTIVATIONS
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "tanh": "tanh",
-    "silu": "silu",
-    "swish": "silu",
-}
 
 # Our field -> (its name in config.json, its default in transformers; ... where the file must say it).
 _LLAMA_SIZES: dict[str, tuple[str, Any]] = {

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.linear import Linear
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
-    "relu": jax.nn.relu,
-    "tanh": jax.numpy.tanh,
-    "silu": jax.nn.silu,
-}
 
 
 class MLP(nn.Module):
@@ -31,7 +22,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         cfg = self.cfg
-        phi = ACTIVATIONS[cfg.activation]
+        phi = ACTIVATIONS[cfg.activation].function
         up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
         if cfg.gated_mlp:
             pre_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="gate")(x_BTD)
@@ -40,5 +31,5 @@ class MLP(nn.Module):
             pre_BTF = up_BTF
             hidden_BTF = phi(pre_BTF)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
-        found = {"mlp_preactivation": pre_BTF, "mlp_hidden": hidden_BTF, "mlp_update": out_BTD}
-        return out_BTD, {name: found[name] for name in found if name in self.capture}
+        captured = {"mlp_preactivation": pre_BTF, "mlp_hidden": hidden_BTF, "mlp_update": out_BTD}
+        return out_BTD, {name: captured[name] for name in captured if name in self.capture}
