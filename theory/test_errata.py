@@ -8,7 +8,7 @@ from scipy import special, stats
 
 from theory import attention, kernels, mlp, preference
 from theory.mean_field import Stack, profile
-from theory.predict import contraction, scatter
+from theory.predict import contraction, predict, scatter
 
 
 def test_the_printed_decomposition_is_not_the_finite_size_correction():
@@ -58,6 +58,22 @@ def test_llama_rows_of_table_1_come_from_uneven_scatter():
         share = preference.share_distribution(rho, 32_000, 10_000, **scatter(found)._asdict())
         assert share.share_mean == pytest.approx(expected, abs=1e-5)
         assert preference.share_distribution(rho, 32_000, 10_000, 768).share_mean < 6e-4
+
+
+def test_table_1b_cannot_show_finding_1_2():
+    """Theory's top counts rise with T by less than they scatter: printed 6, 6, 7 and 9, 6, 7 of 10,000 inputs."""
+    changes = dict(norm="rmsnorm", activation="silu", gated_mlp=True, mlp_width=2048, mlp=True, vocabulary=32_000)
+    masses = []
+    for T in (64, 256, 1024):
+        share = predict(gpt2_nano(**changes), T, 32_000, num_inputs=10_000).share
+        assert 0.9e-4 < share.share_std < 1.5e-4
+        masses.append(np.diff(np.interp(np.arange(60), share.counts, share.cdf), prepend=0))
+    means = [mass @ np.arange(60) for mass in masses]
+    assert means[0] < means[1] < means[2]
+    below = [np.concatenate([[0.0], np.cumsum(mass)[:-1]]) for mass in masses]
+    strictly = float(np.sum(masses[1] * below[0] * (1 - np.cumsum(masses[2]))))
+    falling = float(masses[0] @ below[2])
+    assert strictly == pytest.approx(0.18, abs=0.01) and falling == pytest.approx(0.13, abs=0.01)
 
 
 def test_table_2_attention_only():
@@ -158,6 +174,7 @@ def test_sizes_of_the_intersection():
     # m = 50: even if all 50 dimensions are shared, 7.8e-89 is out of reach; m = 400 reaches 1.6e-91.
     assert smallest_log10_p(50, 50**2 / 768) > -3 and smallest_log10_p(50, 50) > -18
     assert smallest_log10_p(400, 400**2 / 768) == pytest.approx(-90.8, abs=0.05)
+    assert smallest_log10_p(392, 392**2 / 768) > np.log10(7.77e-89) > smallest_log10_p(394, 394**2 / 768)
     # The exact smallest p of 50 against 3.
     assert 1 / special.binom(53, 3) == pytest.approx(4.3e-5, rel=0.01)
 
