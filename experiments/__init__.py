@@ -17,6 +17,7 @@ _CHAPTERS = {
     "figure8": "theory",
     "figure9": "theory",
     "predicted": "theory",
+    "ablation": "theory",
     "figure11": "survival",
     "table4b": "survival",
     "table4c": "survival",

@@ -1,5 +1,6 @@
 """The experiments that set theory beside measurement, each run once at its smallest scale."""
 
+import dataclasses
 import math
 
 import jax
@@ -9,17 +10,19 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import models
+from bornbiased_jax.config import preset
+from bornbiased_jax.predict import stack_of
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments import runner
 from experiments._shared import ablations
 from experiments.base import SCALES, Context
 from experiments.birth import table2
-from experiments.theory import figure5, figure8, predicted, table3
+from experiments.theory import ablation, figure5, figure8, mutations, predicted, table3
 from theory.attention import prop5_correlations
 from theory.preference import share_distribution
 
-NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted")
+NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted", "ablation")
 SIGMAS = 4.0
 
 
@@ -258,11 +261,44 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
 
 def test_theory_covers_and_fits_and_its_control_does_not(record):
     made = record("predicted")
-    hits, total, rate, p = predicted.coverage(made)
-    assert (total, rate) == (192, 0.99) and p > 1e-3 and hits <= total
+    covered = made["result"]["coverage"]
+    assert (covered["measurements"], covered["stated"]) == (192, 0.99) and covered["models"] == 192
+    # Births of one configuration are independent: the count inside is binomial.
+    assert stats.binom.cdf(covered["inside"], 192, 0.99) > 1e-3
+    assert covered["fraction_low"] <= covered["inside"] / 192 <= covered["fraction_high"]
     (found,) = [fit for fit in made["result"]["fits"] if fit is not None]
     assert found["p"] > 0.01 > found["control_p"]
     assert len(found["ranks"]) == 64 and 0 <= found["ranks"][0] and found["ranks"][-1] <= 1
+
+
+def _measured_three_times(outside: dict[int, int], seeds: int = 40) -> list[dict]:
+    """Groups of one configuration at three lengths; seed s lies outside its interval at ``outside[s]`` of them."""
+    theory = {"inter_cosine_by_layer_low": [0.1], "inter_cosine_by_layer_high": [0.3], "coverage": 0.99}
+    groups = []
+    for place, length in enumerate((8, 32, 128)):
+        group = {"model": "m", "changes": {}, "seeds": list(range(seeds)), "fix_embeddings": True, "seq_len": length}
+        cosines = [0.9 if place < outside.get(seed, 0) else 0.2 for seed in range(seeds)]
+        records = [{"contraction": {"inter_cosine_by_layer": [cosine]}} for cosine in cosines]
+        groups.append({"group": group, "theory": theory, "records": records})
+    return groups
+
+
+def test_coverage_is_resampled_by_model():
+    """Three misses of one model say less than three of three: the interval is wider, the fraction the same."""
+    together = predicted.coverage(_measured_three_times({5: 3}))
+    apart = predicted.coverage(_measured_three_times({5: 1, 6: 1, 7: 1}))
+    for found in (together, apart):
+        assert (found["inside"], found["measurements"], found["models"]) == (117, 120, 40)
+    assert (together["models_inside"], apart["models_inside"]) == (39, 37)
+    # Of 40 models with a rate of 1/40 each count is Poisson-like: the 97.5% point is 3 of them, 9 measurements.
+    assert together["fraction_low"] == pytest.approx(1 - 9 / 120)
+    assert apart["fraction_low"] > together["fraction_low"]
+    none = predicted.coverage(_measured_three_times({}))
+    assert none["fraction_low"] == pytest.approx(0.05 ** (1 / 40)) and none["fraction_high"] == 1
+    # Another configuration's seed 5 is another model.
+    other = _measured_three_times({5: 3})
+    other[0]["group"]["changes"] = {"num_layers": 2}
+    assert predicted.coverage(other)["models"] == 80
 
 
 def test_ranks_of_draws_from_the_law_are_uniform():
@@ -272,3 +308,39 @@ def test_ranks_of_draws_from_the_law_are_uniform():
     assert stats.kstest(predicted.ranks(share, counts), "uniform").pvalue > 1e-3
     assert stats.kstest(predicted.ranks(share, counts + 1), "uniform").pvalue < 1e-6
     assert predicted.distribution_function(share, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]
+
+
+def test_ablation_of_the_theory(record):
+    """Parts are differences to the whole; without a width, a gated model contracts by its embedding alone."""
+    made = record("ablation")
+    plain, gated = (case["cosine"] for case in made["result"]["cases"])
+    for found in (plain, gated):
+        assert set(found) == set(ablation.ROWS)
+        # What is left of the whole, corrections taken off one by one, is the limit, up to their products.
+        parts = sum(found[key] for key in ("attention", "epsilon", "first order"))
+        products = 3 * max(abs(found[key]) for key in ("attention", "epsilon", "first order")) * abs(parts)
+        assert abs(found["all"] - parts - found["limit"]) < products / found["all"] + 1e-9
+    assert gated["first order"] > 0.5 * gated["all"] and abs(plain["first order"]) < 0.2 * plain["all"]
+    assert "for gated MLPs" in ablation.headline(made)
+    stack = stack_of(preset("gpt2-tiny"))
+    same = ablation.ablate(stack, 16)
+    assert same == pytest.approx(plain)
+    assert ablation.ablate(dataclasses.replace(stack, norm_eps=0.0), 16)["epsilon"] == 0
+
+
+def test_mutations_move_one_operand_at_a_time():
+    text = '"""Of 3 * 4."""\nπ = 3.14\nx = 2 * π ** 0.5 + f(7)[8]\n'
+    found = list(mutations.mutations("m", text))
+    assert [(m.old, m.line) for m in found] == [("2", 3), ("0.5", 3)]
+    assert found[1].apply(text).splitlines()[2] == "x = 2 * π ** (1.05 * 0.5) + f(7)[8]"
+    with pytest.raises(ValueError, match="line 3"):
+        found[1].apply(found[0].apply(text))
+
+
+def test_every_module_of_the_theory_has_its_tests_for_mutation():
+    folder = mutations.ROOT / "theory"
+    numeric = {path.stem for path in folder.glob("*.py") if any(mutations.mutations(path.stem, path.read_text()))}
+    numeric = {name for name in numeric if not name.startswith("test_")}
+    assert numeric <= set(mutations.TESTS) and set(mutations.TESTS) <= {path.stem for path in folder.glob("*.py")}
+    for tests in mutations.TESTS.values():
+        assert all((folder / f"{name}.py").exists() for name in tests)
