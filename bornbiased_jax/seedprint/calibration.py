@@ -1,7 +1,8 @@
-"""How often each test accuses the innocent, and how often it finds the seed.
+"""The false-positive rate of each test, and its power.
 
 Unrelated pairs are disjoint births (no model in two pairs), so that their p-values are independent given
-the inputs and a binomial interval holds for the rate of false accusation.
+the inputs and a binomial interval holds for the false-positive rate. Pairs that share models need
+:func:`.stats.intervals.model_interval`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from bornbiased_jax.seedprint.paper import paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.population import population_test
 from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.stats.intervals import binomial_interval
 from bornbiased_jax.stats.kendall import tau_b
-from bornbiased_jax.stats.tails import binomial_interval
 
 LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
@@ -110,13 +111,13 @@ def run_tests(
     pairs: Iterable[Pair], tests: dict[str, PairTest], *, advance: Callable[..., None] | None = None
 ) -> dict[str, list[Verdict]]:
     """Every test on every pair; verdicts in the order of the pairs."""
-    found: dict[str, list[Verdict]] = {name: [] for name in tests}
+    verdicts: dict[str, list[Verdict]] = {name: [] for name in tests}
     for index, (base_ND, suspect_ND) in enumerate(pairs):
         for name, test in tests.items():
-            found[name].append(test(base_ND, suspect_ND, index))
+            verdicts[name].append(test(base_ND, suspect_ND, index))
         if advance is not None:
             advance(1)
-    return found
+    return verdicts
 
 
 def summarise(

@@ -22,24 +22,33 @@ from bornbiased_jax.stats.ranks import rank_correlation
 FOUND, NOT_FOUND, MIN_INPUTS = 0.99, 0.9, 50
 
 
-def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray | None:
-    """The suspect's coordinate in which each base coordinate is found again, or None if they are not all found.
+def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where each base coordinate is found again in the suspect, and with which sign; None if they are not all found.
 
     Every coordinate must have exactly one partner with a rank correlation of at least 0.99 over at least 50
     inputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates come nowhere
     near, and coordinates that follow one another do not count.
 
     Returns:
-        [D] integers; the identity where nothing was relabelled.
+        The suspect's coordinates, [D] integers, the identity where nothing was relabelled; and whether each is
+        negated, [D].
+
+    Example:
+        >>> outputs_ND = np.random.default_rng(0).standard_normal((100, 4))
+        >>> partner_D, negated_D = relabelled(outputs_ND, outputs_ND[:, [2, 0, 1, 3]] * [1, 1, -1, 1])
+        >>> partner_D.tolist(), negated_D.tolist()
+        ([1, 2, 0, 3], [False, True, False, False])
     """
     if base_ND.shape != suspect_ND.shape or len(base_ND) < MIN_INPUTS:
         return None
-    cross_DD = np.abs(rank_correlation(base_ND, suspect_ND))
+    signed_DD = rank_correlation(base_ND, suspect_ND)
+    cross_DD = np.abs(signed_DD)
     partner_D = cross_DD.argmax(axis=1)
     if not (cross_DD.max(axis=1) >= FOUND).all() or len(np.unique(partner_D)) < len(partner_D):
         return None
+    negated_D = np.take_along_axis(signed_DD, partner_D[:, None], axis=1)[:, 0] < 0
     np.put_along_axis(cross_DD, partner_D[:, None], 0.0, axis=1)
-    return partner_D if (cross_DD < NOT_FOUND).all() else None
+    return (partner_D, negated_D) if (cross_DD < NOT_FOUND).all() else None
 
 
 def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
@@ -49,24 +58,27 @@ def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
         ``identical_weights``, ``identical_outputs``; ``identical_tensors`` (same name, same bytes) and
         ``reordered_tensors`` (the same numbers in another order or under another name) of ``num_tensors``
         (tensors of one repeated number aside: all births share norm scales of 1); ``relabelled_coordinates``,
-        how many coordinates of the base are found again under another number, None if not all are found.
+        how many coordinates of the base are found again under another number, and ``negated_coordinates``, how
+        many with the other sign, None if not all are found or the outputs are identical.
         ``reordered_tensors`` is None for fingerprints stored without digests of values.
     """
     same_names = {name for name, value in base.tensor_digests.items() if suspect.tensor_digests.get(name) == value}
     reordered = None
     if base.value_digests and suspect.value_digests:
         ours, theirs = (
-            Counter(value for name, value in found.value_digests.items() if name not in same_names)
-            for found in (base, suspect)
+            Counter(value for name, value in model.value_digests.items() if name not in same_names)
+            for model in (base, suspect)
         )
         reordered = (ours & theirs).total()
     same_outputs = base.outputs_ND.shape == suspect.outputs_ND.shape and bool(
         np.array_equal(base.outputs_ND, suspect.outputs_ND)
     )
-    moved = None
+    moved = negated = None
     if not same_outputs:
-        partner_D = relabelled(base.outputs_ND, suspect.outputs_ND)
-        moved = None if partner_D is None else int((partner_D != np.arange(len(partner_D))).sum())
+        again = relabelled(base.outputs_ND, suspect.outputs_ND)
+        if again is not None:
+            partner_D, negated_D = again
+            moved, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(negated_D.sum())
     return {
         "identical_weights": base.weights_digest == suspect.weights_digest,
         "identical_outputs": same_outputs,
@@ -74,6 +86,7 @@ def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
         "reordered_tensors": reordered,
         "num_tensors": len(base.tensor_digests),
         "relabelled_coordinates": moved,
+        "negated_coordinates": negated,
     }
 
 
@@ -81,7 +94,7 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
     """The verdict with the facts of :func:`identity`, and what they say.
 
     Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
-    hold the same numbers in another order; coordinates that are all found again under other numbers.
+    hold the same numbers in another order; coordinates that are all found again under other numbers or signs.
     Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
     fact and the rest is not.
     """
@@ -101,11 +114,16 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
             f"{same} identical, bit for bit"
         )
         notes.insert(0, _what_became_of_the_function(facts, verdict))
-    elif facts["relabelled_coordinates"]:
+    elif facts["relabelled_coordinates"] or facts["negated_coordinates"]:
+        changes = {
+            "under another number": facts["relabelled_coordinates"],
+            "with the other sign": facts["negated_coordinates"],
+        }
+        how = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
+        names = {"relabelled": facts["relabelled_coordinates"], "negated": facts["negated_coordinates"]}
         reason = (
-            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, "
-            f"{facts['relabelled_coordinates']} of them under another number: the same function with its "
-            "coordinates relabelled"
+            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {how}: "
+            f"the same function with its coordinates {' and '.join(name for name, count in names.items() if count)}"
         )
     elif same or moved:
         described = f"{same} of {total} tensors are identical, bit for bit"
@@ -127,6 +145,8 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
 def _what_became_of_the_function(facts: dict[str, Any], verdict: Verdict) -> str:
     if facts["relabelled_coordinates"]:
         return f"The function is the same with {facts['relabelled_coordinates']} coordinates relabelled."
+    if facts["negated_coordinates"]:
+        return f"The function is the same with {facts['negated_coordinates']} coordinates negated."
     p = "undefined" if verdict.p_value is None else f"p = {verdict.p_value:.4g}"
     return (
         "Read as its format says, the rearranged model computes another function: it is a file for a program that "

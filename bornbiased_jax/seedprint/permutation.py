@@ -50,6 +50,8 @@ MOMENTS = (
 )
 
 
+# The least level that permutations are counted for.
+_COUNTED = 1e-4
 # What may be done to the suspect without moving its outputs' ranks.
 INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
 
@@ -71,17 +73,20 @@ def _extreme(values_D: np.ndarray, num_dims: int) -> np.ndarray:
 
 
 def enough_permutations(alpha: float) -> int:
-    """Permutations that put twenty draws at or above a p of ``alpha``, and 9,999 at the least."""
-    return max(NUM_PERMUTATIONS, math.ceil(20.0 / alpha) - 1)
+    """Permutations that put twenty draws at or above a p of ``alpha``: 9,999 at the least, 199,999 at the most.
+
+    Levels below 1e−4 are left to the proven bound.
+    """
+    return max(NUM_PERMUTATIONS, math.ceil(20.0 / max(alpha, _COUNTED)) - 1)
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Whether so many can reach the level by counting.
+    """Whether so many can reach the level by counting, if it is one that is counted (1e−4 or above).
 
     Raises:
         InputError: they cannot.
     """
-    if (num_permutations + 1) * alpha <= 1:
+    if alpha >= _COUNTED and (num_permutations + 1) * alpha <= 1:
         enough = enough_permutations(alpha)
         raise InputError(
             f"{num_permutations} permutations leave p < {alpha:g} to the bound: ask for {enough}, or leave them out"
@@ -118,8 +123,8 @@ def permutation_test(
             (:func:`top_mean`, :func:`bottom_mean`). The sum then runs over the intersection of the two
             models' choices, recomputed under each permutation. It never sees the pairing, by its type.
         signs: "kept", or "free" to sum the sizes of the correlations: blind to negated coordinates, which cost
-            nothing under RMSNorm, but weaker (a correlation of 0.6 standard errors in every coordinate has
-            z = 6 with signs at D = 96, and 2.4 without). Name it beforehand.
+            nothing under RMSNorm, but weaker where correlations are small (0.6 of their standard errors in each of
+            96 coordinates: z = 6 with signs, 2.4 without). Name it beforehand.
 
     Returns:
         A verdict; undefined for unequal widths, fewer than 3 inputs or varying or chosen coordinates, or
@@ -141,7 +146,8 @@ def permutation_test(
     check_alpha(alpha)
     if num_permutations is None:
         num_permutations = enough_permutations(alpha)
-    check_permutations(num_permutations, alpha)
+    else:
+        check_permutations(num_permutations, alpha)
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape
@@ -157,7 +163,7 @@ def permutation_test(
         "correlation": correlation,
         "signs": signs,
     }
-    if reason is None and math.factorial(min(width, 20)) * alpha <= 1:
+    if reason is None and math.lgamma(width + 1) <= -math.log(alpha):
         labellings = math.factorial(width)
         reason = f"{width} coordinates have {labellings} labellings, too few for a p below {alpha:g}"
     if reason is not None:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.permutation import MIN_INPUTS, check_alpha
+from bornbiased_jax.seedprint.permutation import INVARIANT_TO, MIN_INPUTS, check_alpha
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.ranks import unit_ranks
@@ -94,6 +94,10 @@ def population_test(
         num_inputs=num_inputs,
         alpha=alpha,
         width=width,
+        null="population",
+        labels="coordinates",
+        align="none",
+        invariant_to=list(INVARIANT_TO),
         statistic=observed,
         null_mean=mean,
         null_std=std,

@@ -24,8 +24,21 @@ SCOPE = (
 class Verdict:
     """The outcome of one lineage test.
 
-    ``p_value`` and ``log10_p`` (base 10) are None when undefined; ``p_value`` may round to 0 where
-    ``log10_p`` is still finite. ``detail`` holds what is particular to the test (counts, the statistic).
+    Attributes:
+        verdict, reason: the decision, and one sentence why.
+        p_value, log10_p: of the decision, None when undefined; ``p_value`` may round to 0 where ``log10_p``
+            (base 10) is still finite.
+        z: describes how far out the statistic lies; None where the test has none.
+        test, alpha: the test's name and the level of its decision.
+        num_inputs: N; None for a test that reads no outputs.
+        detail: what is particular to the test (counts, the statistic, ``notes``, a ``scope`` of its own).
+
+    Example:
+        >>> verdict = decide("iclr", p_value=1e-6, log10_p=-6.0, z=4.8, num_inputs=500, alpha=0.01)
+        >>> verdict.verdict, verdict.to_json()["p_value"]
+        ('same-lineage', 1e-06)
+        >>> print(verdict.text().splitlines()[0])
+        same-lineage (iclr, N = 500, alpha = 0.01, p = 1e-06, log10 p = -6.00, z = 4.80)
     """
 
     verdict: Decision
@@ -34,7 +47,7 @@ class Verdict:
     log10_p: float | None
     z: float | None
     test: str
-    num_inputs: int
+    num_inputs: int | None
     alpha: float
     detail: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -42,20 +55,22 @@ class Verdict:
         """JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
-        return {key: _plain(value) for key, value in {**fixed, **self.detail, "scope": SCOPE}.items()}
+        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **self.detail}.items()}
 
     def text(self) -> str:
         """The verdict in a few sentences for a reader."""
-        lines = [f"{self.verdict}: {self.reason}"]
+        facts = [self.test]
+        if self.num_inputs is not None:
+            facts.append(f"N = {self.num_inputs:,}")
+        facts.append(f"alpha = {self.alpha:g}")
         if self.p_value is not None and self.log10_p is not None:
-            z = "" if self.z is None else f", z = {self.z:.2f}"
-            lines.append(
-                f"{self.test} test over {self.num_inputs} inputs: p = {self.p_value:.4g}"
-                f" (log10 p = {self.log10_p:.2f}{z}), decided at alpha = {self.alpha:g}."
-            )
-        lines.extend(str(note) for note in self.detail.get("notes", ()))
-        lines.append(SCOPE)
-        return "\n".join(lines)
+            facts += [f"p = {self.p_value:.4g}", f"log10 p = {self.log10_p:.2f}"]
+        if self.z is not None:
+            facts.append(f"z = {self.z:.2f}")
+        notes = [str(note) for note in self.detail.get("notes", ())]
+        return "\n".join(
+            [f"{self.verdict} ({', '.join(facts)})", self.reason, *notes, str(self.detail.get("scope", SCOPE))]
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -71,24 +86,38 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def undefined(test: str, reason: str, *, num_inputs: int, alpha: float, **detail: Any) -> Verdict:
+def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:
     """A verdict that says why there is none."""
     return Verdict("undefined", reason, None, None, None, test, num_inputs, alpha, detail)
 
 
 def decide(
-    test: str, *, p_value: float, log10_p: float, z: float, num_inputs: int, alpha: float, **detail: Any
+    test: str,
+    *,
+    p_value: float,
+    log10_p: float,
+    z: float,
+    num_inputs: int | None,
+    alpha: float,
+    agreement: str = "the outputs agree coordinate by coordinate",
+    **detail: Any,
 ) -> Verdict:
-    """Same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1."""
+    """Same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
+
+    Args:
+        test, p_value, log10_p, z, num_inputs, alpha, detail: of the :class:`Verdict`; a z that is not finite is
+            left out.
+        agreement: what the test looked for, as the beginning of the reason.
+    """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
     z_or_none = float(z) if math.isfinite(z) else None
     p_value = float(min(1.0, p_value))
     same = p_value < alpha
     reason = (
-        f"the outputs agree coordinate by coordinate more than chance allows (p < {alpha:g})"
+        f"{agreement} more than chance allows (p < {alpha:g})"
         if same
-        else f"the outputs agree coordinate by coordinate no more than chance allows (p >= {alpha:g})"
+        else f"{agreement} no more than chance allows (p >= {alpha:g})"
     )
     decision: Decision = "same-lineage" if same else "unrelated"
     return Verdict(decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy import special, stats
 
-LN10 = math.log(10.0)
+from bornbiased_jax.stats.tails import LN10
 
 
 def log10_binomial_tail(successes: int, trials: int, probability: float) -> float:

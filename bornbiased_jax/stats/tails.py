@@ -1,4 +1,4 @@
-"""Tail probabilities in log space, means of them, and exact binomial intervals.
+"""Tail probabilities in log space, and means of them.
 
 Natural logarithms of p; nothing here underflows, so z = 200 has a p as z = 2 has.
 """
@@ -53,7 +53,7 @@ def log_mean(log_ps: np.ndarray) -> float:
 def log_student_greater(sample: np.ndarray, null: np.ndarray) -> float:
     """log p of the one-sided two-sample t-test (equal variances) that the sample's mean is greater.
 
-    Returns NaN when both samples have no spread at all or hold fewer than two numbers each.
+    Returns NaN when neither sample varies or they hold fewer than two numbers each.
     """
     sample, null = np.asarray(sample, np.float64), np.asarray(null, np.float64)
     num_a, num_b = len(sample), len(null)
@@ -84,11 +84,3 @@ def log_mann_whitney_greater(sample: np.ndarray, null: np.ndarray) -> float:
     if not variance > 0:
         return math.nan
     return log_normal_sf((u - num_a * num_b / 2 - 0.5) / math.sqrt(variance))
-
-
-def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval for a rate; it covers the rate in at least ``confidence`` of cases."""
-    tail = (1.0 - confidence) / 2.0
-    low = 0.0 if successes == 0 else float(special.betaincinv(successes, trials - successes + 1, tail))
-    high = 1.0 if successes == trials else float(special.betaincinv(successes + 1, trials - successes, 1.0 - tail))
-    return low, high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,8 +13,9 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import Inputs, parse_inputs, random_inputs
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
-from bornbiased_jax.seedprint.compare import TESTS, compare
+from bornbiased_jax.seedprint.compare import compare
 from bornbiased_jax.seedprint.fingerprint import Fingerprint
+from bornbiased_jax.seedprint.lineage_tests import lineage_test
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.seedprint.verdict import Verdict
 
@@ -45,12 +46,12 @@ def verdicts(
     base_ND: np.ndarray, suspect_ND: np.ndarray, tests: Sequence[str] = ("permutation", "paper", "iclr")
 ) -> dict[str, dict[str, Any]]:
     """Test name -> verdict, p, log10 p, z; "paper" also with both of its p."""
-    return {name: row(TESTS[name](base_ND, suspect_ND)) for name in tests}
+    return {name: row(lineage_test(name).load()(base_ND, suspect_ND)) for name in tests}
 
 
 def compared(base: Fingerprint, suspect: Fingerprint, tests: Sequence[str] = ("permutation", "paper", "iclr")) -> Any:
     """As :func:`verdicts`, of fingerprints: what is identical comes before any test."""
-    return {name: row(compare(base, suspect, test=cast(Any, name))) for name in tests}
+    return {name: row(compare(base, suspect, test=name)) for name in tests}
 
 
 def row(verdict: Verdict) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from scipy import stats
 
 from bornbiased_jax.report.numbers import from_log10, integer, significant
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
-from bornbiased_jax.stats.significance import LN10, log10_chi2_tail
+from bornbiased_jax.stats.significance import log10_chi2_tail
+from bornbiased_jax.stats.tails import LN10
 from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 

@@ -5,6 +5,7 @@ from bornbiased_jax import inputs, models
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import baselines
+from bornbiased_jax.seedprint.baselines import pcs, reef
 from bornbiased_jax.seedprint.baselines.ics import invariants
 from bornbiased_jax.seedprint.baselines.intrinsic import profiles, stretched
 from bornbiased_jax.seedprint.baselines.reef import block_at
@@ -178,3 +179,28 @@ def test_nulls_that_do_not_exist():
     assert nothing["p_value"] is None and nothing["reason"] == "because"
     flat = baselines.against_null(Score("pcs", 0.5), np.array([0.1, np.nan, 0.1]))
     assert flat["z"] is None and flat["p_value"] == pytest.approx(1 / 3)
+
+
+def test_pcs_by_hand():
+    tree = lambda *numbers: {  # noqa: E731
+        "embed": {"embedding": np.array([[numbers[0]]])},
+        "blocks": {"mlp": {"up": {"kernel": np.array([[numbers[1], numbers[2]]])}}},
+    }
+    found = pcs(tree(1.0, 2.0, 2.0), tree(2.0, 1.0, 2.0))
+    # (1·2 + 2·1 + 2·2)/(3·3), and without the table (2·1 + 2·2)/(√8·√5).
+    assert found.value == pytest.approx(8 / 9)
+    assert found.detail["without_embeddings"] == pytest.approx(6 / np.sqrt(40))
+
+
+def test_reef_by_hand():
+    # Standardised: x = (−1, 0, 1)·√1.5 alone against y = (1, −2, 1)/√2 and x: HSIC = ‖xᵀy‖² over all columns.
+    x = np.array([[0.0], [1.0], [2.0]])
+    y = np.array([[1.0], [0.0], [1.0]])
+    assert reef(x, y).value == pytest.approx(0.0, abs=1e-12)  # xᵀy = −1 + 0 + 1
+    both = np.hstack([5 * x, y])
+    # ‖xᵀ[x y]‖² = 9, ‖xᵀx‖ = 3, ‖[x y]ᵀ[x y]‖ = √(9 + 9).
+    assert reef(x, both).value == pytest.approx(9 / (3 * np.sqrt(18)))
+    # Twice as many columns than inputs takes the other form, with the same value.
+    wide = np.hstack([both] * 3)
+    assert reef(x, wide).value == pytest.approx(9 / (3 * np.sqrt(18)))
+    assert reef(np.hstack([x] * 5), wide).value == pytest.approx(9 / (3 * np.sqrt(18)))

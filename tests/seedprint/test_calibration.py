@@ -135,3 +135,13 @@ def test_holm_is_its_definition():
 def test_unknown_tests_are_refused():
     with pytest.raises(InputError, match="unknown test"):
         calibration.pair_test("vibes")
+
+
+def test_too_few_rejections_are_no_calibration_either():
+    for low, high in ((0.2, 1.0), (0.0, 0.5)):
+        p_values = np.linspace(low, high, 800)[1:]
+        (_, rate) = calibration.summarise([verdict_of(p) for p in p_values])["rates"]
+        below = int((p_values < 0.05).sum())
+        assert (rate["level"], rate["count"]) == (0.05, below) and below in (0, 79)
+        assert rate["binomial_p"] == pytest.approx(stats.binomtest(below, 799, 0.05, "two-sided").pvalue)
+        assert rate["binomial_p"] < 1e-4

@@ -14,10 +14,10 @@ CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64,
 TOKENS = inputs.random_tokens(100, 6, 64)
 
 
-def born(seed, change=lambda path, leaf: leaf):
-    flat = models.flatten(models.init_seed(CFG, seed))
+def born(seed, change=lambda path, leaf: leaf, cfg=CFG):
+    flat = models.flatten(models.init_seed(cfg, seed))
     params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
-    return fp.fingerprint(Checkpoint(CFG, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
+    return fp.fingerprint(Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,11 @@ def test_relabelling_needs_partners_that_nothing_else_equals():
     rng = np.random.default_rng(0)
     x_ND = rng.standard_normal((200, 12)).astype(np.float32)
     order_D = rng.permutation(12)
-    np.testing.assert_array_equal(relabelled(x_ND[:, order_D], x_ND), order_D)
-    np.testing.assert_array_equal(relabelled(x_ND, x_ND), np.arange(12))
+    for signs_D in (np.ones(12), rng.choice([-1.0, 1.0], 12)):
+        partner_D, negated_D = relabelled(x_ND[:, order_D] * signs_D, x_ND)
+        np.testing.assert_array_equal(partner_D, order_D)
+        np.testing.assert_array_equal(negated_D, signs_D < 0)
+    np.testing.assert_array_equal(relabelled(x_ND, x_ND)[0], np.arange(12))
     assert relabelled(x_ND, rng.standard_normal((200, 12))) is None
     assert relabelled(x_ND[: MIN_INPUTS - 1], x_ND[: MIN_INPUTS - 1]) is None
     # Coordinates that all follow one number agree with everything.
@@ -110,3 +113,59 @@ def test_relaid_out_copies_of_a_real_model(shared, copy, moved, identical):
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
     assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (moved, identical)
     assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
+
+
+def noisy_to(x_ND, correlation, rng):
+    """Coordinates that agree with the given ones by about this much."""
+    noise_ND = rng.standard_normal(x_ND.shape)
+    return correlation * x_ND + np.sqrt(1 - correlation**2) * noise_ND
+
+
+@pytest.mark.parametrize(("correlation", "found"), [(0.997, True), (0.98, False)])
+def test_a_coordinate_is_found_again_above_the_threshold_alone(correlation, found):
+    rng = np.random.default_rng(3)
+    x_ND = rng.standard_normal((4000, 6))
+    assert (relabelled(x_ND, noisy_to(x_ND, correlation, rng)) is not None) is found
+
+
+@pytest.mark.parametrize(("correlation", "found"), [(0.85, True), (0.94, False)])
+def test_a_coordinate_may_not_resemble_another_too_much(correlation, found):
+    rng = np.random.default_rng(4)
+    x_ND = rng.standard_normal((4000, 6))
+    x_ND[:, 1] = noisy_to(x_ND[:, 0], correlation, rng)
+    assert (relabelled(x_ND, x_ND) is not None) is found
+
+
+def test_one_rearranged_tensor_of_many_decides_nothing(base):
+    fresh = models.flatten(models.init_seed(CFG, 43))
+    path = "blocks/mlp/up/kernel"
+    verdict = compare(base, born(42, lambda name, leaf: leaf[..., ::-1] if name == path else fresh[name]))
+    assert verdict.detail["reordered_tensors"] == 2 and verdict.detail["identical_tensors"] == 0
+    assert verdict.detail["num_tensors"] > 10 and verdict.p_value >= 0.01
+    assert verdict.verdict == "undefined" and "2 hold the same numbers in another order" in verdict.reason
+
+
+def negate(signs_D):
+    """The same function of an RMSNorm model with some residual coordinates negated."""
+
+    def change(path, leaf):
+        if path == "embed/embedding" or path.endswith(("output/kernel", "down/kernel")):
+            return np.asarray(leaf) * signs_D
+        return leaf if "norm" in path else np.asarray(leaf) * signs_D[:, None]
+
+    return change
+
+
+def test_negated_coordinates_are_found_again():
+    cfg = dataclasses.replace(CFG, norm="rmsnorm")
+    base = born(42, cfg=cfg)
+    signs_D = np.where(np.arange(16) % 2, -1.0, 1.0).astype(np.float32)
+    suspect = born(42, negate(signs_D), cfg)
+    np.testing.assert_allclose(suspect.outputs_ND * signs_D, base.outputs_ND, atol=1e-5)
+    verdict = compare(base, suspect)
+    assert verdict.p_value > 0.01  # eight for and eight against: the signed sum sees nothing
+    assert compare(base, suspect, signs="free").p_value < 1e-6
+    assert verdict.verdict == "same-lineage" and "8 of them with the other sign" in verdict.reason
+    assert (verdict.detail["relabelled_coordinates"], verdict.detail["negated_coordinates"]) == (0, 8)
+    both = born(42, lambda path, leaf: relabel(np.arange(16)[::-1])(path, negate(signs_D)(path, leaf)), cfg)
+    assert "relabelled and negated" in compare(base, both).reason

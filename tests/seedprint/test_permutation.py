@@ -4,6 +4,8 @@ from scipy import stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import permutation as perm
+from bornbiased_jax.stats.kendall import cross_kendall
+from bornbiased_jax.stats.permutations import exceedances
 from bornbiased_jax.stats.ranks import rank_correlation
 
 
@@ -116,4 +118,53 @@ def test_bad_options_are_refused():
         perm.permutation_test(good, good, correlation="pearson")
     with pytest.raises(InputError, match="NaN"):
         perm.permutation_test(good * np.nan, good)
-    assert perm.enough_permutations(1e-5) * 1e-5 > 19
+    assert perm.enough_permutations(1e-4) == perm.enough_permutations(1e-9) == 199_999
+    assert perm.enough_permutations(0.05) == 9_999
+    perm.check_permutations(99, 1e-9)  # left to the bound
+
+
+def test_kendalls_pairs_are_fifty_an_input_unless_given():
+    base, suspect = np.random.default_rng(19).standard_normal((2, 120, 9))
+    verdict = perm.permutation_test(base, suspect, correlation="kendall", seed=4)
+    drawn = cross_kendall(base, suspect, num_pairs=6_000, seed=4)
+    assert verdict.detail["statistic"] == pytest.approx(np.trace(drawn), rel=1e-12)
+    assert verdict.detail["statistic"] != pytest.approx(np.trace(cross_kendall(base, suspect)), rel=1e-9)
+    given = perm.permutation_test(base, suspect, correlation="kendall", seed=4, num_pairs=500)
+    assert given.detail["statistic"] == pytest.approx(
+        np.trace(cross_kendall(base, suspect, num_pairs=500, seed=4)), rel=1e-12
+    )
+
+
+def test_the_seed_is_that_of_the_permutations():
+    base, suspect = np.random.default_rng(20).standard_normal((2, 60, 20))
+    counts = [perm.permutation_test(base, suspect, seed=seed).detail["exceedances"] for seed in (0, 0, 1, 2)]
+    assert counts[0] == counts[1] and len(set(counts)) == 3
+    cross = rank_correlation(base, suspect)
+    assert counts[2] == exceedances(cross, num_permutations=9_999, seed=1)
+
+
+def test_signs_set_free_are_negated_for_nothing():
+    rng = np.random.default_rng(21)
+    base = rng.standard_normal((200, 40))
+    suspect = base + 2 * rng.standard_normal(base.shape)
+    negated = suspect * np.where(np.arange(40) % 2, 1.0, -1.0)
+    free = perm.permutation_test(base, suspect, signs="free")
+    assert perm.permutation_test(base, negated).p_value > 0.01
+    again = perm.permutation_test(base, negated, signs="free")
+    assert (again.p_value, again.z) == (free.p_value, free.z) and free.p_value < 1e-4
+    # Little is lost while correlations are large, and most of it where each is below its standard error.
+    weak = base + 30 * rng.standard_normal(base.shape)
+    kept, lost = (perm.permutation_test(base, weak, signs=signs) for signs in ("kept", "free"))
+    assert kept.z > 3 > lost.z + 1
+    assert free.detail["statistic"] == pytest.approx(np.abs(np.diag(rank_correlation(base, suspect))).sum())
+    with pytest.raises(InputError, match="kept, free"):
+        perm.permutation_test(base, suspect, signs="lost")
+
+
+def test_beyond_the_permutations_the_bound_decides():
+    rng = np.random.default_rng(22)
+    base = rng.standard_normal((300, 50))
+    verdict = perm.permutation_test(base, base + 0.5 * rng.standard_normal(base.shape), alpha=1e-30)
+    assert verdict.detail["exceedances"] == 0
+    assert verdict.verdict == "same-lineage" and verdict.log10_p == verdict.detail["log10_p_bound"] < -30
+    assert verdict.detail["log10_p_moments"] < verdict.log10_p

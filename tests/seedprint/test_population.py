@@ -61,3 +61,17 @@ def test_refusals_and_undefined():
     assert population_test(base, suspect[:, :7], references).verdict == "undefined"
     same = population_test(base, suspect, [references[0]] * 25, alpha=0.05)
     assert same.verdict == "undefined" and "same score" in same.reason
+
+
+def test_the_tail_is_students():
+    """K references and the pair's own score: t with K − 1 degrees of freedom, of z over √(1 + 1/K)."""
+    rng = np.random.default_rng(4)
+    base, suspect, *references = rng.standard_normal((8, 40, 10))
+    verdict = population_test(base, suspect, references, alpha=0.2)
+    score = lambda birth: sum(stats.spearmanr(birth[:, j], suspect[:, j]).statistic for j in range(10))  # noqa: E731
+    null = np.array([score(reference) for reference in references])
+    z = (score(base) - null.mean()) / null.std(ddof=1)
+    assert verdict.z == pytest.approx(z, rel=1e-9) and verdict.detail["null"] == "population"
+    expected = stats.t.logsf(z / np.sqrt(1 + 1 / 6), 5) / np.log(10)
+    assert verdict.log10_p == pytest.approx(expected, rel=1e-9)
+    assert expected != pytest.approx(stats.norm.logsf(z) / np.log(10), rel=1e-2)

@@ -8,6 +8,7 @@ import pytest
 from scipy import special, stats
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint import paper
 from bornbiased_jax.seedprint.iclr import iclr_test
 from bornbiased_jax.seedprint.paper import default_num_dims, null_taus, paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test
@@ -139,3 +140,15 @@ def test_bad_options_are_refused():
         iclr_test(base, suspect, num_dims=0)
     with pytest.raises(InputError, match="NaN"):
         iclr_test(base * np.nan, suspect)
+
+
+def test_every_null_draw_is_another(monkeypatch):
+    draws = [null_taus(40, 12, 12, seed, draw) for seed in range(2) for draw in range(3)]
+    for index, first in enumerate(draws):
+        for second in draws[:index]:
+            assert not np.isclose(first, second).all()
+    asked = []
+    monkeypatch.setattr(paper, "null_taus", lambda *which: asked.append(which) or null_taus(*which))
+    base, suspect = independent(np.random.default_rng(8), 40, 12)
+    paper_test(base, suspect, num_dims=12, seed=5)
+    assert asked == [(40, 12, 12, 5, draw) for draw in range(10)]

@@ -301,3 +301,12 @@ def test_bad_groups_are_refused():
     small = permuted_group(np.eye(5), num_permutations=None)
     with pytest.raises(ValueError, match="enumerated"):
         certified.certify([small, permuted_group(scores, num_permutations=120)])
+
+
+def test_a_reached_sum_keeps_its_count(monkeypatch):
+    # Where permutations reach the sum the bound is above the count; were it not, the count would still hold.
+    monkeypatch.setattr(certified, "joint_bound", lambda groups: bound.Bound(-50.0, 1.0, "rows"))
+    noise = np.random.default_rng(17).standard_normal((30, 30))
+    reached, beyond = (certified_p(at_z(noise, z), num_permutations=99) for z in (0.5, 12.0))
+    assert reached.exceedances > 0 and reached.p_value == (1 + reached.exceedances) / 100
+    assert beyond.exceedances == 0 and beyond.log10_p == -50.0

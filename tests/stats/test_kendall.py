@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.stats import kendall
 from bornbiased_jax.stats.kendall import cross_kendall, inversions, tau_b
 
 
@@ -98,3 +99,15 @@ def test_incomplete_pairs_never_repeat_and_exhaust():
     assert np.abs(nearly - cross_kendall(base, suspect)).max() <= bound
     with pytest.raises(InputError, match="num_pairs"):
         cross_kendall(base, suspect, num_pairs=0)
+
+
+@pytest.mark.parametrize("num_inputs", [7, 8])
+def test_no_pair_is_drawn_twice(num_inputs):
+    # Of an even circle the antipodal round holds half as many pairs: each would come twice.
+    total = num_inputs * (num_inputs - 1) // 2
+    for count in (1, num_inputs + 1, total - 1):
+        for seed in range(4):
+            chunks = list(kendall._pair_chunks(num_inputs, count, seed))
+            first, second = (np.concatenate(part) for part in zip(*chunks, strict=True))
+            pairs = {frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)}
+            assert len(first) == len(pairs) == count and all(len(pair) == 2 for pair in pairs)

@@ -97,3 +97,12 @@ def test_expected_top_count_against_simulation():
 def test_out_of_range_arguments_raise(call):
     with pytest.raises(ValueError, match="need|outside"):
         log10_binomial_tail(*call)
+
+
+def test_rayleigh_counts_the_pairs_of_every_vector_with_the_others():
+    vectors = np.random.default_rng(2).standard_normal((5, 3))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    gram = vectors @ vectors.T
+    mean_cosine = (gram.sum() - 5) / 20
+    statistic = 3 * np.square(vectors.sum(0)).sum() / 5
+    assert log10_rayleigh_p(mean_cosine, 5, 3) == pytest.approx(stats.chi2.logsf(statistic, 3) / math.log(10))

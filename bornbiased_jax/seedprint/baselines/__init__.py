@@ -7,6 +7,7 @@ to them, so that each is also reported against scores of unrelated seeds (:mod:`
 from bornbiased_jax.seedprint.baselines.ics import ics, rare_tokens
 from bornbiased_jax.seedprint.baselines.intrinsic import intrinsic
 from bornbiased_jax.seedprint.baselines.null import against_null, unrelated_scores
+from bornbiased_jax.seedprint.baselines.pair import weight_scores
 from bornbiased_jax.seedprint.baselines.pcs import pcs
 from bornbiased_jax.seedprint.baselines.reef import linear_cka, reef, reef_features
 from bornbiased_jax.seedprint.baselines.score import THRESHOLD, Score
@@ -23,4 +24,5 @@ __all__ = [
     "reef",
     "reef_features",
     "unrelated_scores",
+    "weight_scores",
 ]

@@ -1,0 +1,18 @@
+"""Every published score that two checkpoints have without running either."""
+
+from __future__ import annotations
+
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.seedprint.baselines.ics import ics
+from bornbiased_jax.seedprint.baselines.intrinsic import intrinsic
+from bornbiased_jax.seedprint.baselines.pcs import pcs
+from bornbiased_jax.seedprint.baselines.score import Score
+
+
+def weight_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
+    """Intrinsic, PCS and ICS of two models."""
+    return [
+        intrinsic(base.params, suspect.params),
+        pcs(base.params, suspect.params),
+        ics(base.cfg, base.params, suspect.cfg, suspect.params),
+    ]

@@ -1,0 +1,105 @@
+"""The lineage tests by name: one entry a test, from which commands, :func:`.trace.trace` and docs derive theirs.
+
+Nothing heavy is imported here: a test's module is loaded when the test is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from bornbiased_jax.seedprint.verdict import Verdict
+
+Needs = Literal["outputs", "weights", "both"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LineageTest:
+    """One test of lineage.
+
+    Attributes:
+        function: "module:name" of what decides. By ``needs`` it takes, then ``alpha`` and the test's own options:
+            "outputs": the outputs of base and suspect, [N, D] each, on the same inputs;
+            "weights": the two :class:`.trace.Side`, of which it opens what it reads;
+            "both": those, and ``outputs``, a function without arguments that gives both
+            :class:`.fingerprint.Fingerprint`.
+        needs: what it reads of the two models.
+        description: one line for a reader, who chooses by it.
+        alpha: level of its decision unless another is asked for.
+        options: names of its own options.
+        references: whether it needs outputs of fresh seeds, given as ``references``.
+        about_tokens, about_vectors: what its verdict says about its own p on such inputs.
+    """
+
+    function: str
+    needs: Needs
+    description: str
+    alpha: float = 0.01
+    options: tuple[str, ...] = ()
+    references: bool = False
+    about_tokens: str = ""
+    about_vectors: str = ""
+
+    def load(self) -> Callable[..., Verdict]:
+        """The function itself."""
+        module, _, name = self.function.partition(":")
+        function: Callable[..., Verdict] = getattr(importlib.import_module(module), name)
+        return function
+
+
+TESTS: Mapping[str, LineageTest] = {
+    "permutation": LineageTest(
+        "bornbiased_jax.seedprint.permutation:permutation_test",
+        needs="outputs",
+        description="outputs, coordinate by coordinate, against relabellings: exact on tokens",
+        options=("num_permutations", "signs"),
+    ),
+    "paper": LineageTest(
+        "bornbiased_jax.seedprint.paper:paper_test",
+        needs="outputs",
+        description="Algorithm 1 of “Transformers Are Born Biased”",
+        about_tokens=(
+            "On random tokens its p is no false-positive rate but stays below one between births: 0 of 1,800 "
+            "unrelated pairs were below 0.01. Trained models that share their text are no births."
+        ),
+        about_vectors=(
+            "Its Gaussian null knows nothing of vectors that both models shared: every one of 1,800 unrelated pairs "
+            "of births was below 0.01."
+        ),
+    ),
+    "iclr": LineageTest(
+        "bornbiased_jax.seedprint.iclr:iclr_test",
+        needs="outputs",
+        description="the analytic test of the SeedPrints code",
+        about_tokens=(
+            "Its null takes coordinates as independent; between births on random tokens its false-positive rate is "
+            "near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too heavy."
+        ),
+        about_vectors=(
+            "Its null takes coordinates as independent, and vectors that both models shared make them agree: every "
+            "one of 1,800 unrelated pairs of births was below 0.01."
+        ),
+    ),
+    "population": LineageTest(
+        "bornbiased_jax.seedprint.population:population_test",
+        needs="outputs",
+        description="rank among fresh seeds of the base's architecture: exact for a base that is a birth",
+        references=True,
+    ),
+}
+
+
+def lineage_test(name: str) -> LineageTest:
+    """The test of this name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in TESTS:
+        raise InputError(f"unknown test {name!r}: choose from {', '.join(TESTS)}")
+    return TESTS[name]

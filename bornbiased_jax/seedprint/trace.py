@@ -1,0 +1,272 @@
+"""From two references to a verdict: what the command ``bornbiased seedprint`` does, as one function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import inputs as probe_inputs
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.seedprint.births import final_outputs
+from bornbiased_jax.seedprint.compare import compare
+from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint, is_fingerprint, load_fingerprint
+from bornbiased_jax.seedprint.lineage_tests import lineage_test
+from bornbiased_jax.seedprint.permutation import check_alpha, check_permutations
+from bornbiased_jax.seedprint.population import check_references
+from bornbiased_jax.seedprint.verdict import Verdict, undefined
+
+Source = str | Path | Checkpoint | Fingerprint
+
+NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
+"""Defaults; the length is less where a model's context is shorter."""
+# Seeds far from those that people choose, so that a reference is never the model itself.
+_FIRST_REFERENCE = 3_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Side:
+    """One of two models, read no sooner than a test asks for it.
+
+    Attributes:
+        source: a reference as :func:`.checkpoints.open_checkpoint` takes it, a file of a stored fingerprint, or
+            either of them opened.
+    """
+
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """What a reader knows it by."""
+        if isinstance(self.source, Checkpoint):
+            return self.source.reference
+        return self.source.source if isinstance(self.source, Fingerprint) else str(self.source)
+
+    @cached_property
+    def stored(self) -> Fingerprint | None:
+        """The fingerprint, if that is all there is of the model."""
+        if isinstance(self.source, Fingerprint):
+            return self.source
+        if isinstance(self.source, Checkpoint):
+            return None
+        path = Path(self.source)
+        return load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The model, all of it opened.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        if isinstance(self.source, Checkpoint):
+            return self.source
+        if isinstance(self.source, Fingerprint) or self.stored is not None:
+            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
+        return open_checkpoint(self.source)
+
+    @property
+    def cfg(self) -> ModelConfig:
+        """Its architecture."""
+        return ModelConfig.from_dict(self.stored.config) if self.stored else self.checkpoint.cfg
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates of its outputs."""
+        return self.stored.outputs_ND.shape[1] if self.stored else self.checkpoint.cfg.d_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Which inputs both models are read on; None leaves a choice to the models.
+
+    Attributes:
+        inputs: "tokens" (by default) or "gaussian".
+        num_inputs: N; 2,000 by default.
+        seq_len: T; by default the shorter context of the two, 64 at most.
+        input_seed: of the inputs; 0 by default.
+        vocab_size: ids are drawn below this; the smaller vocabulary by default.
+        batch_size: sequences at a time.
+    """
+
+    inputs: str | None = None
+    num_inputs: int | None = None
+    seq_len: int | None = None
+    input_seed: int | None = None
+    vocab_size: int | None = None
+    batch_size: int | None = None
+
+    def settled_by(self, side: Side) -> Probe:
+        """The same as a stored fingerprint was made.
+
+        Raises:
+            InputError: something else was asked for.
+        """
+        assert side.stored is not None
+        made = side.stored.inputs
+        kept: dict[str, Any] = {name: made.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
+        kept |= {"inputs": made["kind"], "input_seed": made["seed"]}
+        for name, value in kept.items():
+            asked = getattr(self, name)
+            if asked is not None and asked != value:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{side.name} was made with {option} {value}, not {asked}: leave {option} out")
+        return dataclasses.replace(self, **kept)
+
+    def fitted(self, *configs: ModelConfig) -> Probe:
+        """Every open choice made so that all these models can take the inputs."""
+        kind = self.inputs or "tokens"
+        vocab = min((cfg.vocab_size for cfg in configs), default=None) if kind == "tokens" else None
+        return Probe(
+            inputs=kind,
+            num_inputs=NUM_INPUTS if self.num_inputs is None else self.num_inputs,
+            seq_len=min((SEQ_LEN, *(cfg.max_seq_len for cfg in configs))) if self.seq_len is None else self.seq_len,
+            input_seed=0 if self.input_seed is None else self.input_seed,
+            vocab_size=vocab if self.vocab_size is None else self.vocab_size,
+            batch_size=self.batch_size,
+        )
+
+    def draw(self, cfg: ModelConfig) -> Inputs:
+        """The inputs, once every choice is made."""
+        assert self.inputs is not None and self.num_inputs is not None and self.seq_len is not None
+        vocab_size = self.vocab_size or cfg.vocab_size
+        return probe_inputs.random_inputs(
+            self.inputs, self.num_inputs, self.seq_len, cfg, vocab_size=vocab_size, seed=self.input_seed or 0
+        )
+
+
+def read_outputs(
+    side: Side, probe: Probe, *, moments: tuple[float, float] | None = None, layer: int | None = None
+) -> Fingerprint:
+    """A model's fingerprint on a probe: the stored one, or computed with a progress display.
+
+    Args:
+        side: the model.
+        probe: with every choice made (:meth:`Probe.fitted`).
+        moments, layer: as in :func:`.fingerprint.fingerprint`.
+    """
+    if side.stored is not None:
+        return side.stored
+    inputs = probe.draw(side.checkpoint.cfg)
+    with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
+        return fingerprint(
+            side.checkpoint, inputs, moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance
+        )
+
+
+def trace(
+    base: Source,
+    suspect: Source,
+    *,
+    test: str = "permutation",
+    alpha: float | None = None,
+    probe: Probe | None = None,
+    num_references: int | None = None,
+    **options: Any,
+) -> Verdict:
+    """Say whether two models share a birth, whatever they are given as.
+
+    Args:
+        base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, or either
+            of them opened.
+        suspect: the other model.
+        test: a name in :data:`.lineage_tests.TESTS`.
+        alpha: level of the decision; the test's own by default.
+        probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds.
+        num_references: fresh seeds, for tests that need them; 200 by default.
+        options: the test's own (``num_permutations`` …); None counts as not given.
+
+    Raises:
+        InputError: a model that cannot be opened, an option that the test does not have or cannot use, or what
+            contradicts a stored fingerprint. What cannot reach alpha is said before anything is computed.
+
+    Example:
+        >>> progress.set_quiet(True)
+        >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
+        >>> probe = Probe(num_inputs=60, seq_len=8)
+        >>> trace(f"seed:1@{small}", f"seed:1@{small}", probe=probe).reason
+        'the two models have identical weights, bit for bit'
+        >>> trace(f"seed:1@{small}", f"seed:2@{small}", probe=probe).verdict
+        'unrelated'
+    """
+    entry = lineage_test(test)
+    alpha = check_alpha(entry.alpha if alpha is None else alpha)
+    options = {name: value for name, value in options.items() if value is not None}
+    if num_references is not None and not entry.references:
+        options["num_references"] = num_references
+    for name in options:
+        if name not in entry.options:
+            raise InputError(f"--{name.replace('_', '-')} is no option of --test {test}: leave it out")
+    if "num_permutations" in options:
+        check_permutations(options["num_permutations"], alpha)
+    count = NUM_REFERENCES if num_references is None else num_references
+    if entry.references:
+        check_references(count, alpha)
+    ours = Side(base)
+    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect)
+    if entry.needs == "weights":
+        return entry.load()(ours, theirs, alpha=alpha, **options)
+    settled = _settled(probe or Probe(), ours, theirs)
+    if entry.needs == "both":
+        return entry.load()(ours, theirs, outputs=lambda: _fingerprints(ours, theirs, settled), alpha=alpha, **options)
+    reason = _uncomparable(ours, theirs, settled)
+    if reason is not None:
+        assert settled.num_inputs is not None
+        return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
+    prints = _fingerprints(ours, theirs, settled)
+    if entry.references:
+        options["references"] = _references(prints[0], settled, count)
+    return compare(*prints, test=test, alpha=alpha, **options)
+
+
+def _settled(probe: Probe, ours: Side, theirs: Side) -> Probe:
+    # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
+    settled = [probe.settled_by(side) for side in (ours, theirs) if side.stored is not None]
+    probe = settled[0] if settled else probe
+    return probe.fitted(*(side.cfg for side in (ours, theirs) if side.stored is None))
+
+
+def _uncomparable(ours: Side, theirs: Side, probe: Probe) -> str | None:
+    """Why no output of one model belongs to one of the other, said before anything is computed."""
+    vectors = probe.inputs == "gaussian"
+    # Two stored ones of tokens have their inputs compared first.
+    if ours.width == theirs.width or not (vectors or ours.stored is None or theirs.stored is None):
+        return None
+    both = f"{ours.width} and {theirs.width}"
+    fed = f"vectors of one width cannot be fed to models of widths {both}, and "
+    return (fed if vectors else f"the widths differ ({both}): ") + (
+        "no coordinate of one model corresponds to one of the other"
+    )
+
+
+def _fingerprints(ours: Side, theirs: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
+    """Both models' outputs, read alike: as the stored one of them was."""
+    stored = [side.stored for side in (ours, theirs) if side.stored is not None]
+    layers = {found.layer for found in stored}
+    layer = layers.pop() if len(layers) == 1 else None
+    moments = next(((found.inputs["mean"], found.inputs["std"]) for found in stored if "mean" in found.inputs), None)
+    first = read_outputs(ours, probe, moments=moments, layer=layer)
+    if ours is theirs:
+        return first, first
+    if moments is None and "mean" in first.inputs:
+        moments = (first.inputs["mean"], first.inputs["std"])
+    return first, read_outputs(theirs, probe, moments=moments, layer=layer)
+
+
+def _references(base: Fingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
+    """Outputs of fresh seeds of the base's architecture, one at a time."""
+    if base.layer is not None:
+        raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
+    cfg = ModelConfig.from_dict(base.config)
+    inputs = probe.draw(cfg)
+    x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
+    seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
+    return (outputs_ND for chunk_SND in final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)

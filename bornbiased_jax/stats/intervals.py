@@ -1,0 +1,71 @@
+"""Intervals for rates: exact for independent trials, resampled by model for pairs that share models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+RESAMPLES = 2_000
+
+
+def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval for a rate; it covers the rate in at least ``confidence`` of cases.
+
+    Example:
+        >>> low, high = binomial_interval(0, 24)
+        >>> low, round(high, 3)
+        (0.0, 0.142)
+    """
+    interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def model_interval(
+    hits: Sequence[bool] | np.ndarray,
+    models: Sequence[tuple[object, object]],
+    confidence: float = 0.95,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Interval for a rate over pairs of models, models drawn again with replacement.
+
+    Pairs that share a model are not independent trials: the models are what was sampled. Each resample draws as
+    many models as there are and weighs every pair by how often both of its models were drawn. Where all pairs
+    agree resampling shows no variation; then as many trials count as disjoint pairs could be made of the models,
+    which is conservative.
+
+    Args:
+        hits: one for each pair.
+        models: the two models of each pair, by any name.
+        confidence: of the interval (percentiles).
+        resamples, seed: of the drawing.
+
+    Raises:
+        ValueError: no pairs, unequal lengths, or a pair of a model with itself.
+
+    Example:
+        >>> pairs = [(i, j) for i in range(8) for j in range(i)]
+        >>> low, high = model_interval([False] * 28, pairs)
+        >>> low, round(high, 2)  # four disjoint pairs, none of them hit
+        (0.0, 0.6)
+    """
+    hits_P = np.asarray(hits, bool)
+    if not len(hits_P) or len(hits_P) != len(models):
+        raise ValueError(f"{len(hits_P)} outcomes of {len(models)} pairs: give one for each, and at least one")
+    names: dict[object, int] = {}
+    pairs_P2 = np.array([[names.setdefault(name, len(names)) for name in pair] for pair in models])
+    if (pairs_P2[:, 0] == pairs_P2[:, 1]).any():
+        raise ValueError("a pair of a model with itself is no pair")
+    if hits_P.all() or not hits_P.any():
+        disjoint = max(1, len(names) // 2)
+        return binomial_interval(disjoint if hits_P.any() else 0, disjoint, confidence)
+    rng = np.random.default_rng(seed)
+    drawn_RM = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
+    weights_RP = (drawn_RM[:, pairs_P2[:, 0]] * drawn_RM[:, pairs_P2[:, 1]]).astype(np.float64)
+    totals_R = weights_RP.sum(axis=1)
+    rates_R = (weights_RP @ hits_P)[totals_R > 0] / totals_R[totals_R > 0]
+    low, high = np.quantile(rates_R, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

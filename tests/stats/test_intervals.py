@@ -1,0 +1,56 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy import special
+
+from bornbiased_jax.stats.intervals import binomial_interval, model_interval
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 40), (95, 5000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_binomial_interval_is_clopper_pearson(successes, trials, confidence):
+    tail = (1 - confidence) / 2
+    low = special.betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
+    high = special.betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
+    assert binomial_interval(successes, trials, confidence) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_intervals_by_model_are_as_wide_as_models_vary():
+    # A hit is a property of one model: pairs of it agree, and 45 pairs are worth about ten trials.
+    rng = np.random.default_rng(0)
+    pairs = list(itertools.combinations(range(10), 2))
+    covered, narrow = 0, 0
+    for trial in range(200):
+        odd = rng.random(10) < 0.3
+        hits = [bool(odd[a] or odd[b]) for a, b in pairs]
+        truth = 1 - 0.7**2
+        low, high = model_interval(hits, pairs, resamples=400, seed=trial)
+        covered += low <= truth <= high
+        low, high = binomial_interval(sum(hits), len(hits))
+        narrow += low <= truth <= high
+    assert covered > 160 > narrow + 20
+
+
+def test_disjoint_pairs_give_nearly_the_bootstrap_of_trials():
+    hits = [True] * 30 + [False] * 70
+    pairs = [(2 * i, 2 * i + 1) for i in range(100)]
+    low, high = model_interval(hits, pairs, confidence=0.9)
+    # Weights n_a n_b of disjoint pairs vary more than those of single trials: about √3 as wide.
+    assert 0.11 < 0.3 - low < 0.16 and 0.11 < high - 0.3 < 0.16
+    assert (low, high) == model_interval(hits, pairs, confidence=0.9)
+    assert (low, high) != model_interval(hits, pairs, confidence=0.9, seed=1)
+
+
+def test_pairs_that_all_agree_count_as_disjoint_ones():
+    pairs = list(itertools.combinations("abcdefgh", 2))
+    assert model_interval([False] * 28, pairs) == binomial_interval(0, 4)
+    assert model_interval([True] * 28, pairs) == binomial_interval(4, 4)
+
+
+def test_bad_pairs_are_refused():
+    with pytest.raises(ValueError, match="itself"):
+        model_interval([True, False], [(1, 1), (1, 2)])
+    for hits, pairs in (([], []), ([True], [(1, 2), (2, 3)])):
+        with pytest.raises(ValueError, match="one for each"):
+            model_interval(hits, pairs)
