@@ -109,9 +109,9 @@ def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, q
         pair = (opened[base], opened[suspect])
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, **arguments)
+    scores = weight_scores(*pair) if baselines else []
     value, text = verdict.to_json(), verdict.text()
     if baselines:
-        scores = weight_scores(*pair)
         value["baselines"] = [score.to_json() for score in scores]
         text = f"{text}\n{_table(scores)}"
     options.write_result(json_file, value)

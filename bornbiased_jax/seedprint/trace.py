@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax import checkpoints, progress
 from bornbiased_jax import inputs as probe_inputs
-from bornbiased_jax import progress
-from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.seedprint.births import final_outputs
-from bornbiased_jax.seedprint.compare import compare
-from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint, is_fingerprint, load_fingerprint
+from bornbiased_jax.seedprint import births
+from bornbiased_jax.seedprint import compare as comparing
+from bornbiased_jax.seedprint import fingerprint as prints
+from bornbiased_jax.seedprint.fingerprint import Fingerprint
 from bornbiased_jax.seedprint.lineage_tests import lineage_test
 from bornbiased_jax.seedprint.permutation import check_alpha, check_permutations
 from bornbiased_jax.seedprint.population import check_references
@@ -46,19 +47,17 @@ class Side:
     @property
     def name(self) -> str:
         """What a reader knows it by."""
-        if isinstance(self.source, Checkpoint):
-            return self.source.reference
-        return self.source.source if isinstance(self.source, Fingerprint) else str(self.source)
+        if isinstance(self.source, str | Path):
+            return str(self.source)
+        return self.source.source if isinstance(self.source, Fingerprint) else self.source.reference
 
     @cached_property
     def stored(self) -> Fingerprint | None:
         """The fingerprint, if that is all there is of the model."""
-        if isinstance(self.source, Fingerprint):
-            return self.source
-        if isinstance(self.source, Checkpoint):
-            return None
-        path = Path(self.source)
-        return load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+        if isinstance(self.source, str | Path):
+            path = Path(self.source)
+            return prints.load_fingerprint(path) if path.is_file() and prints.is_fingerprint(path) else None
+        return self.source if isinstance(self.source, Fingerprint) else None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -67,11 +66,9 @@ class Side:
         Raises:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
-        if isinstance(self.source, Checkpoint):
-            return self.source
         if isinstance(self.source, Fingerprint) or self.stored is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return open_checkpoint(self.source)
+        return checkpoints.open_checkpoint(self.source) if isinstance(self.source, str | Path) else self.source
 
     @property
     def cfg(self) -> ModelConfig:
@@ -157,7 +154,7 @@ def read_outputs(
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)
     with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
-        return fingerprint(
+        return prints.fingerprint(
             side.checkpoint, inputs, moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance
         )
 
@@ -221,10 +218,10 @@ def trace(
     if reason is not None:
         assert settled.num_inputs is not None
         return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
-    prints = _fingerprints(ours, theirs, settled)
+    pair = _fingerprints(ours, theirs, settled)
     if entry.references:
-        options["references"] = _references(prints[0], settled, count)
-    return compare(*prints, test=test, alpha=alpha, **options)
+        options["references"] = _references(pair[0], settled, count)
+    return comparing.compare(*pair, test=test, alpha=alpha, **options)
 
 
 def _settled(probe: Probe, ours: Side, theirs: Side) -> Probe:
@@ -269,4 +266,4 @@ def _references(base: Fingerprint, probe: Probe, count: int) -> Iterator[np.ndar
     inputs = probe.draw(cfg)
     x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (outputs_ND for chunk_SND in final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)
+    return (outputs_ND for chunk_SND in births.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)

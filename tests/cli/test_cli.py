@@ -9,7 +9,7 @@ import pytest
 from bornbiased_jax.cli.main import COMMANDS, cli, run
 from bornbiased_jax.cli.options import parse_integers, parse_seeds
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import trace
+from bornbiased_jax.seedprint import fingerprint as prints
 
 SMALL = ["--model", "gpt2-tiny", "--set", "num_layers=2", "--set", "d_model=32", "--set", "d_ff=64"]
 SMALL += ["--set", "vocab_size=64", "--set", "num_heads=2"]
@@ -267,7 +267,7 @@ def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
     [(["--num-permutations", "10"], "10 permutations"), (["--test", "population", "--num-references", "20"], "101")],
 )
 def test_what_cannot_reach_the_level_is_said_before_the_work(options, word, capsys, monkeypatch):
-    monkeypatch.setattr(trace, "fingerprint", lambda *a, **options: pytest.fail("fingerprints were made first"))
+    monkeypatch.setattr(prints, "fingerprint", lambda *a, **options: pytest.fail("fingerprints were made first"))
     model = "seed:1@llama-tiny,num_layers=1"
     assert run(["seedprint", model, model, *options, "--quiet"]) == 2
     assert word in capsys.readouterr().err

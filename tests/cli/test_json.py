@@ -28,6 +28,7 @@ RECORD["contraction"] |= {"log10_p": -1.0}
 VERDICT = SimpleNamespace(
     test="permutation", num_inputs=4, alpha=0.01, p_value=None, log10_p=None, z=None, verdict="undefined", reason="r"
 )
+VERDICT.text = lambda: "undefined"
 VERDICT.to_json = lambda: {"verdict": "undefined", "reason": "r", "p_value": None, "scope": "s"}
 SINKS = {"sink_rate": {"8": 0.5}, "sink_rate_of_average": {"8": 0.0}, "position": 1, "epsilon": 0.25}
 SINKS["score_by_layer_head"] = {"8": [[0.125, 0.25], [0.375, 0.0]]}

@@ -51,6 +51,7 @@ EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
 COMPARE = "bornbiased_jax.seedprint.compare:compare"
+WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
 TRAIN = "bornbiased_jax.pretrain:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
@@ -213,8 +214,9 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
             "bornbiased_jax.seedprint.births:final_outputs",
             {"seeds": range(3_000_000_000, 3_000_000_150)},
         ),
-        ("--baselines", "bornbiased_jax.seedprint.baselines:intrinsic", {"base": "weights of seed:1@gpt2-tiny"}),
-        ("--baselines ", "bornbiased_jax.seedprint.baselines:pcs", {"suspect": "weights of seed:2@gpt2-tiny"}),
+        ("--signs free", COMPARE, {"signs": "free"}),
+        ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
+        ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
         *DRAWN,
         *prepared(),
     ],
@@ -367,8 +369,6 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         BUILD_MESH: lambda sizes: "the mesh",
         "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
-        "bornbiased_jax.seedprint.baselines:intrinsic": lambda *unused: SimpleNamespace(to_json=dict),
-        "bornbiased_jax.seedprint.baselines:pcs": lambda *unused: SimpleNamespace(to_json=dict),
         COMPARE: lambda *unused, **options: None,
     }
     module, name = locate(target)
