@@ -1,0 +1,38 @@
+"""The benchmark of the sweep: both ways of counting give the same counts, and the record has both ratios."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import sweep_vs_torch
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.probes.run import order_inputs, stream
+from bornbiased_jax.sweep import sweep
+
+CFG = preset("llama-tiny", d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=64)
+
+
+def test_equal_work_finds_the_same_tokens():
+    inputs = random_tokens(11, 6, CFG.vocab_size)
+    batches = list(stream(inputs, order_inputs(inputs, 4)))
+    counts = [
+        [result["counts"] for _, result in sweep(sweep_vs_torch.our_work(CFG, equal=equal), [0, 1], lambda: batches)]
+        for equal in (False, True)
+    ]
+    np.testing.assert_array_equal(*counts)
+    assert np.sum(counts[0], axis=-1).tolist() == [11, 11]
+
+
+@pytest.mark.slow
+def test_the_record_has_both_ratios(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", exc_type=ImportError)
+    for name, value in {"model": lambda: CFG, "SEEDS": 2, "SEQUENCES": 8, "LENGTH": 6}.items():
+        monkeypatch.setattr(sweep_vs_torch, name, value)
+    monkeypatch.setattr(sweep_vs_torch, "best_batch", lambda run, sizes: 4)
+    record = sweep_vs_torch.main(["--pairs", "1", "--json", str(tmp_path / "a.json")])
+    assert record == json.loads((tmp_path / "a.json").read_text())
+    for ratio, seconds in (("speedup", "seconds_ours"), ("speedup_equal_work", "seconds_ours_equal_work")):
+        assert record[f"{ratio}_median"] == pytest.approx(record["seconds_torch"] / record[seconds])
+        assert record[f"{ratio}_range"] == [record[f"{ratio}_median"]] * 2
