@@ -13,6 +13,7 @@ NAMES = (
     "seeds_at_once",
     "kendall",
     "fingerprint",
+    "kill_resume",
 )
 
 name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]

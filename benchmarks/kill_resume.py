@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
@@ -145,19 +146,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--json", type=Path, help="also write the outcome here")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.child is not None:
         child(options.child, options.steps)
         return 0
-    from bornbiased_jax.record import measure, provenance
+    from benchmarks.recorded import run
 
-    with tempfile.TemporaryDirectory() as folder, measure() as measurement:
-        result = compare(Path(folder), options.kills, options.steps, options.seed)
-    result["provenance"] = provenance(measurement=measurement, seed_of_moments=options.seed)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(
+            lambda: compare(Path(folder), options.kills, options.steps, options.seed),
+            options.json,
+            seed_of_moments=options.seed,
+        )
     return 0 if result["losses_equal"] and result["digests_equal"] else 1
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax import files
+from bornbiased_jax.code import code_digest
 from bornbiased_jax.record import measure, provenance
 
 
 def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: Any) -> dict[str, Any]:
-    """Do the work; print its findings, add provenance, wall time and peak memory, and write them.
+    """Do the work; print its findings, add provenance (its code, wall time, peak memory) and write them.
 
     Args:
         work: gives the findings, JSON-ready.
@@ -27,10 +28,11 @@ def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: An
     """
     if path is not None:
         files.check_writable(path)
+    code = code_digest(work)
     with measure() as measurement:
         found = work()
     print(json.dumps(found, indent=2))
-    record = {**found, "provenance": provenance(measurement=measurement, **facts)}
+    record = {**found, "provenance": provenance(measurement=measurement, code=code, **facts)}
     if path is not None:
         files.write_json(path, record)
     return record

@@ -81,6 +81,9 @@ def reproduce(
     chosen = [load(name) for name in select(names)]
     _check_scale(chosen, scale)
     _check_data(data)
+    # Now, and once: what is on disk later may be edited by then.
+    for experiment in chosen:
+        code_digest(experiment.run)
     out = Path(out)
     target = files.check_writable(out / "index.html")
     done: list[str] = []
