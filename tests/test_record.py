@@ -29,6 +29,7 @@ def test_provenance_is_json_and_names_what_a_rerun_needs():
     assert found["version"] == bornbiased_jax.__version__
     assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert found["versions"]["jax"] == __import__("jax").__version__
+    assert found["platform"]["cpu"] and found["platform"]["cores"] >= 1
     assert found["device"]["platform"] == "cpu" and found["device"]["count"] >= 1
     assert found["prng"] == "threefry2x32"
     assert found["flags"]["jax_threefry_partitionable"] is True

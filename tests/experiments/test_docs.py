@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_the_documents_say_what_the_records_say():
             assert "cannot be shown" in str(error), error
             continue
         assert made == text, f"{path.name} differs from its records: python -m experiments.docs"
+
+
+def test_times_and_deviations_stand_in_blocks_alone():
+    measured = re.compile(r"±|\d (s|min|ms|GB|GFLOP/s|tokens/s)\b")
+    for path in docs.documents():
+        rest = docs._BLOCK.sub("", path.read_text())
+        found = [line for line in rest.splitlines() if measured.search(line)]
+        assert not found, f"{path.name}: {found[0]}"
 
 
 def test_every_block_has_a_record_or_a_command_that_makes_it(capsys):

@@ -12,6 +12,7 @@ from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.text.corpora import corpus
 from experiments import runner
 from experiments.base import SCALES, Experiment
 from experiments.runner import reproduce
@@ -140,6 +141,40 @@ def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, 
     outcome = reproduce(["one"], scale, tmp_path, data=data, quiet=True)
     assert outcome.done == ("one",) and catalogue.ran == ["one", "one"]
     assert record(tmp_path, "one")["status"] == "complete"
+
+
+def test_a_record_of_older_code_is_shown_as_such_and_made_again(catalogue, tmp_path, monkeypatch):
+    catalogue.add("one")
+    page = reproduce(["one"], "smoke", tmp_path, quiet=True).page
+    assert runner.OLDER not in page.read_text()
+    monkeypatch.setattr(runner, "code_digest", lambda run: "0" * 16)
+    assert runner.write_page(tmp_path) == {}
+    assert runner.OLDER in page.read_text()
+    assert reproduce(["one"], "smoke", tmp_path, quiet=True).done == ("one",)
+    assert runner.OLDER not in page.read_text()
+    assert record(tmp_path, "one")["provenance"]["code"] == "0" * 16
+
+
+def test_the_code_is_known_before_the_run(catalogue, tmp_path, monkeypatch):
+    known = []
+
+    def digest(run):
+        known.append(len(catalogue.ran))
+        return "0" * 16
+
+    monkeypatch.setattr(runner, "code_digest", digest)
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert known[0] == 0
+
+
+def test_built_in_text_is_named_with_its_digest(catalogue, tmp_path):
+    catalogue.add("one", settings={"smoke": {"groups": [{"inputs": "builtin:code"}]}})
+    html = reproduce(["one"], "smoke", tmp_path, quiet=True).page.read_text()
+    digest = corpus("code").digest
+    assert record(tmp_path, "one")["provenance"]["corpora"] == {"builtin:code": digest}
+    assert f"builtin:code {digest[:8]}" in html
+    assert runner.corpora_of({"data": None, "text": "builtin:other"}) == {}
 
 
 def failing(error):
