@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from bornbiased_jax.cli import options
-from bornbiased_jax.errors import InputError
 
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
 TERMINATED = 143
@@ -17,7 +15,7 @@ TERMINATED = 143
 OVERRIDES: dict[str, tuple[Any, str]] = {
     "steps": (int, "Updates; one epoch with the schedule seedprint unless given."),
     "batch-size": (int, "Sequences a step."),
-    "accumulation": (int, "Parts of a batch that go through the model one after the other."),
+    "accumulation": (int, "Micro-batches of a batch, which go through the model one after the other."),
     "context": (int, "Predicted tokens a sequence."),
     "learning-rate": (float, "At its highest, after the warm-up."),
     "min-learning-rate": (float, "Where the cosine ends."),
@@ -29,7 +27,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "epsilon": (float, "AdamW's epsilon."),
     "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimiser stay float32."),
     "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
-    "validation-fraction": (float, "Share of the documents held out."),
+    "validation-fraction": (float, "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
     "checkpoint-every": (int, "Steps between two checkpoints; the first and the last are always kept."),
     "keep-latest": (int, "Of the regular checkpoints, keep so many."),
@@ -99,7 +97,7 @@ def pretrain(
     cfg = options.model_config(model, settings)
     seed_list = options.parse_seeds(seeds)
     options.start(quiet=quiet, coordinator=coordinator, num_processes=num_processes, process_id=process_id)
-    from bornbiased_jax.pretrain import from_schedule
+    from bornbiased_jax.pretrain import from_schedule, open_initial
     from bornbiased_jax.pretrain import pretrain as train
 
     changes = {name: value for name, value in overrides.items() if value is not None}
@@ -117,7 +115,7 @@ def pretrain(
         quiet=quiet,
         **changes,
     )
-    initial, tokenizer = _initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
+    initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
     summary = train(config, initial, tokenizer)
     reached = f"{summary['out']}: step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
@@ -129,29 +127,6 @@ def pretrain(
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED
     return 0
-
-
-def _initial(reference: str, seeds: list[int]) -> tuple[list[Any], Any]:
-    """(architecture, weights) to begin with for every seed, and their tokenizer.
-
-    Raises:
-        InputError: nothing there, or one model for several seeds, which would stay copies of one another.
-    """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
-
-    path, _, rest = reference.partition("@")
-    run = Path(path).expanduser()
-    references = [reference]
-    if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
-        references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]
-    elif len(seeds) > 1:
-        raise InputError(
-            f"--init-from {reference} is one model for {len(seeds)} seeds, which would stay copies of each other: give "
-            "one seed, or a run that has these seeds"
-        )
-    opened = [open_checkpoint(one) for one in references]
-    return [(one.cfg, one.params) for one in opened], opened[0].tokenizer
 
 
 @click.command("runs")

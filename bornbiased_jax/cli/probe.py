@@ -78,7 +78,7 @@ def preference_command(**arguments: Any) -> None:
 @probe.command("contraction")
 @_probe_options
 def contraction_command(**arguments: Any) -> None:
-    """How alike the last-token states of different sequences are, layer by layer (Figure 2, Table 2).
+    """How alike the last-token states of different sequences are, block by block (Figure 2, Table 2).
 
     \b
     Example:

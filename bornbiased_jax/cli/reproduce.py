@@ -13,7 +13,13 @@ from bornbiased_jax.cli import options
 
 @click.command("reproduce")
 @click.argument("names", nargs=-1, metavar="[NAMES|demo|all]")
-@click.option("--scale", type=click.Choice(["smoke", "laptop", "paper"]), default="laptop", show_default=True)
+@click.option(
+    "--scale",
+    type=click.Choice(["smoke", "laptop", "paper"]),
+    default="laptop",
+    show_default=True,
+    help="Seconds, minutes on two cores, or the papers' own sizes.",
+)
 @click.option("--out", default="out", show_default=True, metavar="DIR", help="Records and the page go here.")
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments and their cost, and run nothing.")

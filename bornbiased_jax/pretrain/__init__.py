@@ -5,6 +5,7 @@
 """
 
 from bornbiased_jax.pretrain.in_memory import begin, train
+from bornbiased_jax.pretrain.initial import open_initial
 from bornbiased_jax.pretrain.loop import pretrain
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.plot import plot_run
@@ -23,6 +24,7 @@ __all__ = [
     "list_runs",
     "load_data",
     "make_train_step",
+    "open_initial",
     "plot_run",
     "pretrain",
     "read_metrics",

@@ -365,6 +365,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     # What stands before the function in question does nothing; what it is handed is told apart by its words.
     stubs = {
         OPEN: fake_checkpoint,
+        "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
         "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
