@@ -109,7 +109,7 @@ def test_sinks_are_told_by_block_from_one(monkeypatch, capsys):
     for place, value in WORK.items():
         monkeypatch.setattr(*locate(place), lambda *unused, value=value, **ignored: value)
     assert run(["sinks", "model.gguf", "--text", "wiki.txt", "--quiet"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
     assert ["8", "0.5", "0", "0.375", "(block", "2,", "head", "1)"] in lines
     assert ["2", "3", "0", "7", "1", "1", "2"] in lines
     assert ["2", "0", "0", "9", "0.5", "only", "the", "first"] in lines
