@@ -159,8 +159,37 @@ def kill_resume(record: Record) -> list[Table]:
     )
 
 
+def theory_mutations(record: Record) -> list[Table]:
+    """How many moved constants of the theory its tests notice, by module."""
+    tried: dict[str, list[Mapping[str, Any]]] = {}
+    for mutation in record["mutations"]:
+        tried.setdefault(mutation["module"], []).append(mutation)
+    rows = []
+    for module, mutations in tried.items():
+        unnoticed = [f"line {one['line']}: {one['old']}" for one in mutations if one["outcome"] == "passes"]
+        counts = {"constants": float(len(mutations)), "noticed": float(len(mutations) - len(unnoticed))}
+        rows.append(Row([module], {**counts, "not noticed": "; ".join(unnoticed) or None}))
+    quantities = [Quantity("constants", integer), Quantity("noticed", integer), Quantity("not noticed")]
+    note = f"Each constant is multiplied by {record['factor']:g} in a scratch copy of theory/ and its tests are run."
+    return [Table("Constants of the theory moved, one at a time", ["module"], quantities, rows, note)]
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
-    for made in (sweep_vs_torch, kendall, fingerprint, pretrain_vs_torch, seeds_at_once, training_rate, kill_resume)
+    for made in (
+        sweep_vs_torch,
+        kendall,
+        fingerprint,
+        pretrain_vs_torch,
+        seeds_at_once,
+        training_rate,
+        kill_resume,
+        theory_mutations,
+    )
 }
 """Name of a record in ``benchmarks/results`` -> its tables."""
+
+COMMANDS = {
+    "theory_mutations": "python -m experiments.theory.mutations --out benchmarks/results/theory_mutations.json",
+}
+"""What makes a record of ``benchmarks/results`` that no module of this folder makes."""

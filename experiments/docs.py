@@ -63,7 +63,8 @@ class Block:
         """What makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
-            return f"python -m benchmarks {name} --json benchmarks/results/{name}.json"
+            made = importlib.import_module("benchmarks.tables").COMMANDS
+            return made.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
 
 
@@ -201,7 +202,7 @@ def origin(block: Block, record: Record) -> str:
         facts.append(f"code {made['code'][:8]}")
     facts += [f"`{name}` {digest[:8]}" for name, digest in made.get("corpora", {}).items()]
     data = f" --data {record['data']}" if record.get("data") else ""
-    return f"`{block.command}{data}`: {'; '.join(facts)}."
+    return f"`{block.command}{data}`" + (f": {'; '.join(facts)}." if facts else "")
 
 
 def table_text(table: Table) -> str:
