@@ -253,7 +253,7 @@ def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
             np.cumsum(block, axis=1, out=block)
             block *= factor
             square[n, start:] += np.einsum("js,js->s", block, block)
-            # An entry's share of its row falls with n (the weight (ln 1/x)^(n−1) moves to small x, and a
+            # An entry's fraction of its row falls with n (the weight (ln 1/x)^(n−1) moves to small x, and a
             # column further right has more of the factor x/(1 − x)), so what is negligible now stays so, here
             # and further right.
             if n % 4 == 3 and np.all(block[0] ** 2 * T <= _NEGLIGIBLE * square[n, start:]):

@@ -1,7 +1,7 @@
-"""Attention's weights at initialisation: uniform, but for the small spread of the logits.
+"""Moments of the attention weights at initialisation, which are uniform but for the logits' small variance.
 
 A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.094 at D = 768 but 0.67 at D = 2,048,
-and 1 under qk-norm. A spread common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
+and 1 under qk-norm. A part common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
 for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
 Rotary positions are left out: they change which keys are favoured, not by how much.
 """
@@ -78,25 +78,27 @@ def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, u
         query = np.divide(query, query + stack.norm_eps, out=np.ones_like(query), where=query + stack.norm_eps > 0)
     logits = query * (grid.seen_nn @ query) / grid.reach * (0.0 if uniform else 1.0)
     alike = np.einsum("ti,ij,tj->t", grid.seen_nn, rho_within_nn, grid.seen_nn, optimize=True) / grid.reach**2
-    spread = logits * np.clip(1.0 - alike, 0.0, 1.0)
+    apart = logits * np.clip(1.0 - alike, 0.0, 1.0)
     if stack.attention_kernel == "sigmoid":
         return _sigmoid(stack, logits, rho_within_nn)
     extra = 1.0 if stack.sink_logit else 0.0
     # Values that differ from one sink and from each other share the probability left over by the sink.
     mean = 1.0 / (grid.reach + extra * np.exp(-logits / 2))
     together = np.array(
-        [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, spread, strict=True)]
+        [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, apart, strict=True)]
     )
-    return Weights(mean, together, _pairs(together, spread, rho_within_nn, grid))
+    return Weights(mean, together, _pairs(together, apart, rho_within_nn, grid))
 
 
-def _pairs(boost_n: Array, spread_n: Array, rho_nn: Array, grid: Grid) -> Array:
+def _pairs(boost_n: Array, logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
     """Two queries of cosine ρ: their logits for one key correlate by ρ, so the exponent Ω becomes Ωρ."""
     order = np.arange(grid.nodes.size)
     first = np.minimum.outer(order, order)
-    spread = spread_n[first]
-    share = np.divide(np.expm1(spread * rho_nn), np.expm1(spread), out=np.asarray(rho_nn) * 1.0, where=spread > 1e-9)
-    return 1.0 + (boost_n[first] - 1.0) * share
+    variance = logit_variance_n[first]
+    kept = np.divide(
+        np.expm1(variance * rho_nn), np.expm1(variance), out=np.asarray(rho_nn) * 1.0, where=variance > 1e-9
+    )
+    return 1.0 + (boost_n[first] - 1.0) * kept
 
 
 def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
@@ -125,7 +127,7 @@ def common(excess_n: Array, grid: Grid) -> Array:
 
 
 def after_aggregation(stack: Stack, variance_n: Array, grid: Grid) -> Array:
-    """Positional scale and head-wise RMSNorm, as a factor on the aggregated values, whose variance is given."""
+    """Positional scale and per-head RMSNorm, as a factor on the aggregated values, whose variance is given."""
     scale = np.ones_like(variance_n)
     if stack.positional_scale == "amplify":
         scale = np.sqrt(grid.nodes)

@@ -1,4 +1,4 @@
-"""What survives at order 1/D, and gives gated MLPs their contraction.
+"""Corrections of order 1/D to the kernels of MLPs, which give gated ones their contraction.
 
 Two tokens' cosine is not exactly its mean ρ: over pairs it has a variance v of order 1/D, so the mean kernel
 is K(ρ) + ½ K''(ρ) v. For a gated MLP K(ρ) = κ(ρ) ρ σ² is 0 at ρ = 0, but K''(0) = 2κ'(0) σ² is not, and the
@@ -201,7 +201,7 @@ class Overlap(NamedTuple):
         """What dividing by the norms of single tokens adds to the mean cosine, given the seed.
 
         The second-order terms: −(2 − 3ρ) lean − (1 − 3ρ) skew + (3/4)ρ length. For isotropic Gaussian g that is
-        ρ(1 − ρ)(3ρ − 1)/(2D); the spread of ‖m‖² over seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the
+        ρ(1 − ρ)(3ρ − 1)/(2D); the variance of ‖m‖² across seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the
         −ρ(1 − ρ²)/(2D) of a sample correlation.
         """
         tilt = (2.0 - 3.0 * rho) * self.lean + (1.0 - 3.0 * rho) * self.skew

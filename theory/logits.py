@@ -1,4 +1,4 @@
-"""How the logits of newborn tokens compete: the probability that the leader wins, and that a rival does.
+"""Probabilities that the leading token at initialisation wins an input, and that a rival does.
 
 The model is that of ``preference``: the logit of token v is √ρ a_v + √(1 − ρ) b_v, a_v drawn once per seed and b_v once
 per input.
@@ -7,10 +7,11 @@ Finite width d: the noise of token v has variance w_v·Σw_v, Σ the covariance 
 differs from token to token: relatively by 2/d if Σ is isotropic, by 2/d times the ``anisotropy`` d tr Σ²/(tr Σ)²
 if it is not, and it never is. Near the maximum, at 4 standard deviations, a scale that is 2% larger is worth as
 much as a sizeable part of a_v. The scale's third moment is closed by that of a product of Gaussian matrices with
-the same anisotropy r, d² tr Σ³/(tr Σ)³ = r(3r − 1)/2, and its law is Pearson III (a χ² where Σ is isotropic). It
-spreads a token's p and leaves its mean over rows as it is at infinite width: an input of given length gives every
-token a logit of one and the same law. Inputs differ in how far they lean towards û, too, with variance ``lean``;
-that adds lean·a_v² to the noise of a token. What is left out is of relative order (2 ln V)²·anisotropy/d, squared.
+the same anisotropy r, d² tr Σ³/(tr Σ)³ = r(3r − 1)/2, and its distribution is Pearson III (a χ² where Σ is isotropic).
+It widens the distribution of a token's p and leaves its mean over rows as it is at infinite width: an input of given
+length gives every token a logit of one and the same distribution. Inputs differ in how far they lean towards û, too,
+with variance ``lean``; that adds lean·a_v² to the noise of a token. What is left out is of relative order
+(2 ln V)²·anisotropy/d, squared.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Scatter(NamedTuple):
 
 
 def leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
-    """Nodes and weights of the law Φ(m)^V of the largest of V normals, trapezoidal in its normal score."""
+    """Nodes and weights of the distribution Φ(m)^V of the largest of V normals, trapezoidal in its normal score."""
     t = np.linspace(-reach, reach, nodes)
     weights = np.exp(-t * t / 2)
     return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
@@ -128,7 +129,7 @@ class Field:
         field, rest = np.exp((vocab - 1) * log_one), np.exp((vocab - 2) * log_one)
         lead = _normal(x, sd) * self.step
         mean = lead @ field
-        # Averaged over rows of weights, a token's p is that of an infinite width: its scale only spreads it.
+        # Averaged over rows of weights, a token's p is that of an infinite width: its scale only adds variance.
         even = float(_normal(x, np.array([plain_sd]))[0] @ field) * self.step / float(s_weight @ mean)
         lead, mean = lead * even, mean * even
         square = np.einsum("rx,xy,ry->r", lead, np.exp((vocab - 1) * log_pair), lead, optimize=True)

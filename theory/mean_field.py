@@ -2,11 +2,11 @@
 
 Gaussian weights make every pre-activation Gaussian given the layer below, so the stack is described by two
 matrices per layer: (1/D) E[x_t·x_s] of one sequence and (1/D) E[x_t·x'_s] of two independent ones. A norm
-divides by each position's standard deviation; attention, uniform up to the small spread of its logits,
+divides by each position's standard deviation; attention, uniform up to the small variance of its logits,
 averages both matrices over the positions seen and multiplies by D·std²·HK·std_o²; an MLP maps each entry by
 the dual kernel of its activation and multiplies by F·std_o²; residuals add, because every update is a fresh
 random projection, uncorrelated with the stream. Nothing is fitted and nothing is sampled. ``finite_width``
-adds what survives at order 1/D, ``seeds`` the spread from seed to seed.
+adds what survives at order 1/D, ``seeds`` the standard deviation across seeds.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Profile(NamedTuple):
         """
         if not 0 <= layer < len(self.layers):
             raise ValueError(f"layer: {layer} lies outside 0..{len(self.layers) - 1}")
-        fields, spread = self.layers[layer], self.grid.interpolation_Tn
+        fields, to_all = self.layers[layer], self.grid.interpolation_Tn
         within, cross = (
-            spread @ sublayers.correlation(c, fields) @ spread.T for c in (fields.within_nn, fields.cross_nn)
+            to_all @ sublayers.correlation(c, fields) @ to_all.T for c in (fields.within_nn, fields.cross_nn)
         )
         np.fill_diagonal(within, 1.0)
-        np.fill_diagonal(cross, spread @ sublayers.correlation(fields.cross_n, fields))
+        np.fill_diagonal(cross, to_all @ sublayers.correlation(fields.cross_n, fields))
         return within, cross
 
 
@@ -84,15 +84,15 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     repeats = 0.0 if stack.vocabulary is None else 1.0 / stack.vocabulary
     n = grid.nodes.size
     alike = np.full((n, n), token * repeats)
-    spread = np.zeros((len(PARTS), n, n))
-    spread[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
-    spread[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
+    pair_cnn = np.zeros((len(PARTS), n, n))
+    pair_cnn[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
+    pair_cnn[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
     return Fields(
         np.full(n, token + place),
         alike,
         alike,
         np.full(n, place),
-        spread,
+        pair_cnn,
         np.zeros(n),
         np.full(n, 2 * token**2 / stack.width),
     )

@@ -1,4 +1,4 @@
-"""The prediction for one architecture and length: cosines with intervals, and the favourite's share."""
+"""The prediction for one architecture and length: cosines with intervals, and the top-1 token's fraction."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Prediction(NamedTuple):
 
 
 def contraction(found: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
-    """Mean, spread and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
+    """Mean, standard deviation and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
     + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains.
-    Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma law, hence the skewness (2 − 6ρ)
-    std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III law with these three moments.
+    Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma distribution, hence the skewness (2 − 6ρ)
+    std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III distribution with these three moments.
 
     Raises:
         ValueError: num_inputs below 2, coverage outside (0, 1).
@@ -71,15 +71,15 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
         checks.whole(num_inputs, "num_inputs", 2)
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
-    rho, spread = found.inter_cosine, _last_overlap(found)
-    over_seeds = seeds.spread(found)
-    bias = 0.0 if found.stack.gated_mlp else spread.cosine_bias(rho)
+    rho, overlap = found.inter_cosine, _last_overlap(found)
+    over_seeds = seeds.fluctuations(found)
+    bias = 0.0 if found.stack.gated_mlp else overlap.cosine_bias(rho)
     mean = np.clip(rho + bias + over_seeds.shift, -1.0, 1.0)
     sampling = np.zeros_like(mean)
     if num_inputs is not None:
-        one, two = spread.lengths(rho).variance, spread.cosine_variance(rho)
-        sampling = np.sqrt(4 * one / num_inputs + 2 * two / (num_inputs * (num_inputs - 1)))
-    beyond = SECOND_ORDER * np.abs(rho) * spread.own
+        single, pairs = overlap.lengths(rho).variance, overlap.cosine_variance(rho)
+        sampling = np.sqrt(4 * single / num_inputs + 2 * pairs / (num_inputs * (num_inputs - 1)))
+    beyond = SECOND_ORDER * np.abs(rho) * overlap.own
     total = np.sqrt(over_seeds.std**2 + sampling**2 + beyond**2)
     edge = rho * (1 - rho)
     lean = np.divide((2 - 6 * rho) * over_seeds.std, edge, out=np.zeros_like(rho), where=edge > 1e-12)
@@ -93,7 +93,7 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
 
 
 def _last_overlap(found: Profile) -> finite_width.Overlap:
-    """The spread of cosines at the last position, [L + 1] each."""
+    """How cosines vary from pair to pair at the last position, [L + 1] each."""
     last = [[part[-1] for part in fields.overlap().diagonal()] for fields in found.layers]
     return finite_width.Overlap(*np.array(last).T)
 
@@ -102,15 +102,15 @@ def scatter(found: Profile) -> Scatter:
     """How the final states of one seed lie around their mean, for ``share_distribution``.
 
     That is D tr Σ²/(tr Σ)² of their covariance Σ over inputs, and the variance of their cosine with the mean.
-    Both follow from the spread of pairs: a pair's own parts have the variance tr Σ²/D², and a cosine ρ + δ + δ' + …
-    of two states means a cosine √ρ + δ/√ρ with the mean.
+    Both follow from how cosines vary from pair to pair: a pair's own parts have the variance tr Σ²/D², and a cosine
+    ρ + δ + δ' + … of two states means a cosine √ρ + δ/√ρ with the mean.
     """
     overlap = _last_overlap(found)
     rho = np.clip(found.inter_cosine, 0.0, 1.0)
-    width, cosine, own, one = found.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
+    width, cosine, own, single = found.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
     even = (1 - cosine) ** 2
     anisotropy = max(float(width * own / even), 1.0) if even > 0 else 1.0
-    return Scatter(width if width > 1 else None, anisotropy, float(one / cosine) if cosine > ROUNDING else 0.0)
+    return Scatter(width if width > 1 else None, anisotropy, float(single / cosine) if cosine > ROUNDING else 0.0)
 
 
 def predict(

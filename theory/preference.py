@@ -1,15 +1,15 @@
-"""From contraction to token preference: the law over seeds of the favourite's share and p-value.
+"""From contraction to token preference: the distribution over seeds of the top-1 token's fraction and p-value.
 
 Model. With h = √ρ û + √(1 − ρ) ĝ and i.i.d. Gaussian unembedding rows, the logit of token v is, up to scale,
 √ρ a_v + √(1 − ρ) b_v: a_v is drawn once per seed, b_v once per input. Given the a's, token v is predicted
-with probability p_v = ∫ φ_v(x) Π_{u≠v} Φ_u(x) dx, φ_v and Φ_u the laws of the
-logits. The favourite's share is max_v p_v, its count in N inputs the largest entry of a multinomial. Nothing
+with probability p_v = ∫ φ_v(x) Π_{u≠v} Φ_u(x) dx, φ_v and Φ_u the density and distribution function of the
+logits. The top-1 token's fraction is max_v p_v, its count in N inputs the largest entry of a multinomial. Nothing
 here is sampled.
 
-Method. Condition on m, the largest of the a's (law Φ^V). The other a's are then independent and below m, so
+Method. Condition on m, the largest of the a's (distribution Φ^V). The other a's are then independent and below m, so
 every moment of the p's over them is a power V − 1 of a one-dimensional integral: the mean and variance of the
 leader's p, and both its mean and the rival's given that a rival sits at some a < m. Three steps are
-approximate: the leader's p gets a Beta law with its exact mean and variance; a rival keeps its mean ratio to
+approximate: the leader's p gets a Beta distribution with its exact mean and variance; a rival keeps its mean ratio to
 the leader and is likelier where the leader is low, by linear regression; counts are binomial, and independent
 given m and the leader's p. Simulation of the model agrees with the result to its own error
 (test_preference_theory.py).
@@ -119,7 +119,7 @@ def _vocabulary(size: int) -> int:
 
 
 class Share(NamedTuple):
-    """The favourite's count over seeds: its distribution function on ``counts``, and summaries.
+    """The top-1 token's count over seeds: its distribution function on ``counts``, and summaries.
 
     counts [k]: increasing; cdf [k]: P(count ≤ counts). share_*: count/N. overlap: Finding 2.2. log10_p_*: the
     p-value of Appendix B.2 at the mean over seeds and at its deciles (p10 is the weaker end); None for
@@ -151,17 +151,17 @@ def share_distribution(
     anisotropy: float = 1.0,
     lean: float = 0.0,
 ) -> Share:
-    """Distribution over seeds of the share of the most predicted token, of its p-value, and the expected
+    """Distribution over seeds of the fraction of the top-1 token, of its p-value, and the expected
     overlap.
 
     Args:
         rho: expected inter-sequence cosine of the final normalised representations.
         vocab_size: V.
-        num_inputs: N; None for infinitely many (the share is then max_v p_v itself).
+        num_inputs: N; None for infinitely many (the fraction is then max_v p_v itself).
         width: d; None for infinite (rows of exactly equal length).
         rho_std: seed-to-seed standard deviation of rho (mixed over with three nodes).
-        last_token_share: share of inputs that predict their own last token (:func:`tied_last_token_share`):
-            random tokens, spread evenly over the vocabulary.
+        last_token_share: fraction of inputs that predict their own last token (:func:`tied_last_token_share`):
+            random tokens, evenly over the vocabulary.
         anisotropy: d tr Σ²/(tr Σ)² of the covariance over inputs, at least 1; needs ``width``.
         lean: variance over inputs of their cosine with the contraction direction (at most (1 − rho)/2 is used).
 
@@ -180,12 +180,12 @@ def share_distribution(
     scatter = Scatter(width, checks.finite(anisotropy, "anisotropy", 1.0), checks.finite(lean, "lean", 0.0))
     counts = _count_grid(n)
     if rho_std == 0:
-        cdf, overlap = _count_law(r, v, n, scatter, lost, counts)
+        cdf, overlap = _counted(r, v, n, scatter, lost, counts)
     else:
         z, w = normal_nodes(3)
-        laws = [_count_law(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, lost, counts) for x in z]
-        cdf = np.sum(w[:, None] * np.array([law[0] for law in laws]), axis=0)
-        overlap = float(np.sum(w * np.array([law[1] for law in laws])))
+        mixed = [_counted(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, lost, counts) for x in z]
+        cdf = np.sum(w[:, None] * np.array([part[0] for part in mixed]), axis=0)
+        overlap = float(np.sum(w * np.array([part[1] for part in mixed])))
     if num_inputs is None and width is None and lean == 0:
         overlap = 1.0  # p_v grows with a_v; the table of counts would resolve this to 1% only.
     return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
@@ -209,15 +209,15 @@ def expected_overlap(
 
 
 def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: float) -> float:
-    """Share of inputs whose predicted token is their own last token, when the embedding is also the head.
+    """Fraction of inputs whose predicted token is their own last token, when the embedding is also the head.
 
     The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final
-    representation and that embedding, its logit is c√d above the others, which reach a maximum of law Φ^V
-    (rho only correlates them between inputs and drops out of the mean). So the share is ∫ φ((x − c√d)/√(1 −
+    representation and that embedding, its logit is c√d above the others, which reach a maximum of distribution Φ^V
+    (rho only correlates them between inputs and drops out of the mean). So the fraction is ∫ φ((x − c√d)/√(1 −
     c²)) Φ(x)^(V−1) dx/√(1 − c²).
 
     Args:
-        alignment: for a pre-norm stack, the square root of the embedding's share of the final stream's
+        alignment: for a pre-norm stack, the square root of the embedding's fraction of the final stream's
             variance.
 
     Raises:
@@ -239,13 +239,13 @@ def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: fl
 
 
 def _count_grid(n: int) -> Array:
-    """Counts at which the law is tabulated: every integer to 200, then steps of 1%, and likewise down from N."""
+    """Counts of the table of a distribution: every integer to 200, then steps of 1%, and likewise down from N."""
     far = 200 * 1.01 ** np.arange(1, max(int(np.ceil(np.log(max(n, 200) / 200) / np.log(1.01))), 0) + 1)
     steps = np.concatenate([np.arange(201), np.round(far)])
     return np.unique(np.clip(np.concatenate([steps[steps <= n / 2], n - steps[steps <= n / 2]]), 0, n))
 
 
-def _count_law(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: Array) -> tuple[Array, float]:
+def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: Array) -> tuple[Array, float]:
     """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
         probability = 1 - lost + lost / v
@@ -253,14 +253,14 @@ def _count_law(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts
     field = Field(rho, v, scatter)
     z, z_weight = normal_nodes(9)
     nodes, node_weight = leaders(v)
-    # Beyond the largest share that any node gives the leader, counts have no probability worth a table.
+    # Beyond the largest fraction that any node gives the leader, counts have no probability worth a table.
     top = field.given(nodes[-1])
     most = n * max(float(_beta_nodes(m, s, np.array([6.5]))[0]) for m, s in zip(*top[:2], strict=True))
     everything, counts = counts, counts[counts <= most + 8 * np.sqrt(most) + 30]
     cdf, overlap = np.zeros(counts.size), 0.0
     # An expected count below e^-12 is lumped there: two inputs then agree on such a token once in 1e10.
     log_rate = np.arange(-12.0, np.log(n) + _RATE_STEP, _RATE_STEP)
-    # Inputs that predict their own last token are spread evenly: they add lost/V to every token's probability.
+    # Inputs that predict their own last token fall evenly on all: they add lost/V to every token's probability.
     spread = lost / v
     # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
     exceed = 1.0 - _binomial_cdf(counts, n, np.minimum(np.exp(log_rate) / n + spread, 1.0))
@@ -292,7 +292,7 @@ def _binomial_cdf(counts: Array, n: int, p: Array) -> Array:
 
 
 def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
-    """Quantiles at normal scores z of the Beta law with this mean and variance."""
+    """Quantiles at normal scores z of the Beta distribution with this mean and variance."""
     total = mean * (1 - mean) / variance - 1 if variance > 1e-12 * mean**2 else np.inf
     if not 0 < total < 1e15:
         return np.full(z.shape, mean)
@@ -301,11 +301,11 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
 
 
 def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
-    """Law of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape
+    """Distribution of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape
     [p, rates].
 
     A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is
-    1). A low leader makes a close rival more likely: the law of the rival's type is tilted by the linear
+    1). A low leader makes a close rival more likely: the distribution of the rival's type is tilted by the linear
     regression of its presence on the leader's p.
     """
     mean, variance = g.mean[scale], g.variance[scale]

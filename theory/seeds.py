@@ -1,5 +1,4 @@
-"""How far one birth differs from another: the seed-to-seed covariance of the contraction, without drawing a
-seed.
+"""The covariance of the contraction across seeds, without drawing a seed.
 
 For one seed, the covariance between independent sequences is the Gram matrix (1/D) m_t·m_s of the mean states
 m_t = E over inputs of x_t. Its fluctuations follow the same recursion as its mean, to first order, and every
@@ -34,7 +33,7 @@ from theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
 NODES = 9
 
 
-class Spread(NamedTuple):
+class Fluctuations(NamedTuple):
     """Of the inter-sequence cosine at the last position over seeds, after the embedding and each block, [L +
     1].
     """
@@ -63,7 +62,7 @@ class _Coarse(NamedTuple):
         return np.clip(over(self.cross_mm, np.sqrt(np.outer(v, v))), -1.0, 1.0)
 
 
-def spread(profile: Profile) -> Spread:
+def fluctuations(profile: Profile) -> Fluctuations:
     """Standard deviation over seeds of the inter-sequence cosine averaged over very many inputs, and its mean
     shift.
 
@@ -86,7 +85,7 @@ def spread(profile: Profile) -> Spread:
             state = _through(stack, group, state, index, average_mm, profile.grid.reach[index], widen)
         results.append(_cosine(_coarse(profile.layers[layer + 1], index), state))
     variances, shifts = np.array(results).T
-    return Spread(np.sqrt(np.maximum(variances, 0.0)), shifts)
+    return Fluctuations(np.sqrt(np.maximum(variances, 0.0)), shifts)
 
 
 def _coarse(fields: Fields, index: Index) -> _Coarse:
@@ -209,8 +208,8 @@ def _mlp(
     linear[: m * m, m * m :] += left + right
     linear[m * m :, m * m :] = np.diag(2 * out * kernel.stretch(np.ones(m)) * half)
     shift = np.zeros(m * m + m)
-    spread_rho = np.einsum("ij,jk,ik->i", to_rho, state.covariance_kk, to_rho, optimize=True)
-    shift[: m * m] = gain * _second_order(source, state) + 0.5 * bend * spread_rho
+    variance_rho = np.einsum("ij,jk,ik->i", to_rho, state.covariance_kk, to_rho, optimize=True)
+    shift[: m * m] = gain * _second_order(source, state) + 0.5 * bend * variance_rho
     if stack.gated_mlp:
         update = _coarse(s.update, index).cross_mm
         return linear, shift, widen @ _wishart(update) @ widen.T / stack.mlp_width

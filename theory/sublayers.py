@@ -46,7 +46,7 @@ class Fields(NamedTuple):
         return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared, 0.0 * shared
 
     def overlap(self) -> finite_width.Overlap:
-        """The spread of cosines over pairs, relative to the variances, [n, n]."""
+        """How cosines vary over pairs, relative to the variances, [n, n]."""
         to_own, to_shared, own, mixed, shared, carried = self.pair_cnn
         size = np.outer(self.variance_n, self.variance_n)
         own, lean = over(own + mixed + mixed.T + shared + carried, size), over(to_own + to_shared, size)
@@ -127,30 +127,30 @@ def output_scale(stack: Stack, update: Fields) -> Array:
 def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finite: bool) -> Sublayer:
     """W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
 
-    With ``finite``, kernels are averaged over the spread of cosines from pair to pair, to second order.
+    With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order.
     """
     n = source.scaled(input_scale(stack, source))
     std_n = stack.weight_std * np.sqrt(stack.width * n.variance_n)
     out = stack.mlp_width * stack.output_std**2
     kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n)
     cosine = correlation(n.cross_nn, n)
-    spread = n.overlap()
+    overlap = n.overlap()
     normed = stack.norm != "none" and stack.norm_position == "pre"
     # A gated kernel that starts from 0 is already of order 1/D; the bias would be of the next.
     biased = finite and normed and not stack.gated_mlp
 
-    def mapped(covariance: Array, spread: finite_width.Overlap) -> tuple[Array, Array, Array]:
+    def mapped(covariance: Array, overlap: finite_width.Overlap) -> tuple[Array, Array, Array]:
         rho = correlation(covariance, n)
         value, slope, curvature = kernel.expand(rho)
         if finite:
-            bias = spread.cosine_bias(rho) if biased else 0.0
-            value = value + slope * bias + 0.5 * curvature * spread.cosine_variance(rho)
+            bias = overlap.cosine_bias(rho) if biased else 0.0
+            value = value + slope * bias + 0.5 * curvature * overlap.cosine_variance(rho)
         return out * value, out * slope, out * curvature
 
     closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine) ** 2
-    within, _, _ = mapped(n.within_nn, finite_width.Overlap(*(closer * a for a in spread)))
-    cross, gain, bend = mapped(n.cross_nn, spread)
-    own, slope_n, bend_n = mapped(n.cross_n, spread.diagonal())
+    within, _, _ = mapped(n.within_nn, finite_width.Overlap(*(closer * a for a in overlap)))
+    cross, gain, bend = mapped(n.cross_nn, overlap)
+    own, slope_n, bend_n = mapped(n.cross_n, overlap.diagonal())
     for field, value in ((cosine, correlation(n.cross_n, n)), (gain, slope_n), (bend, bend_n)):
         np.fill_diagonal(field, value)
     # A norm takes out of m·x̃ what is due to the token's length.

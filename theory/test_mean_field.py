@@ -271,6 +271,6 @@ def test_a_stream_that_vanishes_is_refused() -> None:
     # What is kept does not depend on the scale: ReLU is homogeneous.
     large = profile(gpt2(12, 128, **bare, embedding_std=2.0), 2)
     np.testing.assert_allclose(kept.inter_cosine, large.inter_cosine, rtol=1e-9)
-    np.testing.assert_allclose(seeds.spread(kept).std, seeds.spread(large).std, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(seeds.fluctuations(kept).std, seeds.fluctuations(large).std, rtol=1e-9, atol=1e-15)
     with pytest.raises(ValueError, match="^num_layers: after block 1[0-9] of 40"):
         profile(gpt2(40, 128, **bare), 2)

@@ -1,9 +1,9 @@
-"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each cure
-makes of it.
+"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each
+mitigation makes of it.
 
 At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
 the position alone. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
-order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then head-wise RMSNorm, then the
+order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then per-head RMSNorm, then the
 sigmoid output gate. Positions count from 1.
 """
 
@@ -79,10 +79,10 @@ def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, corr
     """
     index, c = checks.from_least(position, "position", 1), checks.rho(correlation, "correlation")
     checks.finite(variance, "variance")
-    share = c + (1 - c) / index
-    if not np.all(share >= -1e-12):
+    part = c + (1 - c) / index
+    if not np.all(part >= -1e-12):
         raise ValueError("correlation: that many values cannot all be so negatively correlated")
-    return variance * np.maximum(share, 0.0)
+    return variance * np.maximum(part, 0.0)
 
 
 def output_covariance(
@@ -102,11 +102,11 @@ def output_covariance(
 
     Args:
         values: covariance [T, T] between positions of one coordinate of the value vectors.
-        window … output_gate: the cures, as in ``ModelConfig``.
+        window … output_gate: the mitigations, as in ``ModelConfig``.
         max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
         gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate
             logits of two positions are taken as independent.
-        norm_eps: epsilon of the head-wise RMSNorm, whose head is taken as wide.
+        norm_eps: epsilon of the per-head RMSNorm, whose head is taken as wide.
 
     Raises:
         ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
@@ -161,9 +161,9 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
         T: sequence length.
         variance: σ² of the value vectors' coordinates.
         correlation: one correlation for all pairs of positions, or a matrix [T, T].
-        options: the cures, as in :func:`output_covariance`.
+        options: the mitigations, as in :func:`output_covariance`.
 
-    Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with head-wise RMSNorm: 1; with a gate:
+    Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with per-head RMSNorm: 1; with a gate:
     σ²/(4i); with an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid
     kernel: σ² i/(n + 1)², which grows; window w: σ²/min(i, w).
 
@@ -219,7 +219,7 @@ def stack_variance(
         value_gain: D·Var(W_V); output_gain: H·K·Var(W_O).
         residual: x + attention instead of attention.
         norm: divide each position by its standard deviation before the values (LayerNorm or RMSNorm, wide).
-        options: the cures, as in :func:`output_covariance`.
+        options: the mitigations, as in :func:`output_covariance`.
 
     Without residual and norm the stream's variance is the squared row norm of Cⁿ: position 1 keeps its
     variance, position t first falls to binom(2n−2, n−1)/t (:func:`stack_decay_limit`) and then, for n beyond

@@ -47,7 +47,7 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
 
 
 def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
-    """The same with the spread of the logits and the norm's epsilon, from the theory of the whole block."""
+    """The same with the variance of the logits and the norm's epsilon, from the theory of the whole block."""
     found = profile(stack_of(cfg, tokens=False), seq_len)
     return np.sqrt(found.grid.interpolation_Tn @ found.sublayers[0].aggregated_n)
 
@@ -129,7 +129,7 @@ def tables(record: Record) -> Sequence[Table]:
             rows,
             note=(
                 "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
-                "either theory over positions; the second knows that the logits have a spread of their own "
+                "either theory over positions; the second knows that the logits have a variance of their own "
                 "at this width."
             ),
         )

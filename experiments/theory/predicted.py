@@ -39,7 +39,7 @@ def ranks(share: Share, counts: np.ndarray) -> np.ndarray:
     """Probability integral transform of measured top counts [S]: uniform on (0, 1) if theory is right.
 
     A count stands for the interval between the values of the distribution function below and at it; where in
-    the interval is drawn, always with the same generator, so that equal counts are spread as they should be.
+    the interval is drawn, always with the same generator, so that equal counts fall as they should.
     """
     counts = np.asarray(counts, float)
     low, high = distribution_function(share, counts - 1), distribution_function(share, counts)
