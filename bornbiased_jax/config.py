@@ -79,7 +79,7 @@ class ModelConfig:
     positional_scale: PositionalScale = "none"
     head_norm: bool = False
     output_gate: OutputGate = "none"
-    # Birth.
+    # Initialisation.
     init: Init = "gpt2-scaled"
 
     def __post_init__(self) -> None:
@@ -138,7 +138,14 @@ class ModelConfig:
         return 0.02
 
     def replace(self, **changes: Any) -> ModelConfig:
-        """A copy with some fields changed. Derived sizes follow, unless given explicitly here."""
+        """A copy with some fields changed. Derived sizes follow, unless given explicitly here.
+
+        Raises:
+            InputError: an unknown field, or a value out of range.
+
+        >>> preset("gpt2-tiny").replace(num_heads=8).head_dim
+        16
+        """
         _refuse_unknown(changes)
         derived: dict[str, None] = {}
         if "num_heads" in changes and "num_kv_heads" not in changes and self.num_kv_heads == self.num_heads:
@@ -262,6 +269,10 @@ def preset(name: str, **changes: Any) -> ModelConfig:
 
     Raises:
         InputError: no such preset (the nearest name is suggested), or a bad field.
+
+    >>> cfg = preset("llama-tiny", num_layers=2)
+    >>> cfg.num_layers, cfg.norm, cfg.kv_heads
+    (2, 'rmsnorm', 4)
     """
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)

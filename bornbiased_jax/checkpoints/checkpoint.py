@@ -105,6 +105,10 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     Raises:
         InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
             sentence names the file and the remedy. Nothing is ever unpickled.
+
+    >>> checkpoint = open_checkpoint("seed:42@gpt2-tiny,num_layers=2,vocab_size=64")
+    >>> checkpoint.description, checkpoint.cfg.num_layers
+    ('birth of seed 42', 2)
     """
     reference = parse_ref(ref)
     info: dict[str, Any] = {}

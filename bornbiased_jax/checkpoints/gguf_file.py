@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from bornbiased_jax.checkpoints.families import GGUF, Family
 from bornbiased_jax.checkpoints.huggingface import Opened, opened
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
@@ -20,7 +21,6 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.rope import frequencies
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
 # Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
@@ -72,8 +72,9 @@ def locate_gguf(path: Path) -> Located:
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     metadata = _Metadata(reader, path)
     architecture = metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(ARCHITECTURES)}")
+    if architecture not in GGUF:
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(GGUF)}")
+    family = GGUF[architecture]
     biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
 
     def read(name: str) -> np.ndarray:
@@ -87,18 +88,20 @@ def locate_gguf(path: Path) -> Located:
             ) from error
         return found.reshape(shapes[name])
 
-    cfg = _config(metadata, architecture, shapes, biases)
+    cfg = _config(metadata, family, shapes, biases)
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
-    entries = gguf_entries(own_shapes, interleaved=architecture == "llama")
+    entries = gguf_entries(own_shapes, interleaved=family.interleaved)
     source = Source(str(path), shapes, read)
     ignored = {ROPE_DIVISORS}.__contains__
     description = f"{architecture} model of GGUF file {path}"
     return Located(cfg, source, entries, own_shapes, description, (path,), (path,), ignored)
 
 
-def _config(metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
+def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
+    architecture = family.gguf
+
     def get(name: str, default: Any = ...) -> Any:
         return metadata.get(f"{architecture}.{name}", default)
 
@@ -127,6 +130,7 @@ def _config(metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int,
     metadata.asked.add(f"{architecture}.rope.scaling.original_context_length")
     bias = biases.output or biases.mlp
     fields = dict(
+        **family.fixed,
         num_layers=get("block_count"),
         num_heads=heads,
         num_kv_heads=get("attention.head_count_kv", heads),
@@ -135,13 +139,10 @@ def _config(metadata: _Metadata, architecture: str, shapes: dict[str, tuple[int,
         d_ff=get("feed_forward_length"),
         vocab_size=shapes["token_embd.weight"][0],
         max_seq_len=get("context_length"),
-        norm="rmsnorm",
         norm_eps=get("attention.layer_norm_rms_epsilon"),
         activation="silu",
-        gated_mlp=True,
         bias=bias,
         qkv_bias=biases.qkv and not bias,
-        qk_norm=architecture == "qwen3",
         tie_embeddings="output.weight" not in shapes,
         rope_theta=get("rope.freq_base", 10_000.0),
         rope_scaling="none" if factor == 1.0 else "linear",

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints.hf_config import Read, read_config
-from bornbiased_jax.checkpoints.layout import HUGGING_FACE, Entry, file_shapes, hugging_face_entries
+from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, load
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -77,11 +77,11 @@ def locate_directory(folder: Path) -> Located:
     paths = weight_files(folder)
     source = open_safetensors(folder, paths)
     shapes = file_shapes(read.cfg, read.biases)
-    entries = _as_named_in(source, read, hugging_face_entries(read.family, shapes))
+    entries = _as_named_in(source, read, read.family.entries(shapes))
     ignored = _ignored(source, read, entries)
     found = (sorted(folder.glob(pattern)) for pattern in _TOKENIZERS)
     tokenizer_files = tuple(path for group in found for path in group)[:1]
-    description = f"{read.family} model of {folder}"
+    description = f"{read.family.name} model of {folder}"
     return Located(read.cfg, source, entries, shapes, description, tuple(paths), tokenizer_files, ignored)
 
 
@@ -141,14 +141,12 @@ def open_safetensors(folder: Path, paths: list[Path]) -> Source:
 
 def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry]:
     """The entries under the names of this file: it may be saved without its head, and so without a prefix."""
-    embedding = HUGGING_FACE[read.family]["embed"].format(leaf="weight")
+    embedding = read.family.tensors["embed"].format(leaf="weight")
     prefix = embedding.split(".")[0] + "."
     if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
         entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
-    if read.family == "gpt_neox" and "embed_out.weight" not in source.shapes:
-        # transformers calls the head lm_head in memory and has written either name.
-        rename = {"embed_out.weight": "lm_head.weight"}
-        entries = [entry._replace(name=rename.get(entry.name, entry.name)) for entry in entries]
+    renamed = {name: other for name, other in read.family.aliases.items() if name not in source.shapes}
+    entries = [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
     return entries
 
 

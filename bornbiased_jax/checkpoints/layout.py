@@ -5,7 +5,7 @@ One list of entries describes a file format for one architecture, and serves rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import flatten, parameter_shapes
 
-Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "olmo2"]
 Form = Literal["same", "transposed", "fused columns", "fused heads", "paired query", "paired key"]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -64,51 +63,7 @@ def _has_bias(module: str, biases: Biases) -> bool:
     return biases.output if module == "blocks/attention/output" else biases.mlp
 
 
-# Paths of the file's names; "{l}" is the layer, and {leaf} is weight for kernel and scale, else bias.
-_LLAMA = {
-    "embed": "model.embed_tokens.{leaf}",
-    "blocks/attention_norm": "model.layers.{l}.input_layernorm.{leaf}",
-    "blocks/mlp_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
-    "blocks/attention/query": "model.layers.{l}.self_attn.q_proj.{leaf}",
-    "blocks/attention/key": "model.layers.{l}.self_attn.k_proj.{leaf}",
-    "blocks/attention/value": "model.layers.{l}.self_attn.v_proj.{leaf}",
-    "blocks/attention/output": "model.layers.{l}.self_attn.o_proj.{leaf}",
-    "blocks/attention/query_norm": "model.layers.{l}.self_attn.q_norm.{leaf}",
-    "blocks/attention/key_norm": "model.layers.{l}.self_attn.k_norm.{leaf}",
-    "blocks/mlp/gate": "model.layers.{l}.mlp.gate_proj.{leaf}",
-    "blocks/mlp/up": "model.layers.{l}.mlp.up_proj.{leaf}",
-    "blocks/mlp/down": "model.layers.{l}.mlp.down_proj.{leaf}",
-    "final_norm": "model.norm.{leaf}",
-    "head": "lm_head.{leaf}",
-}
-_OLMO2 = {
-    **_LLAMA,
-    "blocks/attention_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
-    "blocks/mlp_norm": "model.layers.{l}.post_feedforward_layernorm.{leaf}",
-}
-_GPT2 = {
-    "embed": "transformer.wte.{leaf}",
-    "positions": "transformer.wpe.{leaf}",
-    "blocks/attention_norm": "transformer.h.{l}.ln_1.{leaf}",
-    "blocks/mlp_norm": "transformer.h.{l}.ln_2.{leaf}",
-    "blocks/attention/qkv": "transformer.h.{l}.attn.c_attn.{leaf}",
-    "blocks/attention/output": "transformer.h.{l}.attn.c_proj.{leaf}",
-    "blocks/mlp/up": "transformer.h.{l}.mlp.c_fc.{leaf}",
-    "blocks/mlp/down": "transformer.h.{l}.mlp.c_proj.{leaf}",
-    "final_norm": "transformer.ln_f.{leaf}",
-    "head": "lm_head.{leaf}",
-}
-_NEOX = {
-    "embed": "gpt_neox.embed_in.{leaf}",
-    "blocks/attention_norm": "gpt_neox.layers.{l}.input_layernorm.{leaf}",
-    "blocks/mlp_norm": "gpt_neox.layers.{l}.post_attention_layernorm.{leaf}",
-    "blocks/attention/qkv": "gpt_neox.layers.{l}.attention.query_key_value.{leaf}",
-    "blocks/attention/output": "gpt_neox.layers.{l}.attention.dense.{leaf}",
-    "blocks/mlp/up": "gpt_neox.layers.{l}.mlp.dense_h_to_4h.{leaf}",
-    "blocks/mlp/down": "gpt_neox.layers.{l}.mlp.dense_4h_to_h.{leaf}",
-    "final_norm": "gpt_neox.final_layer_norm.{leaf}",
-    "head": "embed_out.{leaf}",
-}
+# Paths of the names in GGUF files; "{l}" is the layer, and {leaf} is weight for kernel and scale, else bias.
 _GGUF = {
     "embed": "token_embd.{leaf}",
     "blocks/attention_norm": "blk.{l}.attn_norm.{leaf}",
@@ -125,32 +80,6 @@ _GGUF = {
     "final_norm": "output_norm.{leaf}",
     "head": "output.{leaf}",
 }
-HUGGING_FACE: dict[Family, dict[str, str]] = {
-    "gpt2": _GPT2,
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gpt_neox": _NEOX,
-    "olmo2": _OLMO2,
-}
-
-
-def hugging_face_entries(family: Family, shapes: Shapes) -> list[Entry]:
-    """The tensors of a Hugging Face file with these parameters.
-
-    gpt2 keeps kernels as [in, out] and lays query, key and value side by side; gpt_neox interleaves the
-    three per head; all others keep [out, in] and every matrix apart.
-    """
-    fused: Form = "fused columns" if family == "gpt2" else "fused heads"
-    kernel: Form = "same" if family == "gpt2" else "transposed"
-
-    def form(module: str) -> Form:
-        if module == "head":
-            return "transposed"
-        return fused if module == "blocks/attention/qkv" else kernel
-
-    return _entries(HUGGING_FACE[family], shapes, form)
 
 
 def gguf_entries(shapes: Shapes, *, interleaved: bool) -> list[Entry]:
@@ -163,10 +92,11 @@ def gguf_entries(shapes: Shapes, *, interleaved: bool) -> list[Entry]:
             return "paired key"
         return "transposed"
 
-    return _entries(_GGUF, shapes, form)
+    return make_entries(_GGUF, shapes, form)
 
 
-def _entries(names: dict[str, str], shapes: Shapes, form: Callable[[str], Form]) -> list[Entry]:
+def make_entries(names: Mapping[str, str], shapes: Shapes, form: Callable[[str], Form]) -> list[Entry]:
+    """The tensors of a file, from the name of each module in it and the form in which its matrices lie."""
     fuses = "blocks/attention/qkv" in names
     entries = []
     for path, shape in shapes.items():
@@ -175,7 +105,7 @@ def _entries(names: dict[str, str], shapes: Shapes, form: Callable[[str], Form])
         if fuses and module in QKV:
             if module != QKV[0]:
                 continue
-            paths = tuple(f"{one}/{leaf}" for one in QKV)
+            paths = tuple(f"{part}/{leaf}" for part in QKV)
             module = "blocks/attention/qkv"
         template = names[module]
         suffix = "bias" if leaf == "bias" else "weight"

@@ -38,6 +38,10 @@ def parse_ref(text: str | Path) -> Reference:
 
     Raises:
         InputError: none of these, or nothing is there.
+
+    >>> found = parse_ref("seed:42@gpt2-tiny,num_layers=2")
+    >>> found.kind, found.seed, found.cfg.num_layers
+    ('birth', 42, 2)
     """
     text = str(text)
     if text.startswith("seed:"):

@@ -167,13 +167,7 @@ def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: in
     with silent_libraries():
         params = ocp.load(path, unflatten(empty), checkpointable_name="params")
     flat = flatten(params)
-    # Of the state's leaves the parameters come first; their sums are enough to trust them.
-    leaves = len(flat)
-    total = leaves + _optimiser_leaves(path)
-    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(total, np.uint32))
-    with silent_libraries():
-        sums = ocp.load(path, place, checkpointable_name="progress")["checksums"]
-    if not np.array_equal(np.asarray(checksums(unflatten(flat))), sums[:leaves]):
+    if not np.array_equal(np.asarray(checksums(unflatten(flat))), _saved_sums(path, seeds, len(flat))):
         raise ValueError("its checksums do not match")
     return unflatten({name: leaf[index] for name, leaf in flat.items()})
 
@@ -192,12 +186,9 @@ def load_parameter(place: RunPlace, name: str) -> np.ndarray:
     order = jax.tree.leaves(unflatten({other: other for other in shapes}))
     partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
     try:
-        total = len(shapes) + _optimiser_leaves(path)
-        progress_like = progress_tree(0, place.seeds, {"next_index": 0}, np.zeros(total, np.uint32))
-        with silent_libraries():
-            with ocp.Context(pytree_options=partial):
-                loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
-            sums = ocp.load(path, progress_like, checkpointable_name="progress")["checksums"]
+        sums = _saved_sums(path, place.seeds, len(shapes))
+        with silent_libraries(), ocp.Context(pytree_options=partial):
+            loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
         if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
             raise ValueError(f"the checksum of {name} does not match")
     except Exception as error:  # whatever a damaged file makes of itself in the layers below
@@ -207,6 +198,23 @@ def load_parameter(place: RunPlace, name: str) -> np.ndarray:
             "step, or mend it"
         ) from error
     return np.asarray(loaded)[place.seeds.index(place.seed)]
+
+
+def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
+    """The checksums of the parameters, as a checkpoint of these seeds carries them.
+
+    Raises:
+        ValueError: it is a checkpoint of other seeds, or of the same in another order.
+    """
+    from orbax.checkpoint import v1 as ocp
+
+    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimiser_leaves(path), np.uint32))
+    with silent_libraries():
+        found = ocp.load(path, place, checkpointable_name="progress")
+    if tuple(found["seeds"].tolist()) != seeds:
+        raise ValueError(f"its seeds are {found['seeds'].tolist()}, not {list(seeds)}")
+    # Of the state's leaves the parameters come first; their sums are enough to trust them.
+    return np.asarray(found["checksums"])[:leaves]
 
 
 def _optimiser_leaves(path: Path) -> int:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.fields import fields_of
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
@@ -51,7 +52,7 @@ class Attention(nn.Module):
     """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
 
     Options, all applied to the aggregated values o before W_O and in this order: positional
-    amplification √i or attenuation √(i/max_seq_len) (Section 6.2.1), head-wise RMSNorm with one scale
+    amplification √i or attenuation √(i/max_seq_len) (Section 6.2.1), per-head RMSNorm with one scale
     [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
     weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
     probability and adds nothing, or sigmoid(logit − ln max_seq_len) in place of the softmax
@@ -112,7 +113,7 @@ class Attention(nn.Module):
                 weights = self._weights(q_BTHK[:, rows], k_BSGK[:, columns], seen_TS[rows, columns], extra_H)
                 parts.append(self._aggregate(weights.astype(v_BSGK.dtype), v_BSGK[:, columns]))
             o_BTHK = jnp.concatenate(parts, axis=1)
-        o_BTHK = self._cures(o_BTHK, query_x, query_T)
+        o_BTHK = self._sink_mitigations(o_BTHK, query_x, query_T)
         if self.edit is not None:
             o_BTHK = self.edit(o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
@@ -137,7 +138,8 @@ class Attention(nn.Module):
 
     def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
         """Whether this is the softmax over all earlier positions (of a window) and nothing else."""
-        plain = self.cfg.attention_kernel == "softmax" and self.cfg.sink_logit == "none"
+        refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
+        plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
         return plain and mask_TS is None and past is None and not self.last_only
 
     def _weights(
@@ -169,7 +171,7 @@ class Attention(nn.Module):
         o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
         return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
 
-    def _cures(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
+    def _sink_mitigations(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
         cfg = self.cfg
         if cfg.positional_scale != "none":
             index_T = (positions_T + 1).astype(jnp.float32)

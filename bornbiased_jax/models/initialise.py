@@ -1,4 +1,4 @@
-"""The one place where weights are born."""
+"""From a key to the weights of a new model: the distribution of every parameter, and the draw."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bornbiased_jax.models.parameters import Params, flatten, unflatten
 STD = 0.02
 
 
-class Birth(NamedTuple):
-    """How one parameter is drawn: its full shape, whether its first axis is the layer, and its law."""
+class Distribution(NamedTuple):
+    """How one parameter is drawn: its full shape, whether its first axis is the layer, a constant or N(0, std²)."""
 
     shape: tuple[int, ...]
     stacked: bool
@@ -28,8 +28,8 @@ class Birth(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def distributions(cfg: ModelConfig) -> dict[str, Birth]:
-    """The law of every parameter, by path.
+def distributions(cfg: ModelConfig) -> dict[str, Distribution]:
+    """The distribution of every parameter, by path.
 
     ================================  ==============================  ================
     parameter                         ``gpt2-scaled`` (Appendix B.1)  ``normal-0.02``
@@ -44,6 +44,9 @@ def distributions(cfg: ModelConfig) -> dict[str, Birth]:
     ================================  ==============================  ================
 
     L is the number of layers. ``normal-0.02`` is what ``transformers`` does for LLaMA.
+
+    Raises:
+        LookupError: a layer has a parameter that is not in this table.
     """
     x_BTD = jax.ShapeDtypeStruct((1, 2, cfg.d_model), jnp.float32)
     positions_T = jax.ShapeDtypeStruct((2,), jnp.int32)
@@ -57,25 +60,38 @@ def distributions(cfg: ModelConfig) -> dict[str, Birth]:
         shapes["positions/embedding"] = (cfg.max_seq_len, cfg.d_model)
     if not cfg.tie_embeddings:
         shapes["head/kernel"] = (cfg.d_model, cfg.vocab_size)
-    return {path: _birth(cfg, path, shape) for path, shape in sorted(shapes.items())}
+    return {path: distribution(cfg, path, shape) for path, shape in sorted(shapes.items())}
 
 
-def _birth(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> Birth:
+# Last two names of the path of every parameter that is drawn; kernels of the blocks that write to the residual stream.
+_DRAWN = frozenset(
+    "embed/embedding positions/embedding head/kernel query/kernel key/kernel value/kernel output/kernel "
+    "gate/kernel up/kernel down/kernel".split()
+)
+_WRITES = frozenset(("output/kernel", "down/kernel"))
+_CONSTANT = {"scale": 1.0, "bias": 0.0, "sink_logit": 0.0}
+
+
+def distribution(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> Distribution:
+    """The distribution of one parameter.
+
+    Raises:
+        LookupError: none is known: a new parameter needs a line here, and in the table of :func:`distributions`.
+    """
     stacked = path.startswith("blocks/")
     *_, module, name = path.split("/")
-    if name == "scale":
-        return Birth(shape, stacked, 1.0, 0.0)
-    if name in ("bias", "sink_logit"):
-        return Birth(shape, stacked, 0.0, 0.0)
-    writes_to_residual = module in ("output", "down")
-    scaled = cfg.init == "gpt2-scaled" and writes_to_residual
-    return Birth(shape, stacked, None, STD / math.sqrt(2 * cfg.num_layers) if scaled else STD)
+    if name in _CONSTANT:
+        return Distribution(shape, stacked, _CONSTANT[name], 0.0)
+    if f"{module}/{name}" not in _DRAWN:
+        raise LookupError(f"parameter {path} has no distribution: give it one in {__name__}")
+    scaled = cfg.init == "gpt2-scaled" and f"{module}/{name}" in _WRITES
+    return Distribution(shape, stacked, None, STD / math.sqrt(2 * cfg.num_layers) if scaled else STD)
 
 
 def parameter_shapes(cfg: ModelConfig) -> Params:
     """The parameter tree as ``jax.ShapeDtypeStruct`` leaves, without drawing anything."""
-    laws = distributions(cfg).items()
-    return unflatten({path: jax.ShapeDtypeStruct(law.shape, jnp.float32) for path, law in laws})
+    drawn = distributions(cfg).items()
+    return unflatten({path: jax.ShapeDtypeStruct(row.shape, jnp.float32) for path, row in drawn})
 
 
 FIXABLE = ("embed/", "positions/", "head/")
@@ -93,18 +109,25 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
     Returns:
         A nested dict of float32 arrays; parameters of the blocks are stacked over layers [L, …]. Equal
         keys give bitwise equal weights under eager, jit, vmap, scan and any number of devices.
+
+    >>> from bornbiased_jax import keys
+    >>> from bornbiased_jax.config import preset
+    >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, d_ff=32, vocab_size=64)
+    >>> params = init(cfg, key=keys.init_key(42))
+    >>> params["blocks"]["mlp"]["up"]["kernel"].shape
+    (2, 16, 32)
     """
     flat = {}
-    for path, law in distributions(cfg).items():
-        if law.constant is not None:
-            flat[path] = jnp.full(law.shape, law.constant, jnp.float32)
+    for path, row in distributions(cfg).items():
+        if row.constant is not None:
+            flat[path] = jnp.full(row.shape, row.constant, jnp.float32)
             continue
         source = fixed_key if fixed_key is not None and path.startswith(FIXABLE) else key
         leaf = keys.leaf_key(source, path)
-        if law.stacked:
-            flat[path] = keys.stacked_normal(leaf, law.shape[0], law.shape[1:], law.std)
+        if row.stacked:
+            flat[path] = keys.stacked_normal(leaf, row.shape[0], row.shape[1:], row.std)
         else:
-            flat[path] = keys.normal(leaf, law.shape, law.std)
+            flat[path] = keys.normal(leaf, row.shape, row.std)
     return unflatten(flat)
 
 
@@ -121,5 +144,14 @@ def init_seed(cfg: ModelConfig, seed: int | jax.Array, *, fixed_key: jax.Array |
 
     Raises:
         InputError: the seed is out of range.
+
+    >>> import jax, numpy as np
+    >>> from bornbiased_jax.config import preset
+    >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, d_ff=32, vocab_size=64)
+    >>> init_seed(cfg, 42)["embed"]["embedding"].shape
+    (64, 16)
+    >>> many = jax.vmap(lambda seed: init_seed(cfg, seed))(np.arange(8, dtype=np.uint32))
+    >>> many["embed"]["embedding"].shape
+    (8, 64, 16)
     """
     return init(cfg, key=keys.init_key(seed), fixed_key=fixed_key)

@@ -191,3 +191,21 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
         export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "hf", tokenizer=Broken())
     assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
     assert os.listdir(tmp_path) == ["hf"]
+
+
+def test_an_export_whose_swap_fails_keeps_the_old_one(tmp_path, monkeypatch):
+    cfg = preset("llama-tiny", **SMALL)
+    params = init_seed(cfg, 1)
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    rename = os.rename
+
+    def fails(source, target):
+        if Path(target) == tmp_path / "hf" and Path(source).name != "old":
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="Input/output error"):
+        export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "hf")
+    assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
+    assert os.listdir(tmp_path) == ["hf"]

@@ -103,6 +103,17 @@ def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
         np.testing.assert_array_equal(np.asarray(leaf), np.asarray(flatten(params)[leaf_path]), err_msg=leaf_path)
 
 
+@pytest.mark.parametrize(
+    "architecture, name", [("llama", "llama-tiny"), ("qwen2", "qwen-tiny"), ("qwen3", "qwen3-tiny")]
+)
+def test_without_a_base_of_rope_it_is_the_default(architecture, name, tmp_path, monkeypatch):
+    """10,000, in llama.cpp and in transformers' reading of such files."""
+    cfg, params = born(name, rope_theta=500.0)
+    monkeypatch.setattr(gguf.GGUFWriter, "add_rope_freq_base", lambda self, value: None)
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", architecture=architecture)
+    assert open_checkpoint(path).cfg.rope_theta == 10_000.0
+
+
 @pytest.mark.parametrize("kind, steps", [("Q8_0", 127), ("Q4_1", 15), ("Q4_0", 8), ("Q5_1", 31)])
 def test_quantised_tensors_come_back_within_a_step(tmp_path, kind, steps):
     """A block of 32 shares one step: its largest magnitude, or its range, over the number of steps.

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.layout import (
     Biases,
     Entry,
     file_shapes,
     gguf_entries,
-    hugging_face_entries,
     pack,
     shape_in_file,
     unpack,
@@ -59,7 +59,7 @@ def test_every_parameter_has_one_place(name, tied):
     cfg = preset(name, num_layers=3, tie_embeddings=tied)
     shapes = file_shapes(cfg, Biases(cfg.bias or cfg.qkv_bias, cfg.bias, cfg.bias))
     assert shapes == {path: leaf.shape for path, leaf in flatten(parameter_shapes(cfg)).items()}
-    entries = hugging_face_entries(families.get(name, name.removesuffix("-tiny")), shapes)
+    entries = FAMILIES[families.get(name, name.removesuffix("-tiny"))].entries(shapes)
     assert len({entry.name for entry in entries}) == len(entries)
     places = sorted((path, entry.layer) for entry in entries for path in entry.paths)
     wanted = [(p, i) for p, s in shapes.items() for i in (range(s[0]) if p.startswith("blocks/") else [None])]

@@ -1,4 +1,4 @@
-"""Weights at birth: their laws, and that nothing but the seed decides them."""
+"""Weights at birth: their distributions, and that nothing but the seed decides them."""
 
 import hashlib
 import math
@@ -13,6 +13,7 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.models import distributions, flatten, init_seed
+from bornbiased_jax.models.initialise import distribution
 
 TINY = [name for name in PRESETS if name.endswith("-tiny")]
 CURED = preset("gpt2-tiny", output_gate="elementwise", sink_logit="learned", head_norm=True, positions="learned")
@@ -28,7 +29,7 @@ def digest(params) -> str:
 
 @pytest.mark.parametrize("scheme", ["gpt2-scaled", "normal-0.02"])
 @pytest.mark.parametrize("name", [*TINY, "cured"])
-def test_every_leaf_has_its_law(name, scheme):
+def test_every_leaf_has_its_distribution(name, scheme):
     """Mean and standard deviation of every drawn leaf, layer by layer, within 5 standard errors."""
     cfg = (CURED if name == "cured" else PRESETS[name]).replace(init=scheme)
     params = flatten(init_seed(cfg, 11))
@@ -100,7 +101,7 @@ def test_fixed_key_fixes_embeddings_and_head_only():
     shared = keys.stream_key(0, "embedding")
     one = flatten(init_seed(cfg, 1, fixed_key=shared))
     two = flatten(init_seed(cfg, 2, fixed_key=shared))
-    drawn = {path for path, law in distributions(cfg).items() if law.constant is None}
+    drawn = {path for path, row in distributions(cfg).items() if row.constant is None}
     same = {path for path in drawn if np.array_equal(one[path], two[path])}
     assert same == {"embed/embedding", "positions/embedding", "head/kernel"}
 
@@ -123,3 +124,8 @@ def test_golden_weights():
 
 
 GOLDEN = [-0.020498814061284065, -0.025345755741000175, -0.033305663615465164, -0.009673954918980598]
+
+
+def test_a_parameter_without_a_distribution_is_refused():
+    with pytest.raises(LookupError, match="blocks/attention/decay/kernel has no distribution"):
+        distribution(preset("gpt2-tiny"), "blocks/attention/decay/kernel", (4, 8))

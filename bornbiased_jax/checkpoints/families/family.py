@@ -1,0 +1,82 @@
+"""The record of one family of models: how its files name things, what they may say, and what can be written as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bornbiased_jax.checkpoints.families.reading import Fields
+from bornbiased_jax.checkpoints.layout import Biases, Entry, Form, Shapes, make_entries
+from bornbiased_jax.config import ModelConfig
+
+
+class Want(NamedTuple):
+    """One condition that a configuration must meet to be exported as a family."""
+
+    field: str
+    holds: Callable[[ModelConfig], bool]
+    remedy: str
+
+
+def exactly(**values: Any) -> tuple[Want, ...]:
+    """Conditions that fields have these values, in this order."""
+
+    def want(name: str, value: Any) -> Want:
+        return Want(name, lambda cfg: bool(getattr(cfg, name) == value), f"{name}={text_of(value)}")
+
+    return tuple(want(name, value) for name, value in values.items())
+
+
+def text_of(value: Any) -> str:
+    """A value as the command line takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Family:
+    """All that is particular to one model type of ``transformers``, for reading and for writing.
+
+    Attributes:
+        name: ``model_type`` of its ``config.json``.
+        architecture: the class of transformers that computes its logits.
+        tensors: module of our parameters to its name in the file; "{l}" is the layer, "{leaf}" weight or bias.
+        sizes: our field to (its name in ``config.json``, its default in transformers; ... where the file must say it).
+        fixed: our fields that the family leaves no choice about.
+        wants: what a configuration must meet to be exported as this family, the most telling first.
+        biases: the biases that the class has for a configuration; where the configuration has none, zeros are written.
+        read_biases: the biases that a ``config.json`` announces.
+        read: what else of our fields a ``config.json`` says.
+        write: the entries of ``config.json`` beside those of ``sizes``.
+        kernel: how the blocks' matrices lie.
+        fused: how query, key and value lie in one matrix; None where they are apart.
+        aliases: other names that transformers has given to a tensor.
+        gguf: the architecture of its GGUF files; None where those are not read.
+        interleaved: whether GGUF files keep the rows of query and key in Meta's order.
+    """
+
+    name: str
+    architecture: str
+    tensors: Mapping[str, str]
+    sizes: Mapping[str, tuple[str, Any]]
+    fixed: Mapping[str, Any]
+    wants: tuple[Want, ...]
+    biases: Callable[[ModelConfig], Biases]
+    read_biases: Callable[[Fields], Biases]
+    read: Callable[[Fields], dict[str, Any]]
+    write: Callable[[ModelConfig], dict[str, Any]]
+    kernel: Form = "transposed"
+    fused: Form | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    gguf: str | None = None
+    interleaved: bool = False
+
+    def entries(self, shapes: Shapes) -> list[Entry]:
+        """The tensors of a Hugging Face file with these parameters."""
+
+        def form(module: str) -> Form:
+            if module == "head":
+                return "transposed"
+            return self.fused if self.fused is not None and module == "blocks/attention/qkv" else self.kernel
+
+        return make_entries(self.tensors, shapes, form)

@@ -1,0 +1,141 @@
+"""Parts of ``config.json`` that several families share, read and written: RoPE, windows, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+
+_ROPE_KEYS: dict[str, dict[str, str]] = {
+    "default": {},
+    "linear": {"factor": "rope_scaling_factor"},
+    "llama3": {
+        "factor": "rope_scaling_factor",
+        "low_freq_factor": "rope_low_freq_factor",
+        "high_freq_factor": "rope_high_freq_factor",
+        "original_max_position_embeddings": "rope_original_max_seq_len",
+    },
+}
+
+
+class Fields:
+    """The fields of one file, remembering which were asked for."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = ...) -> Any:
+        """A field, or its default.
+
+        Raises:
+            InputError: it is absent and has no default.
+        """
+        self.asked.add(name)
+        if name not in self.values and default is ...:
+            raise InputError(f"{self.where} has no field {name!r}: fetch it again")
+        return self.values.get(name, default)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """A field that is true or false."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(name, value, "which is not true or false")
+        return value
+
+    def integer(self, name: str, default: Any = ...) -> int:
+        """A field that is a whole number."""
+        value = self.get(name, default)
+        if not isinstance(value, int):
+            raise self.refuse(name, value, "which is not an integer")
+        return value
+
+    def refuse(self, name: str, value: Any, remedy: str) -> InputError:
+        """The error that names a field, for the caller to raise."""
+        return InputError(f"{self.where} has {name}={value!r}, {remedy}")
+
+
+def read_rope(
+    fields: Fields, *, theta: str = "rope_theta", fraction: str = "partial_rotary_factor", rotated: float | None = None
+) -> dict[str, Any]:
+    """RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
+
+    Args:
+        fields: of the file.
+        theta: the older name of the base, 10,000 unless given.
+        fraction: the older name of the fraction of a head's width that is rotated.
+        rotated: that fraction where the file says nothing; None for families that always rotate all of it.
+    """
+    base = fields.get(theta, 10_000.0)
+    part = fields.get(fraction, 1.0 if rotated is None else rotated)
+    old, new = fields.get("rope_scaling", None), fields.get("rope_parameters", None)
+    if old and new and old != new:
+        raise fields.refuse("rope_scaling", old, "but rope_parameters says otherwise: keep one of them")
+    name = "rope_scaling" if old else "rope_parameters"
+    given = old or new or {}
+    if not isinstance(given, dict):
+        raise fields.refuse(name, given, "which is not an object")
+    kind: Any = given.get("rope_type", given.get("type", "default"))
+    if str(kind) not in _ROPE_KEYS:
+        raise fields.refuse(f"{name}.rope_type", kind, f"which is not one of {', '.join(_ROPE_KEYS)}")
+    keys = _ROPE_KEYS[kind]
+    for key in given:
+        if key not in ("rope_type", "type", "rope_theta", "partial_rotary_factor", *keys):
+            raise fields.refuse(f"{name}.{key}", given[key], "a field that is not understood")
+    part = given.get("partial_rotary_factor", part)
+    if rotated is None and part != 1.0:
+        raise fields.refuse("partial_rotary_factor", part, "which models of this family do not have")
+    found = {"rope_theta": given.get("rope_theta", base), "rotary_fraction": part}
+    found["rope_scaling"] = "none" if kind == "default" else kind
+    for key, ours in keys.items():
+        if key in given:
+            found[ours] = given[key]
+        elif key == "original_max_position_embeddings":
+            found[ours] = fields.get(key, fields.get("max_position_embeddings"))
+        else:
+            raise InputError(f"{fields.where} has {name} of type {kind!r} without {key}: fetch it again")
+    return found
+
+
+def write_rope(cfg: ModelConfig) -> dict[str, Any]:
+    """RoPE's scaling in the older style, which every version of transformers reads."""
+    kind = "default" if cfg.rope_scaling == "none" else cfg.rope_scaling
+    keys = _ROPE_KEYS[kind].items()
+    scaling = {"rope_type": kind} | {key: getattr(cfg, ours) for key, ours in keys}
+    return {"rope_scaling": None if kind == "default" else scaling}
+
+
+def read_layer_windows(fields: Fields) -> int | None:
+    """The window of Qwen's layers, one for all; a mixture of windows is refused."""
+    sliding = fields.get("sliding_window", 4096)
+    first = fields.integer("max_window_layers", 28)
+    used = fields.boolean("use_sliding_window", False) and sliding is not None
+    kinds = fields.get("layer_types", None)
+    if kinds is None:
+        name, value = "max_window_layers", first
+        num_layers = fields.integer("num_hidden_layers")
+        kinds = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(num_layers)]
+    else:
+        name, value = "layer_types", kinds
+        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+            raise fields.refuse(name, kinds, "which is not a list of names")
+        if not used and set(kinds) != {"full_attention"}:
+            raise fields.refuse(name, value, "but no sliding window: make the two agree")
+    if set(kinds) == {"full_attention"}:
+        return None
+    if set(kinds) == {"sliding_attention"}:
+        return fields.integer("sliding_window", 4096)
+    raise fields.refuse(name, value, "so its layers attend in different ways, which is not supported")
+
+
+def write_layer_windows(cfg: ModelConfig) -> dict[str, Any]:
+    """Qwen's entries for a window of every layer, or of none."""
+    windowed = cfg.window is not None
+    return {
+        "use_sliding_window": windowed,
+        "sliding_window": cfg.window,
+        "max_window_layers": 0 if windowed else cfg.num_layers,
+    }

@@ -1,0 +1,75 @@
+"""What a file leaves unsaid is what transformers takes it to be."""
+
+import dataclasses
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+
+from bornbiased_jax.checkpoints import families
+from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.checkpoints.hf_config import read_config
+from bornbiased_jax.models.activations import HUGGING_FACE
+
+# Enough heads for the default numbers of key/value heads, and a depth that no window's default begins within.
+REQUIRED = {"num_layers": 2, "num_heads": 32, "d_model": 512, "d_ff": 64, "vocab_size": 31, "max_seq_len": 64}
+LLAMA = dict(
+    norm_eps=1e-6, rope_theta=10_000.0, rotary_fraction=1.0, window=None, tie_embeddings=False, activation="silu",
+    kv_heads=32, key_dim=16, parallel_residual=False, bias=False, qkv_bias=False,
+)  # fmt: skip
+# As transformers 5.23.0 has them.
+FROZEN: dict[str, dict[str, Any]] = {
+    "gpt2": LLAMA | dict(norm_eps=1e-5, tie_embeddings=True, activation="gelu_tanh", bias=True),
+    "llama": LLAMA,
+    "mistral": LLAMA | dict(kv_heads=8, window=4096),
+    "qwen2": LLAMA | dict(qkv_bias=True),
+    "qwen3": LLAMA | dict(key_dim=128),
+    "gpt_neox": LLAMA | dict(norm_eps=1e-5, rotary_fraction=0.25, activation="gelu", parallel_residual=True, bias=True),
+    "olmo2": LLAMA | dict(norm_eps=1e-5),
+}
+
+
+def smallest(name: str) -> dict[str, Any]:
+    """A ``config.json`` with nothing that has a default."""
+    sizes = FAMILIES[name].sizes
+    found = {theirs: REQUIRED[ours] for ours, (theirs, default) in sizes.items() if default is ...}
+    return found | {"model_type": name}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_defaults_are_the_known_ones(name):
+    cfg = read_config(smallest(name), "config.json").cfg
+    assert {field: getattr(cfg, field) for field in LLAMA} == FROZEN[name]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_defaults_are_those_of_transformers(name):
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    cfg = read_config(smallest(name), "config.json").cfg
+    values = {key: value for key, value in smallest(name).items() if key != "model_type"}
+    theirs = transformers.AutoConfig.for_model(name, **values)
+    for ours, (key, default) in FAMILIES[name].sizes.items():
+        if default is ...:
+            continue
+        value = getattr(theirs, key, None)
+        if ours == "activation":
+            value = HUGGING_FACE[value]
+        if value is None:
+            # Their models take it from the other sizes, as ours do.
+            value = {"num_kv_heads": 32, "head_dim": 16, "d_ff": 4 * 512}[ours]
+        assert getattr(cfg, ours) == value, key
+    if name != "gpt2":
+        assert cfg.rope_theta == theirs.rope_parameters["rope_theta"]
+        assert cfg.rotary_fraction == theirs.rope_parameters.get("partial_rotary_factor", 1.0)
+    window = theirs.sliding_window if name == "mistral" or getattr(theirs, "use_sliding_window", False) else None
+    assert cfg.window == window
+
+
+def test_every_file_of_a_family_is_in_the_list():
+    shared = {"family", "reading"}
+    names = {module.name for module in pkgutil.iter_modules(families.__path__)} - shared
+    found = {importlib.import_module(f"{families.__name__}.{name}").FAMILY.name for name in names}
+    assert found == set(FAMILIES) == names
+    assert {family.name for family in FAMILIES.values() if family.gguf} == {"llama", "qwen2", "qwen3"}
+    assert all(dataclasses.is_dataclass(family) for family in FAMILIES.values())

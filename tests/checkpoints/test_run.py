@@ -1,0 +1,81 @@
+"""The run format read without a trainer: checksums and seeds of a checkpoint are held against its weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.run import FOLDER, RUN_FILE, checksums, load_parameter, locate_run, progress_tree
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, init_seed
+
+CFG = preset("llama-tiny", num_layers=2, d_model=8, d_ff=8, num_heads=2, vocab_size=16, max_seq_len=8)
+SEEDS = (5, 3)
+
+
+def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
+    """A run of one step, as a trainer leaves it."""
+    many = [init_seed(CFG, seed) for seed in SEEDS]
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
+    optimiser = {"count": jnp.zeros(2, jnp.int32)}
+    sums = change(np.asarray(checksums([params, optimiser])))
+    content = {
+        "params": params,
+        "optimiser": optimiser,
+        "progress": progress_tree(1, seeds, {"next_index": 0}, jnp.asarray(sums)),
+    }
+    (folder / FOLDER).mkdir(parents=True)
+    ocp.save_checkpointables(folder / FOLDER / "1", content)
+    config = {"model": CFG.to_dict(), "seeds": list(SEEDS), "context": 8}
+    run = {"config": config, "steps": 1, "tokens_digest": "", "initial_digest": ""}
+    files.write_json(folder / RUN_FILE, run)
+    return folder
+
+
+def test_each_seed_has_its_own_weights(tmp_path):
+    run = save_run(tmp_path / "run")
+    for seed in SEEDS:
+        found, expected = flatten(open_checkpoint(f"{run}@seed={seed}").params), flatten(init_seed(CFG, seed))
+        for path, leaf in expected.items():
+            np.testing.assert_array_equal(found[path], leaf)
+        one = load_parameter(locate_run(run, seed), "blocks/mlp/up/kernel")
+        np.testing.assert_array_equal(one, expected["blocks/mlp/up/kernel"])
+
+
+def swapped(sums):
+    """The right checksums of the right leaves in another order."""
+    sums = sums.copy()
+    sums[[1, 2]] = sums[[2, 1]]
+    return sums
+
+
+@pytest.mark.parametrize("change", [lambda sums: sums + 1, swapped], ids=["other", "swapped"])
+def test_weights_that_do_not_match_their_checksums_are_refused(tmp_path, change):
+    run = save_run(tmp_path / "run", change=change)
+    with pytest.raises(InputError, match="step 1 .* is damaged .its checksums do not match"):
+        open_checkpoint(f"{run}@seed=5,step=1")
+    order = list(flatten(init_seed(CFG, 5)))
+    with pytest.raises(InputError, match="checksum of .* does not match"):
+        load_parameter(locate_run(run, 5), order[1])
+
+
+@pytest.mark.parametrize("seeds", [(3, 5), (5, 4)])
+def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, seeds):
+    """With the seeds in another order, one seed's weights would pass for the other's."""
+    run = save_run(tmp_path / "run", seeds=seeds)
+    with pytest.raises(InputError, match=rf"its seeds are \[{seeds[0]}, {seeds[1]}\], not \[5, 3\]"):
+        open_checkpoint(f"{run}@seed=5,step=1")
+    with pytest.raises(InputError, match="its seeds are"):
+        load_parameter(locate_run(run, 5), "embed/embedding")
+
+
+def test_a_checksum_sees_values_places_and_leaves():
+    leaf = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
+    (plain,) = checksums([leaf])
+    for other in (leaf.at[2, 3].set(11.5), leaf[:, ::-1], leaf[::-1], leaf.at[0, 0].set(-0.0)):
+        assert checksums([other])[0] != plain
+    np.testing.assert_array_equal(checksums([leaf + 1, leaf]), checksums([leaf, leaf + 1])[::-1])
