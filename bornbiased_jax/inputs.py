@@ -22,6 +22,7 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.limits import check_length, check_tokens, check_width
 from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, source_digest, tokenizer_for
 
 Windows = Literal["consecutive", "random"]
@@ -147,11 +148,7 @@ class Inputs:
             InputError: ids outside its vocabulary, vectors of another width, more positions than it has.
         """
         KINDS[self.kind].check_fits(self, cfg)
-        if cfg.positions == "learned" and self.seq_len > cfg.max_seq_len:
-            raise InputError(
-                f"length {self.seq_len} is beyond the model's {cfg.max_seq_len} learned positions: "
-                "ask for shorter sequences"
-            )
+        check_length(cfg, self.seq_len)
 
 
 @dataclass(frozen=True)
@@ -205,13 +202,13 @@ def _check_drawn_below(inputs: Inputs, cfg: ModelConfig) -> None:
 
 
 def _check_width(inputs: Inputs, cfg: ModelConfig) -> None:
-    if inputs.d_model != cfg.d_model:
-        raise InputError(f"input vectors are {inputs.d_model} wide, the model {cfg.d_model}: make them equal")
+    assert inputs.d_model is not None
+    check_width(cfg, inputs.d_model)
 
 
 def _check_table(inputs: Inputs, cfg: ModelConfig) -> None:
     assert inputs.tokens_NT is not None
-    _check_ids(inputs.tokens_NT, cfg.vocab_size)
+    check_tokens(inputs.tokens_NT, cfg.vocab_size)
 
 
 KINDS: dict[str, InputKind] = {
@@ -359,7 +356,7 @@ def text(
             )
         )
         tokens_NT = ids[starts_N1 + np.arange(seq_len)[None, :]]
-    _check_ids(tokens_NT, vocab_size, tokenizer.name)
+    check_tokens(tokens_NT, vocab_size, tokenizer=tokenizer.name)
     about = {
         "source": str(source),
         "windows": windows,
@@ -385,7 +382,7 @@ def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
     tokens_NT = np.asarray(tokens_NT)
     if tokens_NT.ndim != 2 or not tokens_NT.size or not np.issubdtype(tokens_NT.dtype, np.integer):
         raise InputError(f"ids of shape {tokens_NT.shape} and type {tokens_NT.dtype} are not integers [N, T]")
-    _check_ids(tokens_NT, vocab_size)
+    check_tokens(tokens_NT, vocab_size)
     num_inputs, seq_len = tokens_NT.shape
     tokens_NT = tokens_NT.astype(np.int32)
     return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, tokens_NT=tokens_NT, source=source)
@@ -451,13 +448,3 @@ def _check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if isinstance(value, bool) or int(value) != value or value < 1:
             raise InputError(f"{name}={value} is not at least 1: ask for one or more")
-
-
-def _check_ids(tokens_NT: np.ndarray, vocab_size: int, tokenizer: str = "") -> None:
-    lowest, highest = int(tokens_NT.min()), int(tokens_NT.max())
-    if lowest < 0 or highest >= vocab_size:
-        whose = f" (of the tokenizer {tokenizer})" if tokenizer else ""
-        raise InputError(
-            f"token id {lowest if lowest < 0 else highest}{whose} is outside the model's vocabulary of "
-            f"{vocab_size}: use the tokenizer that the model was trained with, or a smaller one"
-        )

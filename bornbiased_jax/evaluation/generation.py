@@ -14,6 +14,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, empty_cache
+from bornbiased_jax.models.limits import check_tokens
 from bornbiased_jax.models.parameters import Params
 
 
@@ -45,9 +46,7 @@ def generate(
     prompt = [int(token) for token in prompt_ids]
     if not prompt:
         raise InputError("the prompt is empty: give at least one token")
-    for token in prompt:
-        if not 0 <= token < cfg.vocab_size:
-            raise InputError(f"token id {token} of the prompt is outside the model's vocabulary of {cfg.vocab_size}")
+    check_tokens(prompt, cfg.vocab_size)
     if max_new_tokens < 0:
         raise InputError(f"max_new_tokens={max_new_tokens} is negative: give a number of tokens")
     if len(prompt) + max_new_tokens > cfg.max_seq_len:

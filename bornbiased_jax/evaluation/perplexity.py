@@ -16,6 +16,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.limits import check_length, check_tokens
 from bornbiased_jax.models.loss import bits_per_byte, loss_sum
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.documents import read_documents
@@ -73,8 +74,7 @@ def evaluate(
     """
     if context < 2:
         raise InputError(f"a context of {context} predicts nothing: use at least 2")
-    if cfg.positions == "learned" and context > cfg.max_seq_len:
-        raise InputError(f"a context of {context} is longer than the model's {cfg.max_seq_len}: shorten it")
+    check_length(cfg, context)
     if context > cfg.max_seq_len:
         progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
     sequences_NT = cut(encode_documents(tokenizer, documents), num_sequences, context)
@@ -162,11 +162,7 @@ def evaluate_tokens(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """:func:`evaluate` on sequences of ids [N, T] that are already cut, one following the other."""
-    largest = int(sequences_NT.max())
-    if largest >= cfg.vocab_size:
-        raise InputError(
-            f"the text has token {largest}, but the model's vocabulary ends at {cfg.vocab_size - 1}: use its tokenizer"
-        )
+    check_tokens(sequences_NT, cfg.vocab_size)
     score = _scorer(cfg)
     total, count = 0.0, 0
     with progress.bar(len(sequences_NT), "evaluating", unit="sequences", quiet=quiet) as advance:

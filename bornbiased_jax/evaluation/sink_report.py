@@ -12,8 +12,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.limits import check_length, check_sequences
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.probes.batching import check_length, check_sequences
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments

@@ -1,4 +1,4 @@
-"""Interventions at inference that make any position an attention sink.
+"""Masks and edits of activations at inference that make any position an attention sink.
 
 Source: "The Structural Origin of Attention Sink".
 
@@ -9,13 +9,13 @@ that of the same token standing first.
 *Variance amplification*: o'_k = μ_k + λ(o_k − μ_k). The abstract defines variance over random-token
 sequences, so μ_k here is the mean over random-token sequences of the aggregated value at position k, for each
 layer, head and channel (:func:`bornbiased_jax.probes.variance.ensemble_mean`): the variance over sequences grows
-λ²-fold and the mean stays. Other centres are other interventions: the mean over a vector's coordinates is close to 0,
-which makes the formula the control; the mean over the other positions of the sequence removes context.
+λ²-fold and the mean stays. Other centres are other interventions: the mean over a vector's coordinates is close to
+0, which makes the formula the control; the mean over the other positions of the sequence removes context.
 
 *Control*: λ·o_k, which enlarges the vector and its shared part alike.
 
-Positions count from 1. All of them act on "o" before W_O, after the cures of the config, and only in passes
-over all positions (``positions="all"``, no cache).
+Positions and blocks count from 1. All of them act on "o" before W_O, after the sink mitigations of the config, and
+only in passes over all positions (``positions="all"``, no cache).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
 
 
 def amplify_variance(
-    positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, layers: Sequence[int] | None = None
+    positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, blocks: Sequence[int] | None = None
 ) -> EditOutput:
     """o'_k = μ_k + λ(o_k − μ_k) at ``positions``; pass it as ``edit``.
 
@@ -54,10 +54,10 @@ def amplify_variance(
         positions: which positions, from 1.
         factor: λ; 1 changes nothing.
         mean_LTHK: μ for every layer and position, from :func:`bornbiased_jax.probes.variance.ensemble_mean`.
-        layers: where to act, counted from 0; all layers unless given.
+        blocks: where to act, counted from 1; everywhere unless given.
 
     Raises:
-        InputError: a position, layer or factor out of range.
+        InputError: a position, block or factor out of range.
     """
     L, T = mean_LTHK.shape[:2]
     rows = _rows(T, positions)
@@ -69,11 +69,11 @@ def amplify_variance(
         mu = mean_LPHK[layer].astype(o_BPHK.dtype)[None]
         return mu + factor * (o_BPHK - mu)
 
-    return _at(rows, change, _layers(L, layers))
+    return _at(rows, change, _active(L, blocks))
 
 
 def scale_output(
-    positions: Sequence[int], factor: float, *, num_layers: int, layers: Sequence[int] | None = None
+    positions: Sequence[int], factor: float, *, num_layers: int, blocks: Sequence[int] | None = None
 ) -> EditOutput:
     """The control λ·o_k at ``positions``; pass it as ``edit``.
 
@@ -81,14 +81,14 @@ def scale_output(
         positions: which positions, from 1.
         factor: λ; 1 changes nothing.
         num_layers: depth of the model.
-        layers: where to act, counted from 0; all layers unless given.
+        blocks: where to act, counted from 1; everywhere unless given.
 
     Raises:
-        InputError: a position, layer or factor out of range.
+        InputError: a position, block or factor out of range.
     """
     rows = _rows(None, positions)
     _check_factor(factor)
-    return _at(rows, lambda o_BPHK, layer: factor * o_BPHK, _layers(num_layers, layers))
+    return _at(rows, lambda o_BPHK, layer: factor * o_BPHK, _active(num_layers, blocks))
 
 
 def _at(rows: np.ndarray, change: EditOutput, active_L: np.ndarray) -> EditOutput:
@@ -116,12 +116,12 @@ def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
     return rows
 
 
-def _layers(num_layers: int, layers: Sequence[int] | None) -> np.ndarray:
-    active_L = np.full(num_layers, layers is None)
-    for layer in layers or ():
-        if not 0 <= layer < num_layers:
-            raise InputError(f"layer {layer} is not between 0 and {num_layers - 1}")
-        active_L[layer] = True
+def _active(num_layers: int, blocks: Sequence[int] | None) -> np.ndarray:
+    active_L = np.full(num_layers, blocks is None)
+    for block in blocks or ():
+        if not 1 <= block <= num_layers:
+            raise InputError(f"block {block} is not between 1 and {num_layers}")
+        active_L[block - 1] = True
     return active_L
 
 

@@ -13,6 +13,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.cache import Cache
+from bornbiased_jax.models.limits import check_length, check_width
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.parameters import Params
 
@@ -93,6 +94,14 @@ def apply(
 
     Raises:
         InputError: an unknown capture, a width or length that does not fit the configuration.
+
+    >>> import numpy as np
+    >>> from bornbiased_jax.config import preset
+    >>> from bornbiased_jax.models import init_seed
+    >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, d_ff=32, vocab_size=64)
+    >>> out = apply(cfg, init_seed(cfg, 42), np.zeros((3, 5), np.int32), capture=("residual",))
+    >>> out.logits_BTV.shape, out.layers["residual"].shape
+    ((3, 5, 64), (2, 3, 5, 16))
     """
     last = positions == "last"
     _check(cfg, x, capture, last)
@@ -173,10 +182,6 @@ def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool) -
             raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURES)}")
     if last and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
-    if x.ndim == 3 and x.shape[-1] != cfg.d_model:
-        raise InputError(f"input vectors are {x.shape[-1]} wide, the model {cfg.d_model}: make them equal")
-    if cfg.positions == "learned" and x.shape[1] > cfg.max_seq_len:
-        raise InputError(
-            f"sequences of {x.shape[1]} positions, but learned positions end at max_seq_len={cfg.max_seq_len}: "
-            "shorten the sequences or set max_seq_len"
-        )
+    if x.ndim == 3:
+        check_width(cfg, x.shape[-1])
+    check_length(cfg, x.shape[1])

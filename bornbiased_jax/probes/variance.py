@@ -19,9 +19,10 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
+from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.transformer import EditOutput
-from bornbiased_jax.probes.batching import batch_size_for, batches, check_sequences
+from bornbiased_jax.probes.batching import batch_size_for, batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
 

@@ -13,6 +13,7 @@ from bornbiased_jax import keys, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
 
 # Tokens that one step of the loop over inputs takes of each model, and bytes of outputs in a chunk.
@@ -48,11 +49,7 @@ def final_outputs(
     Raises:
         InputError: inputs that do not fit the architecture, a bad seed, or a drift without its seeds.
     """
-    x = np.asarray(x)
-    if x.ndim not in (2, 3) or x.size == 0:
-        raise InputError(f"inputs of shape {x.shape} are neither token ids [N, T] nor vectors [N, T, D]")
-    if x.ndim == 2 and (x.min() < 0 or x.max() >= cfg.vocab_size):
-        raise InputError(f"token ids reach {x.max()}, the vocabulary {cfg.vocab_size}: use smaller ids")
+    x = check_sequences(cfg, x)
     if drift is not None and (drift_seeds is None or len(drift_seeds) != len(seeds)):
         raise InputError("a drift needs one other seed for each seed")
     if drift is not None and not 0.0 <= drift <= 1.0:

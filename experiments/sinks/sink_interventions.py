@@ -101,14 +101,14 @@ def _changes(
     settings: Mapping[str, Any], position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
 ) -> list[tuple[str, float | None, dict[str, Any]]]:
     """Name, λ and the options of each intervention at one position."""
-    acted = settings["layers"]
+    acted = settings["blocks"]
     changes: list[tuple[str, float | None, dict[str, Any]]] = [
         ("none", None, {}),
         ("mask", None, {"mask_TT": self_only_mask(length, [position])}),
     ]
     for factor in settings["factors"]:
-        amplified = amplify_variance([position], factor, mean_LTHK=mu_LTHK, layers=acted)
-        scaled = scale_output([position], factor, num_layers=num_layers, layers=acted)
+        amplified = amplify_variance([position], factor, mean_LTHK=mu_LTHK, blocks=acted)
+        scaled = scale_output([position], factor, num_layers=num_layers, blocks=acted)
         changes.append(("variance amplification", factor, {"edit": amplified}))
         changes.append(("control λ·o", factor, {"edit": scaled}))
     return changes
@@ -156,7 +156,7 @@ def tables(record: Record) -> Sequence[Table]:
         )
         for one in result["interventions"]
     ]
-    layers = ", ".join(str(layer + 1) for layer in record["settings"]["layers"])
+    blocks = ", ".join(map(str, record["settings"]["blocks"]))
     interventions = Table(
         "Sinks made at position k",
         ["k", "intervention", "λ"],
@@ -165,7 +165,7 @@ def tables(record: Record) -> Sequence[Table]:
         note=(
             "Fraction of heads whose mean attention to position k, over the queries from k on, "
             "exceeds 0.25; ± is over sequences. Amplification and control act on the attention output of "
-            f"block {layers} alone; μ is its mean over random-token sequences. The paper prints no numbers "
+            f"block {blocks} alone; μ is its mean over random-token sequences. The paper prints no numbers "
             "for these."
         ),
     )
@@ -328,7 +328,7 @@ EXPERIMENT = Experiment(
             "random_sequences": 8,
             "positions": [4, 8],
             "factors": [10.0],
-            "layers": [2],
+            "blocks": [3],
             "drawn_position": 8,
             "drawn_length": 16,
         },
@@ -342,7 +342,7 @@ EXPERIMENT = Experiment(
             "random_sequences": 64,
             "positions": [8, 16, 32],
             "factors": [3.0, 10.0],
-            "layers": [2],
+            "blocks": [3],
             "drawn_position": 16,
             "drawn_length": 40,
         },
@@ -356,7 +356,7 @@ EXPERIMENT = Experiment(
             "random_sequences": 256,
             "positions": [4, 8, 16, 32, 48],
             "factors": [2.0, 3.0, 5.0, 10.0, 30.0],
-            "layers": [2],
+            "blocks": [3],
             "drawn_position": 16,
             "drawn_length": 40,
         },

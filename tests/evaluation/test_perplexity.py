@@ -69,7 +69,7 @@ def test_predicted_bytes_of_pieces():
 def test_refuses():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=100)
     params = init_seed(cfg, 0)
-    with pytest.raises(InputError, match="vocabulary ends at 99"):
+    with pytest.raises(InputError, match="outside the model.s vocabulary of 100"):
         evaluate(cfg, params, TEXT, BYTES, context=50, quiet=True)
     with pytest.raises(InputError, match="less than one sequence"):
         evaluate(cfg, params, ["short"], BYTES, context=50, quiet=True)

@@ -52,24 +52,24 @@ def test_a_masked_token_is_a_first_token(model):
     assert float(jnp.max(later)) > 100 * atol
 
 
-@pytest.mark.parametrize("layers", [None, [0, 2], []])
-def test_edits_equal_their_formulas(model, layers):
+@pytest.mark.parametrize("blocks", [None, [1, 3], [3], []])
+def test_edits_equal_their_formulas(model, blocks):
     cfg, params, tokens = model
     mu = ensemble_mean(cfg, params, tokens)
     assert mu.shape == (3, T, 4, 8)
-    acted = [0, 1, 2] if layers is None else layers
+    acted = [1, 2, 3] if blocks is None else blocks
     k, factor = [2, 5], 3.0
     for edit, formula in (
         (
-            amplify_variance(k, factor, mean_LTHK=mu, layers=layers),
+            amplify_variance(k, factor, mean_LTHK=mu, blocks=blocks),
             lambda o, layer: mu[layer, [1, 4]] + factor * (o - mu[layer, [1, 4]]),
         ),
-        (scale_output(k, factor, num_layers=3, layers=layers), lambda o, layer: factor * o),
+        (scale_output(k, factor, num_layers=3, blocks=blocks), lambda o, layer: factor * o),
     ):
         o_BTHK = np.random.default_rng(1).standard_normal((6, T, 4, 8)).astype(np.float32)
         for layer in range(3):
             expected = o_BTHK.copy()
-            if layer in acted:
+            if layer + 1 in acted:
                 expected[:, [1, 4]] = formula(o_BTHK[:, [1, 4]], layer)
             np.testing.assert_allclose(
                 edit(jnp.asarray(o_BTHK), layer=jnp.asarray(layer)), expected, rtol=1e-5, atol=1e-5
@@ -86,15 +86,15 @@ def test_amplification_multiplies_the_variance_and_keeps_the_mean(model):
         return position_moments(cfg, params, tokens, quantities=names, edit=edit)["attention_output"]
 
     plain = moments(None)
-    amplified = moments(amplify_variance([6], 4.0, mean_LTHK=mu, layers=[0]))
-    scaled = moments(scale_output([6], 4.0, num_layers=3, layers=[0]))
+    amplified = moments(amplify_variance([6], 4.0, mean_LTHK=mu, blocks=[1]))
+    scaled = moments(scale_output([6], 4.0, num_layers=3, blocks=[1]))
     np.testing.assert_allclose(amplified.across_LT[0, 5], 16 * plain.across_LT[0, 5], rtol=1e-4)
     np.testing.assert_allclose(amplified.mean_LTW[0, 5], plain.mean_LTW[0, 5], atol=1e-5)
     np.testing.assert_allclose(scaled.across_LT[0, 5], 16 * plain.across_LT[0, 5], rtol=1e-4)
     np.testing.assert_allclose(scaled.mean_LTW[0, 5], 4 * plain.mean_LTW[0, 5], rtol=1e-4, atol=1e-5)
     # Other positions of that layer are untouched: bit for bit by the factor, and to rounding by there being an
     # edit at all, as that is another program.
-    weaker = moments(amplify_variance([6], 2.0, mean_LTHK=mu, layers=[0]))
+    weaker = moments(amplify_variance([6], 2.0, mean_LTHK=mu, blocks=[1]))
     others = [np.delete(found.across_LT[0], 5) for found in (plain, amplified, weaker)]
     np.testing.assert_array_equal(others[1], others[2])
     np.testing.assert_allclose(others[1], others[0], rtol=2e-6)
@@ -177,9 +177,9 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
         factor = 2 * np.sqrt(k)
         masked, rate = score(k, mask_TT=self_only_mask(LENGTH, [k]))
         assert masked > 0.45 and rate == 0.5
-        amplified, rate = score(k, edit=amplify_variance([k], factor, mean_LTHK=mu, layers=[0]))
+        amplified, rate = score(k, edit=amplify_variance([k], factor, mean_LTHK=mu, blocks=[1]))
         assert amplified > 0.45 and rate == 0.5
-        scaled, rate = score(k, edit=scale_output([k], factor, num_layers=2, layers=[0]))
+        scaled, rate = score(k, edit=scale_output([k], factor, num_layers=2, blocks=[1]))
         assert scaled < 0.1 and rate == 0.0
     # Several at once.
     several = self_only_mask(LENGTH, [8, 16])
@@ -229,8 +229,8 @@ def test_interventions_on_a_real_model(smollm2):
     assert plain < 0.1
     assert rate(mask_TT=self_only_mask(33, [k])) > plain + 0.2
     # The third block is the one whose attention output makes this model's first super neuron fire.
-    amplified = rate(edit=amplify_variance([k], 10.0, mean_LTHK=mu, layers=[2]))
-    scaled = rate(edit=scale_output([k], 10.0, num_layers=cfg.num_layers, layers=[2]))
+    amplified = rate(edit=amplify_variance([k], 10.0, mean_LTHK=mu, blocks=[3]))
+    scaled = rate(edit=scale_output([k], 10.0, num_layers=cfg.num_layers, blocks=[3]))
     assert amplified > plain + 0.2
     assert scaled < plain + 0.1
 
@@ -243,7 +243,8 @@ def test_interventions_on_a_real_model(smollm2):
         (lambda mu: self_only_mask(5, []), "no position"),
         (lambda mu: amplify_variance([11], 2.0, mean_LTHK=mu), "position 11"),
         (lambda mu: amplify_variance([1], float("inf"), mean_LTHK=mu), "factor inf"),
-        (lambda mu: amplify_variance([1], 2.0, mean_LTHK=mu, layers=[3]), "layer 3 is not between 0 and 2"),
+        (lambda mu: amplify_variance([1], 2.0, mean_LTHK=mu, blocks=[4]), "block 4 is not between 1 and 3"),
+        (lambda mu: scale_output([1], 2.0, num_layers=3, blocks=[0]), "block 0 is not between 1 and 3"),
         (lambda mu: scale_output([0], 2.0, num_layers=3), "position 0"),
         (lambda mu: scale_output([1], float("nan"), num_layers=3), "factor nan"),
     ],
