@@ -17,7 +17,7 @@ from bornbiased_jax.checkpoints.gguf_file import open_gguf
 from bornbiased_jax.checkpoints.huggingface import Opened, open_directory
 from bornbiased_jax.checkpoints.llama2c import open_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
-from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.checkpoints.run import RunInfo, restore_params
 from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -49,7 +49,7 @@ class Checkpoint:
     description: str
     files: tuple[Path, ...] = ()
     tokenizer_files: tuple[Path, ...] = ()
-    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -111,7 +111,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     ('birth of seed 42', 2)
     """
     reference = parse_ref(ref)
-    info: dict[str, Any] = {}
+    info: RunInfo = {}
     if reference.kind == "birth":
         opened = _birth(reference, dtype, sharding)
     elif reference.kind == "run":
@@ -146,7 +146,7 @@ def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Open
     return Opened(reference.cfg, params, f"birth of seed {reference.seed}", (), ())
 
 
-def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, dict[str, Any]]:
+def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, RunInfo]:
     assert reference.path is not None
     cfg, params, info = restore_params(reference.path, seed=reference.seed, step=reference.step)
     flat = {}
@@ -155,7 +155,8 @@ def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[
             raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
         target = None if sharding is None else sharding(path)
         flat[path] = jax.device_put(np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32)), target)
-    where = ", ".join(f"{name} {info[name]}" for name in ("seed", "step") if name in info)
-    tokenizer_files = tuple(Path(info[name]) for name in ("tokenizer_file",) if info.get(name))
+    where = ", ".join(f"{name} {value}" for name, value in info.items() if name in ("seed", "step"))
+    tokenizer = info.get("tokenizer_file")
+    tokenizer_files = () if tokenizer is None else (Path(tokenizer),)
     opened = Opened(cfg, unflatten(flat), f"run {reference.path}, {where}", (), tokenizer_files)
-    return opened, dict(info)
+    return opened, info

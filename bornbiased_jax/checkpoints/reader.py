@@ -60,8 +60,8 @@ class WeightsReader:
             InputError: it holds NaN or infinite values.
             KeyError: the architecture has no such parameter, or no such block.
         """
-        law = distributions(self.cfg)[path]
-        if law.stacked != (layer is not None) or (layer is not None and not 0 <= layer < law.shape[0]):
+        row = distributions(self.cfg)[path]
+        if row.stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
         return np.asarray(self._read(path, layer), np.float32)
 
@@ -109,17 +109,17 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
         InputError: the seed is out of range.
     """
     key = keys.init_key(keys.check_seed(seed))
-    laws = distributions(cfg)
+    drawn = distributions(cfg)
 
     def read(path: str, layer: int | None) -> np.ndarray:
-        law = laws[path]
-        shape = law.shape if layer is None else law.shape[1:]
-        if law.constant is not None:
-            return np.full(shape, law.constant, np.float32)
+        row = drawn[path]
+        shape = row.shape if layer is None else row.shape[1:]
+        if row.constant is not None:
+            return np.full(shape, row.constant, np.float32)
         leaf = keys.leaf_key(key, path)
         if layer is not None:
             leaf = jax.random.fold_in(leaf, layer)
-        return np.asarray(keys.normal(leaf, shape, law.std))
+        return np.asarray(keys.normal(leaf, shape, row.std))
 
     return WeightsReader(cfg, f"birth of seed {seed}", "birth", True, int(seed), read)
 
@@ -129,7 +129,7 @@ def _run(reference: Reference) -> WeightsReader:
     place: RunPlace = locate_run(reference.path, reference.seed, reference.step)
     step = place.steps[-1]
     born_here = read_run(place.folder)["config"].get("init_from") is None
-    # One parameter of all layers lies in one piece: it is kept until another is asked for.
+    # One parameter of all layers lies together: it is kept until another is asked for.
     held: dict[str, np.ndarray] = {}
 
     def read(path: str, layer: int | None) -> np.ndarray:
@@ -152,11 +152,11 @@ def _file(kind: Kind, located: Located) -> WeightsReader:
     for entry in entries:
         for index, path in enumerate(entry.paths):
             place[path, entry.layer] = (entry, index)
-    laws = distributions(cfg)
+    drawn = distributions(cfg)
 
     def read(path: str, layer: int | None) -> np.ndarray:
         if (path, layer) not in place:  # a bias that the configuration has and the file has not
-            return np.zeros(laws[path].shape if layer is None else laws[path].shape[1:], np.float32)
+            return np.zeros(drawn[path].shape if layer is None else drawn[path].shape[1:], np.float32)
         entry, index = place[path, layer]
         return unpack(entry, cfg, read_finite(source, entry.name))[index]
 

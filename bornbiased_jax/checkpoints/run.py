@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,19 @@ from bornbiased_jax.models.parameters import Params
 RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
+
+
+class RunInfo(TypedDict, total=False):
+    """What a run knows about one of its checkpoints; empty for models of other origin."""
+
+    run: str
+    """Its folder."""
+    seed: int
+    step: int
+    """Updates before it."""
+    context: int
+    """Tokens of a sequence in training."""
+    tokenizer_file: str | None
 
 
 @jax.jit
@@ -80,7 +93,7 @@ def read_run(folder: Path | str) -> dict[str, Any]:
 
 def restore_params(
     run_dir: Path | str, seed: int | None = None, step: int | None = None
-) -> tuple[ModelConfig, Params, dict[str, Any]]:
+) -> tuple[ModelConfig, Params, RunInfo]:
     """The weights of one seed at one step, on the host, for probing.
 
     Args:
@@ -89,8 +102,7 @@ def restore_params(
         step: after how many updates; None for the last checkpoint (one that is damaged is reported and passed over).
 
     Returns:
-        The architecture, the weights as numpy arrays without a leading axis of seeds, and facts: ``seed``, ``step``,
-        ``run``, ``context`` (tokens a sequence in training), ``tokenizer_file`` (None when there is none).
+        The architecture, the weights as numpy arrays without a leading axis of seeds, and :class:`RunInfo`.
 
     Raises:
         InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
@@ -111,7 +123,7 @@ def restore_params(
                 raise InputError(f"{reason}: choose another of {have}") from error
             progress.warn(f"{reason}: taking the one before")
             continue
-        info = {
+        info: RunInfo = {
             "run": str(folder),
             "seed": seed,
             "step": candidate,

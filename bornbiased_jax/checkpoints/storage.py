@@ -1,4 +1,4 @@
-"""What failing storage says, and what it makes the libraries below Orbax say."""
+"""Classify storage errors, and keep the libraries below Orbax quiet about them."""
 
 from __future__ import annotations
 

@@ -109,21 +109,21 @@ def load(
     """
     check_entries(source, entries, shapes, ignored)
     dtype = jnp.dtype(dtype or jnp.float32)
-    pieces: dict[str, list[tuple[Entry, int]]] = {}
+    holders: dict[str, list[tuple[Entry, int]]] = {}
     for entry in entries:
         for index, path in enumerate(entry.paths):
-            pieces.setdefault(path, []).append((entry, index))
+            holders.setdefault(path, []).append((entry, index))
     flat = {}
     for path, leaf in flatten(parameter_shapes(cfg)).items():
         target = sharding(path) if sharding is not None else None
-        flat[path] = _leaf(cfg, source, pieces.get(path, []), tuple(leaf.shape), dtype, target)
+        flat[path] = _leaf(cfg, source, holders.get(path, []), tuple(leaf.shape), dtype, target)
     return unflatten(flat)
 
 
 def _leaf(
     cfg: ModelConfig,
     source: Source,
-    pieces: list[tuple[Entry, int]],
+    holders: list[tuple[Entry, int]],
     shape: tuple[int, ...],
     dtype: Any,
     target: Any,
@@ -131,7 +131,7 @@ def _leaf(
     whole: Region = tuple((0, size) for size in shape)
     places = {None: whole} if target is None else _regions(target, shape)
     buffers = {region: np.zeros([stop - start for start, stop in region], dtype) for region in places.values()}
-    for entry, index in pieces:
+    for entry, index in holders:
         wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
         if not wanted:
             continue

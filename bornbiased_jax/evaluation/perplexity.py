@@ -124,7 +124,7 @@ def evaluate_checkpoint(
         batch_size=batch_size,
         quiet=quiet,
     )
-    place: dict[str, Any] = {name: checkpoint.info[name] for name in ("seed", "step") if name in checkpoint.info}
+    place: dict[str, Any] = {name: value for name, value in checkpoint.info.items() if name in ("seed", "step")}
     return {**found, "checkpoint": checkpoint.reference, **place}
 
 

@@ -110,22 +110,22 @@ def cross_entropy(
 def _loss(axis: int, chunk: int, precision: Any, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
     weights = table.astype(final.dtype)
 
-    def body(total: jax.Array, piece: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        nll_N, _, _ = _piece(axis, precision, weights, *piece)
+    def body(total: jax.Array, rows: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        nll_N, _, _ = _chunk_loss(axis, precision, weights, *rows)
         return total + jnp.sum(nll_N), None
 
-    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), _pieces(final, labels, chunk))
+    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), _chunks(final, labels, chunk))
     return total
 
 
-def _pieces(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array, jax.Array]:
+def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array, jax.Array]:
     """[T / chunk, B·chunk, …]: cut along positions, so that rows stay on the devices that hold them."""
     B, T, D = final.shape
     hidden = final.reshape(B, T // chunk, chunk, D).swapaxes(0, 1).reshape(T // chunk, B * chunk, D)
     return hidden, labels.reshape(B, T // chunk, chunk).swapaxes(0, 1).reshape(T // chunk, B * chunk)
 
 
-def _piece(
+def _chunk_loss(
     axis: int, precision: Any, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Losses [N], exp(logits − max) [N, V] and its sum [N, 1]."""
@@ -146,10 +146,10 @@ def _forward(
     weights = table.astype(final.dtype)
     B, T, D = final.shape
 
-    def body(carry: tuple[jax.Array, jax.Array], piece: tuple[jax.Array, jax.Array]) -> Any:
+    def body(carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> Any:
         total, grad_table = carry
-        hidden_ND, labels_N = piece
-        nll_N, exp_NV, sum_N1 = _piece(axis, precision, weights, hidden_ND, labels_N)
+        hidden_ND, labels_N = rows
+        nll_N, exp_NV, sum_N1 = _chunk_loss(axis, precision, weights, hidden_ND, labels_N)
         counted_N1 = (labels_N >= 0).astype(jnp.float32)[:, None]
         columns_NV = jax.lax.broadcasted_iota(jnp.int32, exp_NV.shape, 1)
         target_NV = (columns_NV == labels_N[:, None]).astype(jnp.float32)
@@ -162,7 +162,7 @@ def _forward(
         return (total + jnp.sum(nll_N), grad_table), grad_ND
 
     start = (jnp.zeros((), jnp.float32), jnp.zeros(table.shape, jnp.float32))
-    (total, grad_table), grads = jax.lax.scan(body, start, _pieces(final, labels, chunk))
+    (total, grad_table), grads = jax.lax.scan(body, start, _chunks(final, labels, chunk))
     grad_final = grads.reshape(T // chunk, B, chunk, D).swapaxes(0, 1).reshape(B, T, D)
     return total, (grad_final, grad_table)
 

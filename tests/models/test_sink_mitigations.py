@@ -13,7 +13,7 @@ from bornbiased_jax.models.transformer import apply
 
 T, D = 9, 16
 BASE = dict(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20)
-CURES = {
+MITIGATIONS = {
     "baseline": {},
     "no-positions": dict(positions="none"),
     "amplify": dict(positional_scale="amplify"),
@@ -84,9 +84,9 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
     return o.reshape(B, T, H * K) @ p["output/kernel"], o, weights
 
 
-@pytest.fixture(params=CURES)
+@pytest.fixture(params=MITIGATIONS)
 def case(request):
-    cfg = ModelConfig(**BASE, **CURES[request.param])
+    cfg = ModelConfig(**BASE, **MITIGATIONS[request.param])
     rng = np.random.default_rng(0)
     x_BTD = rng.standard_normal((2, T, D)).astype(np.float32)
     shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), jnp.arange(T))["params"]
@@ -187,14 +187,14 @@ def test_row_sums_for_equal_logits(changes, mass):
 
 
 def test_the_whole_model_uses_the_cure():
-    """The stack passes its config on: on the same weights a cured model gives another output."""
+    """The stack passes its config on: on the same weights a model with a mitigation gives another output."""
     plain = ModelConfig(**BASE)
     params = init_seed(plain, 0)
     tokens = jnp.arange(T)[None] % 11
     base = apply(plain, params, tokens).final_BTD
     for changes in (dict(positional_scale="amplify"), dict(window=2), dict(sink_logit="zero")):
-        cured = apply(plain.replace(**changes), params, tokens).final_BTD
-        assert float(jnp.max(jnp.abs(cured - base))) > 1e-3, changes
+        changed = apply(plain.replace(**changes), params, tokens).final_BTD
+        assert float(jnp.max(jnp.abs(changed - base))) > 1e-3, changes
 
 
 @pytest.mark.parametrize("changes", [{}, {"window": 5}, {"window": 70}, {"sink_logit": "learned"}])
