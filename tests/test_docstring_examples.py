@@ -12,6 +12,15 @@ ROOMS = ("bornbiased_jax", "experiments")
 
 # The functions (and classes) that a reader meets first, room by room. Each has an example.
 MOST_USED = """
+bornbiased_jax.config.preset
+bornbiased_jax.config.ModelConfig.replace
+bornbiased_jax.models.initialise.init
+bornbiased_jax.models.initialise.init_seed
+bornbiased_jax.models.transformer.apply
+bornbiased_jax.checkpoints.checkpoint.open_checkpoint
+bornbiased_jax.checkpoints.reference.parse_ref
+bornbiased_jax.checkpoints.digests.digest
+bornbiased_jax.checkpoints.export.export_hugging_face
 bornbiased_jax.inputs.random_tokens
 bornbiased_jax.inputs.gaussian
 bornbiased_jax.inputs.from_tokens
