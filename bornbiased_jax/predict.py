@@ -12,6 +12,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.initialise import STD
+from bornbiased_jax.models.limits import check_length
 from theory.stack import Stack
 
 
@@ -82,8 +83,7 @@ def predict(
     Raises:
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
-    if cfg.positions == "learned" and seq_len > cfg.max_seq_len:
-        raise InputError(f"seq_len={seq_len} exceeds the {cfg.max_seq_len} learned positions: set max_seq_len")
+    check_length(cfg, seq_len)
     try:
         found = theory.predict.predict(
             stack_of(cfg, tokens=tokens),
