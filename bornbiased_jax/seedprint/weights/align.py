@@ -1,0 +1,88 @@
+"""Alignments that never look at hidden units: a rotation by vocabulary rows, and layers by their Grams.
+
+Because no label of a hidden unit enters, a test that permutes hidden units stays exact after them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids
+from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, block_modules, folded, token_rows, unit_rows
+
+# Grams are compared on a projection this wide at most: they tell layers apart long before.
+_SKETCH = 512
+
+
+class Unaligned(Exception):
+    """Two models give nothing to align them by; the text says why."""
+
+
+def rotation(base: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
+    """The orthogonal map from the base's residual stream to the suspect's that brings token rows together.
+
+    Procrustes' problem on the embedding and the head, each of norm 1 in all, tokens at unit norm: with
+    M = Σ E_baseᵀ E_suspect = A S Bᵀ the map is A Bᵀ, semi-orthogonal where the widths differ. Padding is left out.
+
+    Returns:
+        Q, [D_base, D_suspect] float32: base rows times Q lie in the suspect's coordinates.
+
+    Raises:
+        Unaligned: too few tokens in common, or a vocabulary matrix of zeros.
+    """
+    ids_I = ordinary_ids(suspect, ordinary_ids(base, ids_I))
+    if len(ids_I) < MIN_TOKENS:
+        raise Unaligned(
+            f"the models have {len(ids_I)} usable token ids in common, too few of at least {MIN_TOKENS} to align by"
+        )
+    moment_DD = np.zeros((base.cfg.d_model, suspect.cfg.d_model))
+    for module in VOCABULARY:
+        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader in (base, suspect))
+        moment_DD += ours_ID.T @ theirs_ID
+    left_DK, _, right_KD = np.linalg.svd(moment_DD, full_matrices=False)
+    return (left_DK @ right_KD).astype(np.float32)
+
+
+def match_layers(base: WeightsReader, suspect: WeightsReader, rotation_DD: np.ndarray) -> list[tuple[int, int]]:
+    """Pairs of blocks (base, suspect), counted from 0, by the Grams of their hidden units' rows.
+
+    Σ_f w_f w_fᵀ over the unit rows of gate, up and down does not depend on the order of the units. Grams less their
+    multiple of the identity are compared by their cosine, and pairs assigned so that the sum is largest: blocks put
+    in or taken out leave the others paired.
+
+    Returns:
+        As many pairs as the shallower model has blocks, in the base's order.
+    """
+    width = suspect.cfg.d_model
+    sketch_DK = np.eye(width, dtype=np.float32)
+    if width > _SKETCH:
+        draws = np.random.default_rng(0).standard_normal((width, _SKETCH), np.float32)
+        sketch_DK = draws / np.float32(np.sqrt(width))
+    ours = _layer_grams(base, rotation_DD @ sketch_DK)
+    theirs = _layer_grams(suspect, sketch_DK)
+    rows, columns = linear_sum_assignment(-(ours @ theirs.T))
+    return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
+
+
+def _layer_grams(reader: WeightsReader, sketch_DK: np.ndarray) -> np.ndarray:
+    """Centred Grams of every block as unit vectors: [L, K²]."""
+    size = sketch_DK.shape[1]
+    grams_LKK = np.zeros((reader.cfg.num_layers, size, size), np.float32)
+    for module in mlp_modules(reader):
+        for layer in range(reader.cfg.num_layers):
+            rows_FK = unit_rows(folded(reader, Matrix(module, layer))) @ sketch_DK
+            grams_LKK[layer] += rows_FK.T @ rows_FK
+    # What all blocks would have by chance: the sketch's own Gram.
+    expected_KK = sketch_DK.T @ sketch_DK
+    expected_KK /= np.linalg.norm(expected_KK)
+    for gram_KK in grams_LKK:
+        gram_KK -= float((gram_KK * expected_KK).sum()) * expected_KK
+        gram_KK /= max(float(np.linalg.norm(gram_KK)), 1e-30)
+    return grams_LKK.reshape(len(grams_LKK), -1)
+
+
+def mlp_modules(reader: WeightsReader) -> list[str]:
+    """The matrices of an MLP: gate (where there is one), up and down."""
+    return [module for module in block_modules(reader.cfg) if module.startswith("mlp/")]

@@ -1,0 +1,142 @@
+"""``--test bilinear``: what the vocabulary says about itself, whatever basis it is written in.
+
+M = E Uᵀ over token ids (E the embedding, U the head, the final norm's scale folded in, centred over the tokens) is
+unchanged by any orthogonal map of the residual stream, by the order of hidden units and by heads. A birth's embedding
+rows are exchangeable, so that permuting them is exact; two trained models both learned the same bigrams, so that
+between them there is no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.seedprint.weights.outcome import ALPHA, WORD, Basis, check_level
+from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids, shared_ids
+from bornbiased_jax.seedprint.weights.view import token_rows
+from bornbiased_jax.stats.certified import certified_p
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, permutations
+
+MAX_TOKENS, MAX_TOKENS_TIED = 4096, 512
+"""Token ids compared at most, drawn at random from more: scores take their square, a tied birth's permutations too."""
+
+_INVARIANT = ("every orthogonal map of the residual stream", "the order of hidden units and heads",
+              "scales of token rows and of norms", "a vector added to every column of the head")  # fmt: skip
+_EVADED = "renumbering the vocabulary; training until nothing of the birth's vocabulary is left"
+
+
+def bilinear_test(
+    base: WeightsReader,
+    suspect: WeightsReader,
+    *,
+    ids: Iterable[int] | None = None,
+    alpha: float = ALPHA,
+    num_permutations: int = NUM_PERMUTATIONS,
+    seed: int = 0,
+) -> Verdict:
+    """Correlate the bilinear forms of a birth's and another model's vocabulary; exact for a birth against any model.
+
+    An untied birth has its embedding rows permuted alone: the statistic is the trace of C = M_birth M_suspectᵀ, with
+    moments and a certified bound. A tied birth has rows and columns permuted together, the diagonal zeroed: the test
+    is weak, and its p no smaller than the permutations allow.
+
+    Args:
+        base, suspect: the models, one of them a birth (a seed, or step 0 of a run).
+        ids: tokens to look at (those of some text); all that both have by default. Padding is left out, as the
+            suspect's rows alone show it, and at most 4,096 (512 for a tied birth) are kept.
+        alpha: the level asked for; same lineage where p ≤ alpha.
+        num_permutations: drawn.
+        seed: of the permutations and of the choice of tokens.
+
+    Returns:
+        A verdict; undefined where neither model is a birth, or with too few tokens.
+
+    Raises:
+        InputError: a bad level or bad ids, or weights that are damaged.
+    """
+    check_level(alpha, num_permutations)
+    birth, other = (base, suspect) if base.is_birth else (suspect, base)
+    tied = birth.cfg.tie_embeddings
+    permuted = "the birth's vocabulary, embedding and head together" if tied else "the birth's embedding rows"
+    # Rows are chosen by the other model's alone: the birth's stay exchangeable.
+    all_I = shared_ids(base, suspect, ids)
+    ids_I = all_I if not birth.is_birth else ordinary_ids(other, all_I)
+    most = MAX_TOKENS_TIED if tied else MAX_TOKENS
+    if len(ids_I) > most:
+        ids_I = np.sort(np.random.default_rng(seed).choice(ids_I, most, replace=False))
+    facts = {"align": "none", "labels": "vocabulary", "num_tokens": len(ids_I), "tied": tied}
+    basis = Basis("bilinear", alpha, permuted, _INVARIANT, _EVADED, facts)
+    if not birth.is_birth:
+        return basis.undefined(
+            "neither model is a birth: two trained models agree in what they learned, whatever they were born from; "
+            "name a seed (seed:42@PRESET) or step 0 of a run"
+        )
+    if len(ids_I) < MIN_TOKENS:
+        return basis.undefined(
+            f"the models have {len(ids_I)} usable token ids in common, fewer than {MIN_TOKENS} to compare on"
+        )
+    if tied:
+        return _tied(basis, birth, other, ids_I, num_permutations, seed)
+    ours_E, ours_U = (_centred(birth, module, ids_I) for module in ("embed", "head"))
+    theirs_E, theirs_U = (_centred(other, module, ids_I) for module in ("embed", "head"))
+    scores_II = (ours_E @ (ours_U.T @ theirs_U)) @ theirs_E.T
+    certified = certified_p(scores_II, num_permutations=num_permutations, seed=seed)
+    norms = _norm(ours_E, ours_U) * _norm(theirs_E, theirs_U)
+    correlation = certified.statistic / norms if norms > 0 else None
+    return basis.decide(certified, base, suspect, correlation=correlation, by_module=[])
+
+
+def _centred(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
+    rows_ID = token_rows(reader, module, ids_I).astype(np.float64)
+    return rows_ID - rows_ID.mean(axis=0)
+
+
+def _norm(embed_ID: np.ndarray, head_ID: np.ndarray) -> float:
+    """‖E Uᵀ‖ from the two Grams."""
+    return float(np.sqrt(max(0.0, float(((embed_ID.T @ embed_ID) * (head_ID.T @ head_ID)).sum()))))
+
+
+def _tied(
+    basis: Basis, birth: WeightsReader, other: WeightsReader, ids_I: np.ndarray, num_permutations: int, seed: int
+) -> Verdict:
+    forms = []
+    for reader in (birth, other):
+        form_II = _centred(reader, "embed", ids_I) @ _centred(reader, "head", ids_I).T
+        np.fill_diagonal(form_II, 0.0)
+        forms.append(np.ascontiguousarray(form_II, np.float32))
+    ours_II, theirs_II = forms
+    observed = float((ours_II * theirs_II).sum(dtype=np.float64))
+    sums_P = np.array(
+        [
+            float(np.vdot(ours_II[order_I][:, order_I], theirs_II))
+            for batch_PI in permutations(len(ids_I), num_permutations, seed=seed)
+            for order_I in batch_PI
+        ]
+    )
+    mean, std = float(sums_P.mean()), float(sums_P.std())
+    if not std > 0:
+        return basis.undefined(f"every order of {basis.permuted} gives the same statistic")
+    # float32 sums of n² terms: what differs by rounding only is a tie.
+    ties = TIE * std + 1e-5 * float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II))
+    p_value = (1 + int((sums_P >= observed - ties).sum())) / (1 + num_permutations)
+    same = p_value <= basis.alpha
+    decision: Decision = "same-lineage" if same else "unrelated"
+    reason = f"the vocabularies' bilinear forms agree {'more' if same else 'no more'} than chance allows"
+    reason += f" (p {'≤' if same else '>'} {basis.alpha:g})"
+    detail = basis.detail(
+        "exact",
+        log10_p_bound=None,
+        log10_p_moments=None,
+        statistic=observed,
+        null_mean=mean,
+        null_std=std,
+        num_permutations=num_permutations,
+        correlation=observed / float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II)),
+        by_module=[],
+        notes=[WORD, "Of a tied birth rows and columns move together: this finds few descendants; see rank."],
+    )
+    z = (observed - mean) / std
+    return Verdict(decision, reason, p_value, float(np.log10(p_value)), z, basis.test, None, basis.alpha, detail)

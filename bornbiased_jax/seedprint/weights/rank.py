@@ -1,0 +1,145 @@
+"""``--test rank``: the place of one birth among fresh births of the same law, by any score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
+from bornbiased_jax.seedprint.weights.coordinates import prepared_pairs
+from bornbiased_jax.seedprint.weights.outcome import Basis
+from bornbiased_jax.seedprint.weights.tokens import shared_ids
+from bornbiased_jax.seedprint.weights.view import Matrix, folded, unit_rows
+
+ALPHA, NUM_BIRTHS = 0.01, 199
+"""The level and the number of fresh births unless others are given."""
+# Seeds far from those that people choose.
+_FIRST_SEED = 3_500_000_000
+
+Score = Callable[[WeightsReader, WeightsReader, np.ndarray], float]
+
+
+def coordinate_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:
+    """Σ over matrices and coordinates of the cosine of a coordinate with its own: no D × D product."""
+    pairs = prepared_pairs(birth, suspect, ids_I)
+    return math.fsum(float(np.einsum("nd,nd->", ours, theirs, dtype=np.float64)) for _, ours, theirs in pairs)
+
+
+def rotation_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:
+    """The trace of form A after Procrustes on the vocabulary, layers summed: no F × F product."""
+    turn_DD = rotation(birth, suspect, ids_I)
+    total = 0.0
+    for pair in match_layers(birth, suspect, turn_DD):
+        found = {}
+        for module in mlp_modules(birth):
+            ours_FD = unit_rows(folded(birth, Matrix(module, pair[0]))) @ turn_DD
+            theirs_FD = unit_rows(folded(suspect, Matrix(module, pair[1])))
+            found[module] = np.einsum("fd,fd->f", ours_FD, theirs_FD, dtype=np.float64)
+        written_F = found["mlp/up"] + found["mlp/down"]
+        total += float((np.abs(written_F) + found["mlp/gate"] if "mlp/gate" in found else written_F).sum())
+    return total
+
+
+SCORES: dict[str, tuple[Score, tuple[str, ...], str]] = {
+    "none": (coordinate_score, (), "negating, rotating or renumbering the residual coordinates; reordering units"),
+    "rotation": (
+        rotation_score,
+        ("rotations, signs and permutations of the residual stream", "scales moved between matrices"),
+        "reordering hidden units",
+    ),
+}
+
+
+def rank_test(
+    base: WeightsReader,
+    suspect: WeightsReader,
+    *,
+    align: str = "none",
+    ids: Iterable[int] | None = None,
+    alpha: float = ALPHA,
+    num_births: int = NUM_BIRTHS,
+) -> Verdict:
+    """Rank a birth named beforehand among fresh births of its law: p = (1 + #{S_k ≥ S})/(K + 1).
+
+    Exact whatever the score: an unrelated suspect does not know which of K + 1 births was named. A base that is
+    trained would outrank births for what it learned, and is refused.
+
+    Args:
+        base: a birth (a seed, or step 0 of a run), named before the suspect was looked at.
+        suspect: any model of the same shape.
+        align: the score: "none", cosines coordinate by coordinate; "rotation", form A after Procrustes.
+        ids: tokens to compare vocabularies on; all that both have by default.
+        alpha: the level asked for; same lineage where p ≤ alpha.
+        num_births: K.
+
+    Returns:
+        A verdict; undefined where K is too small for alpha or the score does not exist.
+
+    Raises:
+        InputError: the base is no birth, or an unknown score or bad level.
+    """
+    if align not in SCORES:
+        raise InputError(f"rank has no score with the alignment {align!r}: choose from {', '.join(SCORES)}")
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"alpha={alpha} is not between 0 and 1")
+    if not base.is_birth or base.seed is None:
+        raise InputError(
+            f"rank places a birth among births, and {base.description} is not known to be one: name a seed "
+            "(seed:42@PRESET) or step 0 of a run"
+        )
+    score, invariant_to, evaded_by = SCORES[align]
+    facts = {"align": align, "labels": "births", "num_births": num_births}
+    basis = Basis("rank", alpha, "the birth among births of other seeds", invariant_to, evaded_by, facts)
+    if num_births + 1 < 1 / alpha:
+        return basis.undefined(f"{num_births} births cannot give p ≤ {alpha:g}: ask for {math.ceil(1 / alpha)}")
+    reason = _unfit(base, suspect, align)
+    if reason is not None:
+        return basis.undefined(reason)
+    ids_I = shared_ids(base, suspect, ids)
+    try:
+        observed = score(base, suspect, ids_I)
+        scores_K = np.array([score(birth, suspect, ids_I) for birth in _others(base, suspect, num_births)])
+    except Unaligned as error:
+        return basis.undefined(str(error))
+    p_value = (1 + int((scores_K >= observed).sum())) / (1 + num_births)
+    mean, std = float(scores_K.mean()), float(scores_K.std(ddof=1))
+    same = p_value <= alpha
+    decision: Decision = "same-lineage" if same else "unrelated"
+    reason = f"of {num_births} other births {int((scores_K >= observed).sum())} score as high as the named one"
+    reason += f" (p {'≤' if same else '>'} {alpha:g})"
+    z = (observed - mean) / std if std > 0 else None
+    detail = basis.detail(
+        "exact",
+        log10_p_bound=None,
+        log10_p_moments=None,
+        statistic=observed,
+        null_mean=mean,
+        null_std=std,
+        by_module=[],
+        notes=[
+            "A birth that was not named beforehand costs a factor of the seeds tried, 2³² if any might have been.",
+        ],
+    )
+    return Verdict(decision, reason, p_value, math.log10(p_value), z, "rank", None, alpha, detail)
+
+
+def _others(base: WeightsReader, suspect: WeightsReader, count: int) -> Iterator[WeightsReader]:
+    """Fresh births of the base's law: neither the base's seed nor, where it is known, the suspect's."""
+    taken = {base.seed, suspect.seed}
+    seeds = (seed for seed in range(_FIRST_SEED, _FIRST_SEED + count + 2) if seed not in taken)
+    return (birth_reader(base.cfg, next(seeds)) for _ in range(count))
+
+
+def _unfit(base: WeightsReader, suspect: WeightsReader, align: str) -> str | None:
+    if align == "none":
+        if base.cfg.d_model != suspect.cfg.d_model:
+            return f"the widths differ ({base.cfg.d_model} and {suspect.cfg.d_model}): align by rotation"
+        return None
+    if not mlp_modules(base) or mlp_modules(base) != mlp_modules(suspect) or base.cfg.d_ff != suspect.cfg.d_ff:
+        return "the two models' MLPs have no hidden units that correspond"
+    return None

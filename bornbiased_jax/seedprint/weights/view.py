@@ -1,0 +1,124 @@
+"""A model's matrices as rows over residual coordinates, in a form that free rescalings leave alone.
+
+Every matrix that touches the residual stream becomes [n, D], a row a hidden unit (or a head's channel, or a token):
+
+- the scale of a norm belongs to the matrices that read its output (query, key, value, gate, up, head), or, where a norm
+  stands on a sublayer's output, to the matrix that writes it (output, down);
+- LayerNorm takes out the mean over coordinates: rows of readers and, before such a norm, of writers lose theirs;
+- the head of a tied model is its embedding with the final norm's scale, as an untied copy would have it.
+
+Biases, per-head norms and extra attention logits are left out: they carry no numbers of the birth.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import distributions
+
+# Matrices of a block: the norm beside them, and whether they read from the residual stream.
+_BLOCK: dict[str, tuple[str, bool]] = {
+    "attention/query": ("attention_norm", True),
+    "attention/key": ("attention_norm", True),
+    "attention/value": ("attention_norm", True),
+    "attention/gate": ("attention_norm", True),
+    "attention/output": ("attention_norm", False),
+    "mlp/gate": ("mlp_norm", True),
+    "mlp/up": ("mlp_norm", True),
+    "mlp/down": ("mlp_norm", False),
+}
+VOCABULARY = ("embed", "head")
+_TINY = 1e-30
+
+
+class Matrix(NamedTuple):
+    """A matrix by name: "embed", "positions", "head", or that of a block ("mlp/up"), with the block counted from 0."""
+
+    module: str
+    layer: int | None = None
+
+    def __str__(self) -> str:
+        return self.module if self.layer is None else f"blocks/{self.layer + 1}/{self.module}"
+
+
+def matrices(cfg: ModelConfig) -> list[Matrix]:
+    """Every matrix that touches the residual stream, module by module: readers may keep one parameter of all blocks."""
+    known = distributions(cfg)
+    found = [Matrix("embed")]
+    if "positions/embedding" in known:
+        found.append(Matrix("positions"))
+    for module in block_modules(cfg):
+        found += [Matrix(module, layer) for layer in range(cfg.num_layers)]
+    return [*found, Matrix("head")]
+
+
+def block_modules(cfg: ModelConfig) -> list[str]:
+    """The matrices that each block of an architecture has, of those in its attention and MLP."""
+    known = distributions(cfg)
+    return [module for module in _BLOCK if f"blocks/{module}/kernel" in known]
+
+
+def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
+    """The rows of one matrix over residual coordinates: [n, D] float32, the caller's to change."""
+    cfg = reader.cfg
+    before = cfg.norm_position == "pre"
+    centred = cfg.norm == "layernorm"
+    if matrix.module in ("embed", "positions"):
+        rows_nD = np.array(reader.read(f"{matrix.module}/embedding"))
+        return _centre(rows_nD) if centred and before else rows_nD
+    if matrix.module == "head":
+        if cfg.tie_embeddings:
+            rows_nD = np.array(reader.read("embed/embedding"))
+        else:
+            rows_nD = np.array(reader.read("head/kernel").T, order="C")
+        return _read_by(rows_nD, _scale(reader, "final_norm", None), centred)
+    norm, reads = _BLOCK[matrix.module]
+    kernel = reader.read(f"blocks/{matrix.module}/kernel", matrix.layer)
+    scale_D = _scale(reader, f"blocks/{norm}", matrix.layer)
+    if reads:
+        rows_nD = np.array(kernel.T, order="C")
+        return _read_by(rows_nD, scale_D, centred) if before else rows_nD
+    rows_nD = np.array(kernel)
+    if centred:
+        _centre(rows_nD)
+    if not before and scale_D is not None:
+        rows_nD *= scale_D
+    return rows_nD
+
+
+def unit_rows(rows_nD: np.ndarray) -> np.ndarray:
+    """Scale every row to norm 1, in place; rows of zeros stay."""
+    norms_n = np.sqrt(np.einsum("nd,nd->n", rows_nD, rows_nD, dtype=np.float32))
+    rows_nD /= np.maximum(norms_n, _TINY)[:, None]
+    return rows_nD
+
+
+def token_rows(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
+    """Rows of "embed" or "head" of some tokens at unit norm: [I, D] float32.
+
+    Those of the head are centred over the tokens first: a vector added to every column changes no probability.
+    """
+    rows_ID = folded(reader, Matrix(module))[ids_I]
+    if module == "head":
+        rows_ID -= rows_ID.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return unit_rows(rows_ID)
+
+
+def _scale(reader: WeightsReader, norm: str, layer: int | None) -> np.ndarray | None:
+    path = f"{norm}/scale"
+    return reader.read(path, layer) if reader.has(path) else None
+
+
+def _read_by(rows_nD: np.ndarray, scale_D: np.ndarray | None, centred: bool) -> np.ndarray:
+    if scale_D is not None:
+        rows_nD *= scale_D
+    return _centre(rows_nD) if centred else rows_nD
+
+
+def _centre(rows_nD: np.ndarray) -> np.ndarray:
+    rows_nD -= rows_nD.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None]
+    return rows_nD

@@ -1,0 +1,97 @@
+"""Changes that leave the function alone: logits before and after."""
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.adapt import symmetries
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import apply, flatten, init_seed, unflatten
+
+SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=24, vocab_size=50)
+MODELS = {
+    "llama": preset("llama-tiny", **SIZES),
+    "grouped": preset("qwen-tiny", **SIZES, num_kv_heads=2, tie_embeddings=True),
+    "gpt2": preset("gpt2-tiny", **SIZES),
+}
+
+
+def model(name, seed=0):
+    """A birth that is no longer one: scales and biases are not constant, and every weight is larger."""
+    cfg = MODELS[name]
+    draws = np.random.default_rng(seed)
+    flat = {}
+    for path, leaf in flatten(init_seed(cfg, seed)).items():
+        noise = draws.standard_normal(leaf.shape).astype(np.float32)
+        flat[path] = np.asarray(leaf) * 5 + 0.3 * noise * (leaf.ndim <= 2 and "embedding" not in path)
+    return cfg, unflatten(flat)
+
+
+def logits(cfg, params):
+    tokens = np.random.default_rng(1).integers(0, SIZES["vocab_size"], (3, 7))
+    return np.asarray(apply(cfg, jax.tree.map(np.asarray, params), tokens).logits_BTV)
+
+
+def assert_same_function(before, after, *, up_to_shift=False):
+    ours, theirs = logits(*before), logits(*after)
+    if up_to_shift:
+        ours, theirs = (x - x.mean(axis=-1, keepdims=True) for x in (ours, theirs))
+    assert np.abs(ours).max() > 0.5
+    np.testing.assert_allclose(theirs, ours, atol=3e-4 * np.abs(ours).max())
+
+
+def orders(count, size, seed=2):
+    draws = np.random.default_rng(seed)
+    return np.stack([draws.permutation(size) for _ in range(count)])
+
+
+def signs(cfg):
+    drawn = np.random.default_rng(3).choice([-1.0, 1.0], cfg.d_model)
+    return drawn if cfg.norm == "rmsnorm" else -np.ones(cfg.d_model)
+
+
+CHANGES = {
+    "fold": lambda cfg, p: symmetries.fold_norms(cfg, p),
+    "rotate": lambda cfg, p: symmetries.rotate(cfg, p, symmetries.random_rotation(cfg, 4)),
+    "negate": lambda cfg, p: symmetries.negate(cfg, p, signs(cfg)),
+    "renumber": lambda cfg, p: symmetries.permute_coordinates(cfg, p, orders(1, cfg.d_model)[0]),
+    "units": lambda cfg, p: symmetries.permute_units(cfg, p, orders(cfg.num_layers, cfg.d_ff)),
+    "heads": lambda cfg, p: symmetries.permute_heads(cfg, p, orders(cfg.num_layers, cfg.kv_heads)),
+    "idle block": lambda cfg, p: symmetries.insert_idle_block(cfg, p, 0, 5),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_logits_stay(name, change):
+    before = model(name)
+    after = CHANGES[change](*before)
+    assert_same_function(before, after)
+    flat = flatten(after[1])
+    moved = [path for path, leaf in flatten(before[1]).items() if not np.array_equal(flat.get(path), leaf)]
+    assert moved, "nothing was changed"
+
+
+def test_what_only_some_models_allow():
+    cfg, params = model("llama")
+    factors = np.random.default_rng(6).normal(size=(cfg.num_layers, cfg.d_ff)) ** 3 + 0.1
+    assert_same_function((cfg, params), symmetries.rescale_units(cfg, params, factors.astype(np.float32)))
+    assert_same_function((cfg, params), symmetries.widen(cfg, params, 8))
+    shift = 3 * np.random.default_rng(7).normal(size=cfg.d_model)
+    assert_same_function((cfg, params), symmetries.shift_head(cfg, params, shift), up_to_shift=True)
+    for change, needs in (
+        (lambda: symmetries.rescale_units(*model("gpt2"), np.ones((2, 24))), "gated"),
+        (lambda: symmetries.widen(*model("gpt2"), 8), "RMSNorm"),
+        (lambda: symmetries.shift_head(*model("grouped"), shift), "untie"),
+        (lambda: symmetries.negate(*model("gpt2"), np.array([-1.0] + [1.0] * 31)), "all of them or none"),
+    ):
+        with pytest.raises(InputError, match=needs):
+            change()
+
+
+def test_a_rotation_is_orthogonal_and_spares_the_mean():
+    for name in ("llama", "gpt2"):
+        turn = symmetries.random_rotation(MODELS[name], 8)
+        np.testing.assert_allclose(turn @ turn.T, np.eye(32), atol=1e-12)
+    np.testing.assert_allclose(np.ones(32) @ turn, np.ones(32), atol=1e-12)
