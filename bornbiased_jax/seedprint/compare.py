@@ -34,8 +34,17 @@ def compare(
     """Say whether two models share a birth, from their outputs.
 
     What is identical bit for bit, or but for its order, is said first and outranks the test
-    (:func:`.identity.with_identity`). The permutation test on shared vectors can clear a pair but not accuse one:
-    its p is too small there, so that a rejection is undefined.
+    (:func:`.identity.with_identity`). On shared vectors the permutation test's p is too
+    small, so that its rejection is undefined there; it may still say unrelated.
+
+    Example:
+        >>> from bornbiased_jax.checkpoints import open_checkpoint
+        >>> from bornbiased_jax.inputs import random_tokens
+        >>> from bornbiased_jax.seedprint.fingerprint import fingerprint
+        >>> models = [open_checkpoint(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
+        >>> base, suspect = (fingerprint(model, random_tokens(60, 8, 64)) for model in models)
+        >>> compare(base, suspect).verdict, compare(base, base).verdict
+        ('unrelated', 'same-lineage')
 
     Args:
         base: of the model known to be older or owned.

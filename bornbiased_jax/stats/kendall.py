@@ -33,6 +33,12 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray, *, workers: int | None = 
 
     Raises:
         InputError: the shapes differ, or a number is not finite.
+
+    Example:
+        >>> base_NM = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]])
+        >>> suspect_NM = np.array([[1.0, 9.0], [2.0, 8.0], [4.0, 7.0], [3.0, 6.0]])
+        >>> tau_b(base_NM, suspect_NM).round(3).tolist()
+        [0.667, -1.0]
     """
     base_NM, suspect_NM = matched(base_NM, suspect_NM)
     num_inputs, num_columns = base_NM.shape

@@ -161,6 +161,12 @@ def rank_correlation(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
 
     Raises:
         InputError: unequal numbers of inputs, or numbers that are not finite.
+
+    Example:
+        >>> base_ND = np.array([[1.0, 5.0], [2.0, 5.0], [9.0, 5.0]])
+        >>> suspect_ND = np.array([[10.0, 3.0], [20.0, 1.0], [30.0, 2.0]])
+        >>> rank_correlation(base_ND, suspect_ND).round(3).tolist()
+        [[1.0, -0.5], [0.0, 0.0]]
     """
     base_ND, suspect_ND = matched(base_ND, suspect_ND)
     return unit_ranks(base_ND) @ unit_ranks(suspect_ND).T

@@ -130,8 +130,8 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     inputs = probe(cfg, case["inputs"], settings["num_inputs"], settings["seq_len"], case["number"])
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
     first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
-    strangers = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
-    references = np.concatenate(list(final_outputs(cfg, strangers, shared_inputs(cfg, inputs))))
+    seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
+    references = np.concatenate(list(final_outputs(cfg, seeds, shared_inputs(cfg, inputs))))
     permute = calibration.pair_test("permutation")
     by_drift = []
     for drift in power["drifts"]:
@@ -220,5 +220,5 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def claims_calibration(test: str, kind: str) -> bool:
-    """Whether a test says that its rate of false accusation is alpha on such inputs."""
+    """Whether a test says that its false-positive rate is alpha on such inputs."""
     return test == "population" or (test == "permutation" and kind == "tokens")

@@ -1,4 +1,4 @@
-"""Calibration: how often each lineage test accuses unrelated models, beside how often it finds the seed."""
+"""Calibration: the false-positive rate of each lineage test on unrelated models, beside its power."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def tables(record: Record) -> Sequence[Table]:
     power = Quantity("power", percent(0))
     found = [
         Table(
-            "How often each test accuses unrelated models",
+            "False-positive rates on unrelated models",
             ["test", "inputs", "pairs"],
             [*quantities, power],
             pooled,
@@ -140,7 +140,7 @@ def claims(record: Record) -> Sequence[Claim]:
     result, size = record["result"], _size(record["settings"]).rstrip(".")
     made = []
     for test, kind, key in (
-        ("permutation", "tokens", "unrelated models accused at p < 0.01"),
+        ("permutation", "tokens", "unrelated models with p < 0.01"),
         ("paper t", "gaussian", ""),
         ("iclr", "gaussian", ""),
         ("iclr", "tokens", ""),
@@ -152,7 +152,7 @@ def claims(record: Record) -> Sequence[Claim]:
         if rate is None:
             continue
         statement = (
-            f"Unrelated pairs accused at p < 0.01 by the test “{NAMES[test]}” on {INPUTS[kind]} "
+            f"Unrelated pairs with p < 0.01 by the test “{NAMES[test]}” on {INPUTS[kind]} "
             f"({one['num_pairs']:,} pairs, {size}; 95% interval "
             f"{percent(2)(rate['low'])} to {percent(2)(rate['high'])})"
         )
@@ -189,7 +189,7 @@ def plots(record: Record) -> Sequence[Panel]:
     qq = Panel(
         figure,
         "p-values of unrelated pairs against those of uniform draws, all architectures and initialisations together, "
-        "with the 95% band of uniform draws. Points above the diagonal are accusations too many. p below 10⁻⁸ is "
+        "with the 95% band of uniform draws. Points above the diagonal are too many small p. p below 10⁻⁸ is "
         "drawn there. Top: random tokens; bottom: Gaussian vectors that both models share.",
     )
     return [qq, _power_panel(record)]
@@ -207,7 +207,7 @@ def _power_panel(record: Record) -> Panel:
         kept = [float(np.sqrt(1 - drift**2)) for drift in drifts]
         left.plot(kept, mean, marker="o", color=colour, label=f"{NAMES[test]}, {kind}")
     figures.reference(left, 0.01, "level 0.01", figures.MUTED)
-    figures.label(left, "share of the birth's weights kept, √(1 − s²)", "found at p < 0.01")
+    figures.label(left, "fraction of the birth's weights kept, √(1 − s²)", "power at p < 0.01")
     left.set_ylim(-0.03, 1.03)
     # Above the axes: the curves leave no corner free.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=8, handlelength=1.4, columnspacing=1.0)
@@ -238,16 +238,17 @@ _SMALL = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 64, "d_
 
 EXPERIMENT = Experiment(
     name="calibration",
-    title="How often a lineage test accuses the innocent",
+    title="False-positive rate and power of each lineage test",
     paper="Section 6.1, Algorithm 1",
     description=(
         "Disjoint pairs of unrelated births, every test, both kinds of inputs, three architectures and two "
-        "initialisations: a test with p < 0.01 as its bar should accuse 1% of them. The permutation test on tokens "
+        "initialisations: a test at level 0.01 should reject for 1% of them. The permutation test on tokens "
         "and the population test claim so and are checked together; the published nulls take a model's coordinates "
-        "as independent of one another and of the shared inputs, and do not hold.\n\n"
-        "Power stands beside each rate, because a test that accuses nobody is useless: how often a birth is found "
+        "as independent of one another and of the shared inputs: on shared vectors they do not hold between births, on "
+        "random tokens Algorithm 1 rejects for far fewer than 1% of births, and iclr for about 1%.\n\n"
+        "Power stands beside each rate, because a test that never rejects is useless: how often a birth is found "
         "again in itself turned towards another birth, at the same sizes. Power of a miscalibrated test is not "
-        "comparable: it finds everybody."
+        "comparable: it always rejects."
     ),
     settings={
         "smoke": {

