@@ -116,6 +116,7 @@ def birth_claims(record: Record, *, own: bool) -> Sequence[Claim]:
     facts = record["result"]["facts"]
     name = f"{_architecture(facts)}, {facts['tokens']:,} tokens"
     what = "a birth and its own trained model" if own else "a birth and another seed's trained model"
+    models = len({pair["suspect"]["seed"] for pair in pairs})
     made = []
     for test, words in (
         ("permutation", "the permutation test, tokens"),
@@ -123,7 +124,11 @@ def birth_claims(record: Record, *, own: bool) -> Sequence[Claim]:
         ("paper_tokens", "Algorithm 1, tokens"),
     ):
         count, said = accused(pairs, test)
-        made.append(Claim(f"Pairs of {what} called one lineage by {words}; {name}", f"{count} of {said}"))
+        # Pairs share models, so that the interval of independent ones is the least that can be said.
+        limit = (
+            "" if own or not said else f"; {models} models, 95% interval up to {binomial_interval(count, said)[1]:.0%}"
+        )
+        made.append(Claim(f"Pairs of {what} called one lineage by {words}; {name}{limit}", f"{count} of {said}"))
     return made
 
 
