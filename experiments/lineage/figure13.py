@@ -114,8 +114,8 @@ def claims(record: Record) -> Sequence[Claim]:
     """Centre and width against the published null's."""
     return [
         Claim(
-            f"Unrelated models' taus in units of the Gaussian null's standard deviation: {', '.join(map(str, labels[:3]))}, "
-            f"N = {labels[3]:,}, T = {labels[4]}, {one['num_pairs']:,} pairs",
+            "Unrelated models' taus in units of the Gaussian null's standard deviation: "
+            f"{', '.join(map(str, labels[:3]))}, N = {labels[3]:,}, T = {labels[4]}, {one['num_pairs']:,} pairs",
             (one["mean"], one["std"]),
             theory=(0.0, 1.0),
             format=fixed(2),
