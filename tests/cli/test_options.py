@@ -311,6 +311,13 @@ def test_every_parameter_has_a_row():
                 assert not parameter.secondary_opts or parameter.secondary_opts[0] in typed, path
 
 
+def test_every_option_has_help():
+    """No option is left to be guessed."""
+    for path, command in commands().items():
+        for parameter in command.params:
+            assert isinstance(parameter, click.Argument) or parameter.help, f"{path} {parameter.opts[0]} has no help"
+
+
 def locate(target: str) -> tuple[Any, str]:
     """The module and name of ``module:name``."""
     module, _, name = target.partition(":")
