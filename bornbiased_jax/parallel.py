@@ -1,4 +1,4 @@
-"""Where arrays lie: the mesh, and the rules that place parameters and batches on it.
+"""Place arrays on devices: the mesh, and the rules that lay parameters and batches on it.
 
 The models know nothing of this. Three axes are known: ``seed`` (each device holds some of the seeds),
 ``data`` (each device sees a part of the batch) and ``fsdp`` (the same, and the matrices are cut too).

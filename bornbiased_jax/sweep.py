@@ -1,4 +1,4 @@
-"""A function of one seed becomes the same function of hundreds.
+"""Run a function of one seed over hundreds of seeds.
 
 The work is always: a birth (seed → weights), a stream of input batches folded into a small state, and
 a last reduction. Seeds run in chunks; within a chunk they are vmapped, or taken one after the other by

@@ -1,4 +1,4 @@
-"""Documents become ids: in this process, or in several that are fed through their pipes."""
+"""Encode documents as ids: in this process, or in several that are fed through their pipes."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def in_validation(document: bytes, fraction: float) -> bool:
 
 
 def batches(documents: Iterator[str]) -> Iterator[list[str]]:
+    """Documents in lists of at least ``BATCH_CHARACTERS`` characters, the last one shorter."""
     texts: list[str] = []
     size = 0
     for document in documents:
@@ -118,7 +119,7 @@ class Workers:
 
 
 def serve() -> None:
-    """What a worker does: read a tokenizer, then answer batches until its input ends."""
+    """Encode batches as a worker process: read a tokenizer, then answer until the input ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     message, _ = _receive(source)
     tokenizer = load_tokenizer(message["tokenizer"])

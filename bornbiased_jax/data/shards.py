@@ -1,4 +1,4 @@
-"""A source tokenised once, into memory-mapped files that later runs find again.
+"""Tokenise a source once, into memory-mapped files that later runs find again.
 
 A folder per (source, tokenizer, split) holds ``train-00000.bin``, ``validation-00000.bin``, … (ids,
 little-endian, 16 bits where the vocabulary allows) and ``tokens.json``. Documents end with the

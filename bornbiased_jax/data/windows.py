@@ -1,4 +1,4 @@
-"""From ids on disk to batches: windows of the context, shuffled by the data seed, endlessly, with Grain."""
+"""Windows of ids on disk, shuffled by the data seed and batched endlessly with Grain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a run needs to go on, saved with Orbax and read back on other devices.
+"""Save everything a run needs to go on with Orbax, and read it back on other devices.
 
 The format is that of :mod:`bornbiased_jax.checkpoints.run`.
 """

@@ -1,4 +1,4 @@
-"""A pretraining run from its first step, or from where it was stopped, to its last."""
+"""Run pretraining durably: from the first step, or from where it was stopped, to the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes as it goes: ``metrics.jsonl`` and TensorBoard's event files."""
+"""Write a run's metrics as it goes: ``metrics.jsonl`` and TensorBoard's event files."""
 
 from __future__ import annotations
 

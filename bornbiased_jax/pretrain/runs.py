@@ -1,4 +1,4 @@
-"""What runs there are and how far each came."""
+"""List runs and how far each came."""
 
 from __future__ import annotations
 

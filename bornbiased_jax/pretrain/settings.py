@@ -1,4 +1,4 @@
-"""What a pretraining run is asked to do: one frozen record, and the schedules of the papers."""
+"""Settings of a pretraining run: one frozen record, and the schedules of the papers."""
 
 from __future__ import annotations
 
@@ -178,6 +178,11 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
 
     Raises:
         InputError: no such schedule, or a bad value.
+
+    >>> from bornbiased_jax.config import preset
+    >>> run = from_schedule("paper", model=preset("llama-nano"), data="builtin:prose", out="run", warmup=100)
+    >>> run.warmup, run.micro_batch, run.tokens_per_step
+    (100, 64, 262144)
     """
     if name not in SCHEDULES:
         raise InputError(f"unknown schedule {name!r}: the schedules are {', '.join(SCHEDULES)}")

@@ -1,4 +1,4 @@
-"""What must be settled before the first step: tokenizer, data, run record, state and compiled step."""
+"""Prepare a run before its first step: tokenizer, data, run record, state and compiled step."""
 
 from __future__ import annotations
 

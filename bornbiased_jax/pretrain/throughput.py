@@ -1,4 +1,4 @@
-"""How much arithmetic a token costs, and how fast this machine multiplies matrices."""
+"""Count the arithmetic of a trained token, and measure how fast this machine multiplies matrices."""
 
 from __future__ import annotations
 

@@ -18,7 +18,13 @@ IDENTITY = {"kind": "bytes", "vocab_size": 256, "eos_id": 0}
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids, 256 of them. Documents end with byte 0, which text does not use."""
+    """UTF-8 bytes as ids, 256 of them. Documents end with byte 0, which text does not use.
+
+    >>> ByteTokenizer().encode("Hé").tolist()
+    [72, 195, 169]
+    >>> ByteTokenizer().decode([72, 195, 169])
+    'Hé'
+    """
 
     name: str = "bytes"
     digest: str = hashlib.sha256(repr(sorted(IDENTITY.items())).encode()).hexdigest()

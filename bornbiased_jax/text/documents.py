@@ -53,6 +53,12 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
     Raises:
         InputError: at the call for a source that does not exist, while reading for one that is damaged,
             not UTF-8 or without any text.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "a.txt").write_text("one<|endoftext|>two")
+    ...     list(read_documents(folder))
+    ['one', 'two']
     """
     name = str(source)
     if name.startswith("builtin:"):

@@ -1,4 +1,4 @@
-"""What every tokenizer here is: text to token ids and back, with the facts that identify it."""
+"""The protocol of tokenizers: text to token ids and back, with the facts that identify it."""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 The text starts as characters; again and again the neighbouring two whose joined piece has the highest
 score (the leftmost of equals) are joined, until no joined piece is in the vocabulary. A character
 without a piece becomes its UTF-8 bytes.
+
+Not by the byte-fallback BPE of the library ``tokenizers``, which ranks pairs where this ranks pieces. Its ids are the
+same where no two joined pieces share a score (tested), as in Llama's vocabularies; it cannot take the leftmost of
+equals, nor build a piece of characters that have none themselves. So the loop would stay beside it; and with words
+remembered, as here, the loop took a third of its time on running text (300,000 characters, ``tok512.bin``).
 """
 
 from __future__ import annotations

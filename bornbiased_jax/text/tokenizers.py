@@ -45,6 +45,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
     Raises:
         InputError: the file is missing, damaged or of no known kind, or needs an extra that is not installed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = ByteTokenizer().save(folder)
+    ...     load_tokenizer(file).name, load_tokenizer(folder).vocab_size
+    ('bytes', 256)
     """
     path = Path(path).expanduser()
     if path.is_dir():

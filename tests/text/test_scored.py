@@ -1,8 +1,10 @@
 """Greedy joining by score, against a plain restatement of llama2.c's loop and against SentencePiece."""
 
+import dataclasses
 import struct
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +59,28 @@ def test_joining_is_llama2cs(tokenizer, text):
     ids = tokenizer.encode(text).tolist()
     assert ids == llama2c_loop(tokenizer, text)
     assert tokenizer.decode(ids) == text
+
+
+def library_ids(tokenizer: scored.ScoredTokenizer, text: str) -> list[int]:
+    """Byte-fallback BPE by the library: pairs ranked by the score of the piece they make."""
+    plain = {piece: token for token, piece in enumerate(tokenizer.pieces) if tokenizer.types[token] == NORMAL}
+    halves = [
+        (-tokenizer.scores[token], token, piece[:cut], piece[cut:])
+        for piece, token in plain.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in plain and piece[cut:] in plain
+    ]
+    vocabulary = {f"<0x{value:02X}>": value + 3 for value in range(256)} | plain
+    merges = [(left, right) for _, _, left, right in sorted(halves)]
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
+    return library.encode(" " + text, add_special_tokens=False).ids if text else []
+
+
+@given(tokenizer=vocabularies(), text=st.text("ab é\n<0x41>", max_size=40))
+def test_joining_by_distinct_scores_is_the_librarys(tokenizer, text):
+    distinct = tuple(score + 1e-3 * place for place, score in enumerate(tokenizer.scores))
+    tokenizer = dataclasses.replace(tokenizer, scores=distinct, _words={})
+    assert tokenizer.encode(text).tolist() == library_ids(tokenizer, text)
 
 
 def test_joining_is_llama2cs_on_stories(shared):
