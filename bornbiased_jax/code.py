@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder of the packages."""
 
 PACKAGES = ("theory", "bornbiased_jax", "experiments")
+
+# "bornbiased_jax.seedprint.paper:paper_test" in a table of what is loaded when it is asked for.
+_LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
 
 SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
@@ -38,11 +42,11 @@ class _Statement:
 def code_digest(compute: Callable[..., Any]) -> str:
     """Digest of the code that a function runs, as it lies on disk: 16 hexadecimal digits.
 
-    Covered is the static import closure of the function's module within :data:`PACKAGES`, imports inside functions
-    included. Modules count whole, but for two kinds: of the function's own module what the function reaches, and of
-    a package's ``__init__`` what is imported from it. So the tables and claims beside an experiment's ``run``, and a
-    new name in a list, change nothing. Comments, docstrings, layout and :data:`SILENT` modules are left out, paths
-    too: the digest is the same on every machine and Python.
+    Covered is the static import closure of the function's module within :data:`PACKAGES`, with imports inside functions
+    and modules that a string names in full. Modules count whole, but for two kinds: of the function's own module what
+    the function reaches, and of a package's ``__init__`` what is imported from it. So the tables and claims beside an
+    experiment's ``run``, and a new name in a list, change nothing. Comments, docstrings, layout and :data:`SILENT`
+    modules are left out, paths too: the digest is the same on every machine and Python.
 
     A process computes it once for each function: its own code does not change while it runs.
 
@@ -132,7 +136,11 @@ def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset
             yield module, None
             continue
         # A package, or a folder without an __init__.
-        yield module, frozenset(name for name in names if _find(root, f"{module}.{name}") is None)
+        bound = frozenset(name for name in names if _find(root, f"{module}.{name}") is None)
+        if path is not None and any("__getattr__" in (known.binds or ()) for known in _read(path)):
+            if hidden := bound - {name for known in _read(path) for name in known.binds or ()}:
+                raise InputError(f"{', '.join(sorted(hidden))} of {module} is found by name: import it from its module")
+        yield module, bound
         for name in names:
             yield f"{module}.{name}", None
 
@@ -180,6 +188,8 @@ def _statement(node: ast.stmt) -> _Statement:
             if child.level or child.names[0].name == "*":
                 raise ValueError(f"line {child.lineno}: import by the module's full name, and what is used by its own")
             imports.append((child.module or "", tuple(alias.name for alias in child.names)))
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str) and _LOADED_BY_NAME.match(child.value):
+            imports.append((child.value.partition(":")[0], None))
     text: list[str] = []
     _write(node, text)
     return _Statement(_bound(node), frozenset(reads), tuple(imports), "".join(text))

@@ -133,8 +133,17 @@ def test_no_module_is_imported_out_of_sight():
         for path in (code.ROOT / package).rglob("*.py")
         if dynamic.search(path.read_text()) and not path.name.startswith("test_")
     }
-    # None of these gives a number; what else loads by name would be missing from digests.
-    assert seen == {"bornbiased_jax/cli/main.py", "experiments/docs.py", "experiments/runner.py"}
+    silent = {"bornbiased_jax/cli/main.py", "experiments/docs.py", "experiments/runner.py"}
+    # Names in full, which the closure follows; and a package that is refused where it hides a module.
+    followed = {"bornbiased_jax/seedprint/lineage_tests.py", "theory/__init__.py"}
+    assert seen == silent | followed
+
+
+def test_modules_named_in_full_by_strings_are_followed(tmp_path):
+    assert "bornbiased_jax.seedprint.paper" in set(code.closure("bornbiased_jax.seedprint.lineage_tests"))
+    (tmp_path / "odd.py").write_text("from theory import prop5_correlations\n")
+    with pytest.raises(InputError, match="prop5_correlations of theory is found by name: import it from its module"):
+        list(code.closure("odd", None, own=tmp_path / "odd.py"))
 
 
 def test_values_and_arrays_come_back_and_are_kept(tmp_path):
