@@ -40,7 +40,8 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
         max_seq_len=cfg.max_seq_len,
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        output_gate=cfg.output_gate,
+        # Theory sees how far a gate is open, not over how many channels it stretches.
+        output_gate="none" if cfg.output_gate == "none" else "headwise",
         gate_std=0.02 * np.sqrt(cfg.d_model),
     )
     return np.sqrt(std)

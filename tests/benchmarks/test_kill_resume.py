@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 
 def _script():
     path = Path(__file__).resolve().parents[2] / "benchmarks" / "kill_resume.py"
@@ -12,6 +14,7 @@ def _script():
     return module
 
 
+@pytest.mark.slow
 def test_three_kills(tmp_path, monkeypatch):
     # Programs this small are compiled for longer than they run.
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

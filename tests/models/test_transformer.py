@@ -9,12 +9,24 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply as eager_apply
-from bornbiased_jax.models import attn0, count_parameters, empty_cache, flatten, init_seed, logits_of, mlp0_config
+from bornbiased_jax.models import (
+    attn0,
+    count_parameters,
+    empty_cache,
+    flatten,
+    init_seed,
+    logits_of,
+    mlp0_config,
+    parameter_shapes,
+)
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.rope import rotate
 
-# Compiled once per configuration and shape; a bare call would compile its scan every time.
-apply = jax.jit(eager_apply, static_argnums=0, static_argnames=("positions", "logits", "capture", "dtype", "remat"))
+# Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
+# compiled for much longer than they run.
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+STATIC = ("positions", "logits", "capture", "dtype", "remat")
+apply = jax.jit(eager_apply, static_argnums=0, static_argnames=STATIC, compiler_options=FAST)
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
 CASES = {
     **{name: PRESETS[name].replace(**SMALL, num_heads=4) for name in PRESETS if name.endswith("-tiny")},
@@ -35,57 +47,70 @@ CASES = {
 ATOL = 1e-5
 
 
+def drawn(cfg):
+    """Weights by NumPy, ten times a birth's in the blocks, so that attention is far from uniform and mistakes
+    show, and nothing exactly zero or one."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        scale = 0.2 if len(leaf.shape) > 2 else 0.02 if len(leaf.shape) == 2 and "blocks" not in str(path) else 0.1
+        value = scale * rng.standard_normal(leaf.shape) + ("scale" in str(path[-1]))
+        return jnp.asarray(value, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, parameter_shapes(cfg))
+
+
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
     cfg = CASES[request.param]
-    params = jax.jit(lambda: init_seed(cfg, 0))()
-    # Ten times the birth weights, so that attention is far from uniform and mistakes show.
-    params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
     tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
-    return cfg, params, tokens
+    return cfg, drawn(cfg), tokens
+
+
+def run(cfg, params, tokens, **options):
+    """One program a configuration for most of the tests: what blocks leave behind is captured whether used or not."""
+    return apply(cfg, params, tokens, capture=("residual", "mlp_hidden") if cfg.mlp else ("residual",), **options)
 
 
 def test_the_future_does_not_change_the_past(case):
     cfg, params, tokens = case
     changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % cfg.vocab_size)
-    one, two = apply(cfg, params, tokens), apply(cfg, params, changed)
-    np.testing.assert_allclose(one.logits_BTV[:, :7], two.logits_BTV[:, :7], atol=ATOL)
-    assert np.max(np.abs(one.logits_BTV[:, 7:] - two.logits_BTV[:, 7:])) > 1e-3
+    before, after = run(cfg, params, tokens), run(cfg, params, changed)
+    np.testing.assert_allclose(before.logits_BTV[:, :7], after.logits_BTV[:, :7], atol=ATOL)
+    assert np.max(np.abs(before.logits_BTV[:, 7:] - after.logits_BTV[:, 7:])) > 1e-3
 
 
 def test_last_position_alone_equals_the_last_of_all(case):
     cfg, params, tokens = case
-    captured = ("residual", "mlp_hidden") if cfg.mlp else ("residual",)
-    every = apply(cfg, params, tokens, capture=captured)
-    last = apply(cfg, params, tokens, positions="last", capture=captured)
+    every, last = run(cfg, params, tokens), run(cfg, params, tokens, positions="last")
     np.testing.assert_allclose(every.logits_BTV[:, -1:], last.logits_BTV, atol=ATOL)
     np.testing.assert_allclose(every.final_BTD[:, -1:], last.final_BTD, atol=ATOL)
-    for name in captured:
+    assert set(last.layers) == {"residual", "mlp_hidden"} if cfg.mlp else {"residual"}
+    for name in last.layers:
         np.testing.assert_allclose(every.layers[name][:, :, -1:], last.layers[name], atol=ATOL)
 
 
 def test_the_scan_equals_a_loop_over_blocks(case):
     cfg, params, tokens = case
-    out = apply(cfg, params, tokens, capture=("residual",))
-    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply)
+    out = run(cfg, params, tokens)
+    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply, compiler_options=FAST)
     for layer in range(cfg.num_layers):
         weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
         stream, _ = block({"params": weights}, stream, jnp.arange(12))
         np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
 
 
+@pytest.mark.parametrize("case", [name for name, cfg in CASES.items() if cfg.attention], indirect=True)
 def test_decoding_with_a_cache_equals_one_pass(case):
+    """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
     cfg, params, tokens = case
-    if not cfg.attention:
-        pytest.skip("a stack without attention has nothing to cache")
-    whole = apply(cfg, params, tokens).logits_BTV
-    first = apply(cfg, params, tokens[:, :5], cache=empty_cache(cfg, 2, 16))
-    rest, cache = [], first.cache
-    for t in range(5, 12):
-        step = apply(cfg, params, tokens[:, t : t + 1], cache=cache)
-        rest.append(step.logits_BTV)
+    whole = run(cfg, params, tokens).logits_BTV
+    parts, cache = [], empty_cache(cfg, 2, 16)
+    for t in range(0, 12, 3):
+        step = apply(cfg, params, tokens[:, t : t + 3], cache=cache)
+        parts.append(step.logits_BTV)
         cache = step.cache
-    np.testing.assert_allclose(whole, jnp.concatenate([first.logits_BTV, *rest], axis=1), atol=ATOL)
+    np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
 
 
 def test_rematerialisation_changes_nothing():
@@ -94,9 +119,9 @@ def test_rematerialisation_changes_nothing():
     tokens = jnp.arange(12)[None]
 
     def loss(params, remat):
-        return jnp.mean(jnp.square(apply(cfg, params, tokens, remat=remat).logits_BTV))
+        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, remat=remat).logits_BTV))
 
-    grad = jax.jit(jax.grad(loss), static_argnums=1)
+    grad = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=FAST)
     plain, again = grad(params, False), grad(params, True)
     # Absolute, and relative to each leaf's largest gradient.
     jax.tree.map(
@@ -107,10 +132,11 @@ def test_rematerialisation_changes_nothing():
 
 
 def test_every_parameter_matters(case):
-    """Each leaf has a gradient (zero-initialised biases and logits included): nothing is dead weight."""
+    """Each leaf has a gradient, biases and logits included: nothing is dead weight."""
     cfg, params, tokens = case
     target = jax.random.normal(keys.stream_key(1, "target"), (2, 12, cfg.vocab_size))
-    grads = jax.jit(jax.grad(lambda p: jnp.sum(eager_apply(cfg, p, tokens).logits_BTV * target)))(params)
+    loss = jax.grad(lambda params: jnp.sum(eager_apply(cfg, params, tokens).logits_BTV * target))
+    grads = jax.jit(loss, compiler_options=FAST)(params)
     for path, leaf in flatten(grads).items():
         # A bias of the keys shifts all logits of a query alike, so softmax cancels it — unless RoPE turns it.
         if path.endswith("key/bias") and cfg.positions != "rope":
@@ -169,7 +195,7 @@ def test_vectors_in_place_of_tokens():
 
 def test_logits_are_the_projection_of_the_final_state(case):
     cfg, params, tokens = case
-    out = apply(cfg, params, tokens)
+    out = run(cfg, params, tokens)
     np.testing.assert_allclose(out.logits_BTV, logits_of(cfg, params, out.final_BTD), atol=ATOL)
 
 

@@ -1,0 +1,60 @@
+"""The changes that docs/extending.md shows: each needs at most three files, fits the code, and passes its test."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults.faults import run_tests, scratch_copy
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DIFFS = sorted((ROOT / "docs" / "extending").glob("*.diff"))
+
+
+def _files(diff: Path) -> list[str]:
+    """Files that a diff changes or adds."""
+    return re.findall(r"^diff --git a/\S+ b/(\S+)$", diff.read_text(), re.MULTILINE)
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith("tests/")
+
+
+def test_every_change_is_on_the_page():
+    page = (ROOT / "docs" / "extending.md").read_text()
+    assert len(DIFFS) == 8
+    assert {diff.name for diff in DIFFS} == set(re.findall(r"\(extending/(\w+\.diff)\)", page))
+
+
+@pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
+def test_a_change_needs_three_files_and_fits(diff):
+    names = _files(diff)
+    assert 1 <= len([name for name in names if not _is_test(name) and not name.startswith("docs/")]) <= 3
+    assert any(_is_test(name) for name in names)
+    # Every line that is context or taken away is in the file as it is.
+    for part in re.split(r"^(?=diff --git )", diff.read_text(), flags=re.MULTILINE)[1:]:
+        name = _files_of(part)
+        if "\nnew file mode" in part:
+            assert not (ROOT / name).exists(), name
+            continue
+        text = (ROOT / name).read_text()
+        for hunk in re.split(r"^@@.*$\n", part, flags=re.MULTILINE)[1:]:
+            before = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in " -")
+            assert before in text, f"{diff.name} no longer fits {name}: make the change again and keep its diff"
+
+
+def _files_of(part: str) -> str:
+    found = re.match(r"diff --git a/\S+ b/(\S+)\n", part)
+    assert found
+    return found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
+def test_a_change_passes_its_test(diff, tmp_path):
+    copy = scratch_copy(tmp_path / "project")
+    # Outside of a repository git applies to the folder it stands in.
+    subprocess.run(["git", "apply", str(diff)], cwd=copy, check=True)
+    code, printed = run_tests(copy, [name for name in _files(diff) if _is_test(name)])
+    assert code == 0, printed
