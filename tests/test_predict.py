@@ -115,7 +115,8 @@ def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
     assert peak < 300e6
     assert 0.5 < found["inter_cosine_final"] <= 1
     assert found["inter_cosine_final_low"] <= found["inter_cosine_final"] <= found["inter_cosine_final_high"] <= 1
-    assert found["top1_share_p10"] <= found["top1_share_mean"] <= 1
+    # A tenth of the seeds may lie below p10, so the mean may too, by a tenth of it.
+    assert 0.9 * found["top1_share_p10"] <= found["top1_share_mean"] <= 1
 
 
 def test_the_command_takes_less_than_ten_seconds() -> None:
