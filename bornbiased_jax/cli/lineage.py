@@ -74,14 +74,24 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
 @click.argument("base", metavar="BASE")
 @click.argument("suspect", metavar="SUSPECT")
 @click.option("--test", type=click.Choice(list(TESTS)), default="permutation", show_default=True, help=f"{_tests()}.")
-@click.option("--alpha", type=float, help="Level of the decision; that of the test unless given (0.01).")
-@click.option("--num-permutations", type=int, help="For the permutation test; enough for alpha unless given.")
+@click.option("--alpha", type=float, help="Level of the decision; that of the test unless given (0.01 or 1e-4).")
+@click.option("--num-permutations", type=int, help="Relabellings drawn; enough for alpha unless given.")
+@click.option(
+    "--align",
+    type=click.Choice(["none", "rotation", "units"]),
+    help="For weights and rank: turn the residual streams together first, and match hidden units.  [default: none]",
+)
+@click.option(
+    "--labels",
+    type=click.Choice(["coordinates", "units"]),
+    help="For weights: what is relabelled.  [default: coordinates, and units with an alignment]",
+)
 @click.option(
     "--signs",
     type=click.Choice(["kept", "free"]),
     help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
 )
-@click.option("--num-references", type=int, help="Fresh seeds, for population.  [default: 200]")
+@click.option("--num-references", type=int, help="Fresh seeds, for population and rank.  [default: 200, 199]")
 @click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
 @_probe_options
 @options.json_option

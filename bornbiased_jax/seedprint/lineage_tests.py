@@ -91,6 +91,26 @@ TESTS: Mapping[str, LineageTest] = {
         description="rank among fresh seeds of the base's architecture: exact for a base that is a birth",
         references=True,
     ),
+    "weights": LineageTest(
+        "bornbiased_jax.seedprint.weights.sides:weights",
+        needs="weights",
+        description="the weights alone, coordinates or hidden units relabelled: exact, p proven however small",
+        alpha=1e-4,
+        options=("align", "labels", "num_permutations"),
+    ),
+    "bilinear": LineageTest(
+        "bornbiased_jax.seedprint.weights.sides:bilinear",
+        needs="weights",
+        description="the vocabulary's bilinear form, blind to rotations: exact for a birth against any model",
+        alpha=1e-4,
+        options=("num_permutations",),
+    ),
+    "rank": LineageTest(
+        "bornbiased_jax.seedprint.weights.sides:rank",
+        needs="weights",
+        description="a birth's weights among those of fresh births: exact for a birth named beforehand",
+        options=("align", "num_references"),
+    ),
 }
 
 

@@ -15,7 +15,7 @@ class Matched(NamedTuple):
 
     Attributes:
         units_F: for each unit of the base the suspect's, by the first matching (on gate, or up where there is none).
-        agreement: the fraction of units that the second matching (on up, or down) gives the same partner.
+        agreement: the fraction of units that a second matching, on the other matrices, gives the same partner.
         scores_FF: agreement of the base's unit with the suspect's *matched to* another, on the matrices that the
             first matching did not see: its trace is the statistic of the re-paired test.
     """
@@ -33,9 +33,9 @@ def match_units(cosines: Cosines) -> Matched:
     up rows of one unit learned together.
     """
     if cosines.gate is not None:
-        first_FF, second_FF, tested_FF = cosines.gate, np.abs(cosines.up), np.abs(cosines.up + cosines.down)
+        first_FF, tested_FF = cosines.gate, np.abs(cosines.up + cosines.down)
     else:
-        first_FF, second_FF, tested_FF = cosines.up, cosines.down, cosines.down
+        first_FF, tested_FF = cosines.up, cosines.down
     units_F = linear_sum_assignment(first_FF, maximize=True)[1]
-    again_F = linear_sum_assignment(second_FF, maximize=True)[1]
+    again_F = linear_sum_assignment(tested_FF, maximize=True)[1]
     return Matched(units_F, float((units_F == again_F).mean()), tested_FF[:, units_F])

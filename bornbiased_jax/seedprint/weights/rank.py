@@ -96,7 +96,7 @@ def rank_test(
     facts = {"align": align, "labels": "births", "num_births": num_births}
     basis = Basis("rank", alpha, "the birth among births of other seeds", invariant_to, evaded_by, facts)
     if num_births + 1 < 1 / alpha:
-        return basis.undefined(f"{num_births} births cannot give p ≤ {alpha:g}: ask for {math.ceil(1 / alpha)}")
+        return basis.undefined(f"{num_births} births cannot give p ≤ {alpha:g}: ask for {math.ceil(1 / alpha) - 1}")
     reason = _unfit(base, suspect, align)
     if reason is not None:
         return basis.undefined(reason)

@@ -1,0 +1,62 @@
+"""The tests in the weights as :func:`bornbiased_jax.seedprint.trace.trace` calls them: on two sides not yet opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
+from bornbiased_jax.seedprint.weights.compare import weights_test
+from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
+
+if TYPE_CHECKING:
+    from bornbiased_jax.seedprint.trace import Side
+
+
+def weights(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
+    """:func:`.compare.weights_test` on two sides; neither model is opened whole."""
+    return _named(weights_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
+
+
+def bilinear(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
+    """:func:`.bilinear.bilinear_test` on two sides."""
+    return _named(bilinear_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
+
+
+def rank(base: Side, suspect: Side, *, alpha: float, num_references: int = NUM_BIRTHS, **options: Any) -> Verdict:
+    """:func:`.rank.rank_test` on two sides; fresh births are called references there."""
+    readers = side_reader(base), side_reader(suspect)
+    return _named(rank_test(*readers, alpha=alpha, num_births=num_references, **options), base, suspect)
+
+
+def side_reader(side: Side) -> WeightsReader:
+    """The weights of one side, read when asked for.
+
+    Raises:
+        InputError: it is a stored fingerprint, without weights, or nothing that can be opened.
+    """
+    source: Any = side.source
+    if isinstance(source, Checkpoint):
+        return checkpoint_reader(source)
+    if side.stored is not None:
+        raise InputError(f"{side.name} is a stored fingerprint, without weights: name the checkpoint")
+    return open_reader(source)
+
+
+def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
+    """A reader of a checkpoint that is open already; what is known of its birth comes from its reference."""
+    held = params_reader(checkpoint.cfg, checkpoint.params)
+    if checkpoint.source_format in ("birth", "run"):
+        told = open_reader(checkpoint.reference)
+        held = dataclasses.replace(held, is_birth=told.is_birth, seed=told.seed)
+    return dataclasses.replace(
+        held, description=checkpoint.description, kind=checkpoint.source_format, files=checkpoint.files
+    )
+
+
+def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
+    return dataclasses.replace(verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name})

@@ -1,0 +1,61 @@
+"""``bornbiased seedprint --test weights|bilinear|rank`` from the command line."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.cli.main import main
+from bornbiased_jax.models import flatten
+from tests.seedprint.weights.descendants import config, descend, everything
+
+SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
+BIRTH = "@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
+
+
+@pytest.fixture(scope="module")
+def suspect(tmp_path_factory):
+    """A descendant of seed 7 with everything hidden that can be for free, as a Hugging Face directory."""
+    folder = tmp_path_factory.mktemp("weights") / "suspect"
+    cfg, params = everything(*descend(config(**SIZES), 7))
+    assert flatten(params)
+    export_hugging_face(cfg, params, folder)
+    return str(folder)
+
+
+def seedprint(*arguments):
+    result = CliRunner().invoke(main, ["seedprint", *arguments, "--json", "-", "--quiet"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_hidden_from_coordinates_and_found_by_matching_units(suspect):
+    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
+    assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", "coordinates", "none")
+    assert plain["alpha"] == 1e-4 and plain["by_module"][0]["module"] == "embed"
+    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--align", "units")
+    assert (found["verdict"], found["null"], found["labels"]) == ("same-lineage", "exact", "units")
+    assert found["p_value"] < 1e-4 and found["suspect"] == suspect
+    assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "weights", "--align", "units")["verdict"] == "unrelated"
+
+
+def test_bilinear_and_rank(suspect):
+    assert seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "same-lineage"
+    assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "unrelated"
+    assert seedprint(suspect, suspect, "--test", "bilinear")["verdict"] == "undefined"
+    few = seedprint(f"seed:7{BIRTH}", suspect, "--test", "rank", "--num-references", "9")
+    assert few["verdict"] == "undefined" and "ask for 99" in few["reason"]
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--test", "weights", "--align", "rotation", "--labels", "coordinates"], "cannot be the labels"),
+        (["--test", "permutation", "--align", "rotation"], "--align is no option of --test permutation"),
+        (["--test", "rank"], "rank places a birth among births"),
+    ],
+)
+def test_bad_calls_say_what_is_wrong(suspect, arguments, reason):
+    result = CliRunner().invoke(main, ["seedprint", suspect, suspect, *arguments, "--quiet"])
+    assert result.exit_code == 2 and reason in result.stderr
