@@ -8,10 +8,12 @@ architecture says.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import keys
@@ -116,12 +118,19 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
         shape = row.shape if layer is None else row.shape[1:]
         if row.constant is not None:
             return np.full(shape, row.constant, np.float32)
-        leaf = keys.leaf_key(key, path)
-        if layer is not None:
-            leaf = jax.random.fold_in(leaf, layer)
-        return np.asarray(keys.normal(leaf, shape, row.std))
+        block = -1 if layer is None else layer
+        return np.asarray(_draw(key, np.uint32(keys.stable_hash(path)), np.int32(block), shape, row.std))
 
     return WeightsReader(cfg, f"birth of seed {seed}", "birth", True, int(seed), read)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _draw(key: jax.Array, path: jax.Array, layer: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
+    """One parameter of a birth as :func:`bornbiased_jax.models.init` draws it; layer −1 where it has none."""
+    leaf = jax.random.fold_in(key, path)
+    stacked = jax.random.fold_in(leaf, jnp.maximum(layer, 0).astype(jnp.uint32))
+    data = jnp.where(layer < 0, jax.random.key_data(leaf), jax.random.key_data(stacked))
+    return keys.normal(jax.random.wrap_key_data(data, impl=keys.PRNG_IMPL), shape, std)
 
 
 def _run(reference: Reference) -> WeightsReader:

@@ -91,6 +91,13 @@ TESTS: Mapping[str, LineageTest] = {
         description="rank among fresh seeds of the base's architecture: exact for a base that is a birth",
         references=True,
     ),
+    "auto": LineageTest(
+        "bornbiased_jax.seedprint.weights.sides:auto",
+        needs="weights",
+        description="what is identical, then all exact tests in the weights",
+        alpha=1e-4,
+        options=("num_permutations",),
+    ),
     "weights": LineageTest(
         "bornbiased_jax.seedprint.weights.sides:weights",
         needs="weights",

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from bornbiased_jax.checkpoints import export_hugging_face
-from bornbiased_jax.cli.main import main
-from bornbiased_jax.models import flatten
+from bornbiased_jax.cli.main import run
 from tests.seedprint.weights.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
@@ -19,18 +17,20 @@ def suspect(tmp_path_factory):
     """A descendant of seed 7 with everything hidden that can be for free, as a Hugging Face directory."""
     folder = tmp_path_factory.mktemp("weights") / "suspect"
     cfg, params = everything(*descend(config(**SIZES), 7))
-    assert flatten(params)
     export_hugging_face(cfg, params, folder)
     return str(folder)
 
 
-def seedprint(*arguments):
-    result = CliRunner().invoke(main, ["seedprint", *arguments, "--json", "-", "--quiet"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+@pytest.fixture
+def seedprint(capsys):
+    def call(*arguments):
+        assert run(["seedprint", *arguments, "--json", "-", "--quiet"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return call
 
 
-def test_hidden_from_coordinates_and_found_by_matching_units(suspect):
+def test_hidden_from_coordinates_and_found_by_matching_units(seedprint, suspect):
     plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
     assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", "coordinates", "none")
     assert plain["alpha"] == 1e-4 and plain["by_module"][0]["module"] == "embed"
@@ -40,7 +40,7 @@ def test_hidden_from_coordinates_and_found_by_matching_units(suspect):
     assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "weights", "--align", "units")["verdict"] == "unrelated"
 
 
-def test_bilinear_and_rank(suspect):
+def test_bilinear_and_rank(seedprint, suspect):
     assert seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "same-lineage"
     assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "unrelated"
     assert seedprint(suspect, suspect, "--test", "bilinear")["verdict"] == "undefined"
@@ -56,6 +56,13 @@ def test_bilinear_and_rank(suspect):
         (["--test", "rank"], "rank places a birth among births"),
     ],
 )
-def test_bad_calls_say_what_is_wrong(suspect, arguments, reason):
-    result = CliRunner().invoke(main, ["seedprint", suspect, suspect, *arguments, "--quiet"])
-    assert result.exit_code == 2 and reason in result.stderr
+def test_bad_calls_say_what_is_wrong(suspect, capsys, arguments, reason):
+    assert run(["seedprint", suspect, suspect, *arguments, "--quiet"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_auto_needs_nothing_but_two_models(seedprint, suspect):
+    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "auto")
+    assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
+    assert [row["name"] for row in found["tests"]] == ["coordinates", "rotation", "matched units", "bilinear"]
+    assert seedprint(suspect, suspect, "--test", "auto")["identity"] == "tensors"

@@ -9,12 +9,18 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
 
 if TYPE_CHECKING:
     from bornbiased_jax.seedprint.trace import Side
+
+
+def auto(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
+    """:func:`.auto.auto_test` on two sides."""
+    return _named(auto_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
 
 
 def weights(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:

@@ -1,5 +1,8 @@
 """Small models for these tests: descendants made without training, and copies hidden by free changes."""
 
+import functools
+
+import jax
 import numpy as np
 
 from bornbiased_jax.adapt import symmetries
@@ -34,6 +37,16 @@ def descend(cfg, seed, drift=0.6, *, change=99):
 
 def reader(model):
     return params_reader(*model)
+
+
+@functools.cache
+def _born(cfg):
+    return jax.jit(functools.partial(init_seed, cfg))
+
+
+def born(cfg, seed):
+    """A birth drawn at once, for tests that need hundreds."""
+    return params_reader(cfg, jax.tree.map(np.asarray, _born(cfg)(np.uint32(seed))), seed=seed, is_birth=True)
 
 
 def orders(count, size, seed=2):

@@ -8,7 +8,7 @@ from bornbiased_jax.checkpoints.reader import birth_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.weights import bilinear_test, rank_test
-from tests.seedprint.weights.descendants import config, descend, edited, everything, reader, rotated, unused_rows
+from tests.seedprint.weights.descendants import born, config, descend, edited, everything, reader, rotated, unused_rows
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64)
 
@@ -54,7 +54,7 @@ def test_unrelated_births_are_called_same_at_the_level(tied):
     pairs = 200
     p_values = np.array(
         [
-            bilinear_test(birth_reader(cfg, 2 * pair), birth_reader(cfg, 2 * pair + 1), num_permutations=199).p_value
+            bilinear_test(born(cfg, 2 * pair), born(cfg, 2 * pair + 1), num_permutations=199).p_value
             for pair in range(pairs)
         ]
     )

@@ -13,6 +13,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.weights import weights_test
 from tests.seedprint.weights.descendants import (
+    born,
     config,
     descend,
     edited,
@@ -242,7 +243,7 @@ def test_unrelated_births_are_called_same_at_the_level(test):
     cfg = preset("llama-tiny", **TINY)
     p_values = []
     for pair in range(PAIRS):
-        base, suspect = birth_reader(cfg, 2 * pair), birth_reader(cfg, 2 * pair + 1)
+        base, suspect = born(cfg, 2 * pair), born(cfg, 2 * pair + 1)
         p_values.append(weights_test(base, suspect, **TESTS[test], num_permutations=199).p_value)
     for level in (0.01, 0.05):
         # The smallest of four p times four may fall short of its level, never beyond it.

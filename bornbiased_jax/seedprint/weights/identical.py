@@ -1,0 +1,139 @@
+"""Copies: the same numbers, or the same function written in another basis."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.models import distributions
+from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
+from bornbiased_jax.seedprint.weights.tokens import ordinary_ids, shared_ids
+from bornbiased_jax.seedprint.weights.units import unit_cosines
+from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, token_rows
+
+# Cosines of a copy that was rotated in float32, or stored in half precision, are above this.
+_SAME = 0.9999
+# Their norms differ by less than this part.
+_CLOSE = 1e-2
+# More hidden units than this are not matched only to name a copy.
+_MOST_UNITS = 4096
+
+
+def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> tuple[int, int]:
+    """How many tensors of random numbers are equal, and how many there are; (0, number) for another architecture.
+
+    Tensors of one repeated number are no evidence: all births share norm scales of one.
+    """
+    known, theirs = distributions(base.cfg), distributions(suspect.cfg)
+    equal = total = 0
+    for path, law in known.items():
+        for layer in range(law.shape[0]) if law.stacked else (None,):
+            ours = base.read(path, layer)
+            if ours.size == 0 or (ours == ours.flat[0]).all():
+                continue
+            total += 1
+            equal += bool(path in theirs and theirs[path].shape == law.shape) and np.array_equal(
+                ours, suspect.read(path, layer)
+            )
+    return int(equal), total
+
+
+def same_up_to(base: WeightsReader, suspect: WeightsReader) -> str | None:
+    """In what way the suspect is the base written otherwise, or None where it is no exact copy.
+
+    Token rows must agree after one orthogonal map of the residual stream, and so must, block by block, every hidden
+    unit (in any order, up and down free to share a scale) and attention's two maps, Σ W_q W_kᵀ and Σ W_v W_o over
+    heads; cosines and norms both. Biases and per-head norms are not looked at.
+
+    Returns:
+        "up to signs", "up to coordinate permutation" (signs included), "up to rotation", or "up to scaling and order
+        of hidden units" where the coordinates are the same.
+    """
+    if (
+        not mlp_modules(base)
+        or mlp_modules(base) != mlp_modules(suspect)
+        or base.cfg.d_ff != suspect.cfg.d_ff
+        or base.cfg.num_layers != suspect.cfg.num_layers
+        or base.cfg.d_ff > _MOST_UNITS
+        or base.cfg.vocab_size != suspect.cfg.vocab_size
+    ):
+        return None
+    ids_I = shared_ids(base, suspect)
+    try:
+        turn_DD = rotation(base, suspect, ids_I)
+    except Unaligned:
+        return None
+    ids_I = ordinary_ids(suspect, ordinary_ids(base, ids_I))
+    for module in VOCABULARY:
+        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader in (base, suspect))
+        if np.einsum("id,id->i", ours_ID @ turn_DD, theirs_ID).min() < _SAME:
+            return None
+        norms = [np.linalg.norm(folded(reader, Matrix(module))[ids_I], axis=1) for reader in (base, suspect)]
+        if module == "embed" and not _close(*norms):
+            return None
+    for pair in match_layers(base, suspect, turn_DD):
+        if not (_same_units(base, suspect, pair, turn_DD) and _same_attention(base, suspect, pair, turn_DD)):
+            return None
+    return _kind(turn_DD)
+
+
+def _same_units(base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray) -> bool:
+    cosines = unit_cosines(base, suspect, pair, turn_DD)
+    first_FF = cosines.up if cosines.gate is None else cosines.gate
+    units_F = linear_sum_assignment(first_FF, maximize=True)[1]
+    every = np.arange(len(units_F))
+    least = min(
+        float(first_FF[every, units_F].min()),
+        *(float(np.abs(part_FF[every, units_F]).min()) for part_FF in (cosines.up, cosines.down)),
+    )
+    if least < _SAME:
+        return False
+    norms = []
+    for reader, layer, order in ((base, pair[0], every), (suspect, pair[1], units_F)):
+        modules = mlp_modules(reader)
+        found = {name: np.linalg.norm(folded(reader, Matrix(name, layer)), axis=1)[order] for name in modules}
+        first_F = found["mlp/up"] if cosines.gate is None else found["mlp/gate"]
+        norms.append((first_F, found["mlp/up"] * found["mlp/down"]))
+    return all(_close(ours_F, theirs_F) for ours_F, theirs_F in zip(*norms, strict=True))
+
+
+def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    return bool(np.all(np.abs(ours - theirs) <= _CLOSE * np.maximum(ours, theirs)))
+
+
+def _same_attention(base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray) -> bool:
+    if not base.cfg.attention or not suspect.cfg.attention:
+        return base.cfg.attention == suspect.cfg.attention
+    for first, second in (("query", "key"), ("value", "output")):
+        ours_DD = turn_DD.T @ _attention_map(base, first, second, pair[0]) @ turn_DD
+        theirs_DD = _attention_map(suspect, first, second, pair[1])
+        sizes = np.linalg.norm(ours_DD), np.linalg.norm(theirs_DD)
+        if not min(sizes) > 0 or not _close(*(np.asarray(size) for size in sizes)):
+            return False
+        if float(np.vdot(ours_DD, theirs_DD)) < _SAME * float(sizes[0] * sizes[1]):
+            return False
+    return True
+
+
+def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -> np.ndarray:
+    """Σ over heads of the first matrix times the second, as a map between residual coordinates: [D, D]."""
+    heads = []
+    for name in (first, second):
+        rows_nD = folded(reader, Matrix(f"attention/{name}", layer))
+        rows_HKD = rows_nD.reshape(-1, reader.cfg.key_dim, rows_nD.shape[1])
+        heads.append(np.repeat(rows_HKD, reader.cfg.num_heads // len(rows_HKD), axis=0))
+    total_DD: np.ndarray = np.einsum("hkd,hke->de", *heads, optimize=True)
+    return total_DD
+
+
+def _kind(turn_DD: np.ndarray) -> str:
+    largest_D = np.abs(turn_DD).argmax(axis=1)
+    signed = np.abs(turn_DD).max(axis=1).min() >= _SAME and len(np.unique(largest_D)) == len(largest_D)
+    if not signed or turn_DD.shape[0] != turn_DD.shape[1]:
+        return "up to rotation"
+    if (largest_D != np.arange(len(largest_D))).any():
+        return "up to coordinate permutation"
+    if (np.diagonal(turn_DD) < 0).any():
+        return "up to signs"
+    return "up to scaling and order of hidden units"

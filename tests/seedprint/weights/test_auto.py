@@ -1,0 +1,102 @@
+"""``--test auto``: copies are named, births and descendants found, and nothing else."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.adapt import symmetries
+from bornbiased_jax.seedprint.weights.auto import auto_test
+from tests.seedprint.weights.descendants import (
+    born,
+    config,
+    descend,
+    edited,
+    everything,
+    heads,
+    negated,
+    orders,
+    reader,
+    rescaled,
+    rotated,
+    shifted,
+    shuffled,
+)
+
+CFG = config(num_layers=2, d_model=48, d_ff=64)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return descend(CFG, 42)
+
+
+def noisy(cfg, params, part=0.1):
+    draws = np.random.default_rng(1)
+
+    def edit(path, leaf):
+        noise = draws.standard_normal(leaf.shape).astype(np.float32) * np.float32(part * leaf.std())
+        return leaf if path.endswith("/scale") else leaf + noise
+
+    return edited(cfg, params, edit)
+
+
+COPIES = {
+    "tensors": lambda cfg, params: (cfg, params),
+    "up to signs": lambda cfg, params: negated(cfg, params),
+    "up to coordinate permutation": lambda cfg, p: symmetries.permute_coordinates(cfg, p, orders(1, 48)[0]),
+    "up to rotation": lambda cfg, params: shuffled(*heads(*shifted(*rotated(*rescaled(cfg, params))))),
+    "up to scaling and order of hidden units": lambda cfg, params: shuffled(*rescaled(cfg, params)),
+}
+
+
+@pytest.mark.parametrize("identity", COPIES)
+def test_exact_copies_are_said_to_be_ones(base, identity):
+    verdict = auto_test(reader(base), reader(COPIES[identity](*base)))
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", identity)
+    # What is nearly a copy is none.
+    near = auto_test(reader(base), reader(noisy(*COPIES[identity](*base))))
+    assert (near.verdict, near.detail["identity"]) == ("same-lineage", None)
+
+
+def test_a_copy_with_other_norms_is_no_copy(base):
+    def edit(path, leaf):
+        return leaf * np.float32(1 + (path == "blocks/mlp/down/kernel"))
+
+    verdict = auto_test(reader(base), reader(edited(*base, edit)))
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", None)
+
+
+def test_a_birth_behind_everything_and_noise(base):
+    suspect = reader(noisy(*everything(*base)))
+    found = auto_test(born(CFG, 42), suspect)
+    assert found.verdict == "same-lineage" and found.p_value < 1e-4 and found.detail["null"] == "exact"
+    assert [row["name"] for row in found.detail["tests"]] == ["coordinates", "rotation", "matched units", "bilinear"]
+    least = min(row["log10_p"] for row in found.detail["tests"])
+    assert found.log10_p == pytest.approx(least + np.log10(4))
+    # The trained base itself: by agreement, without a p.
+    trained = auto_test(reader(base), suspect)
+    assert (trained.verdict, trained.p_value, trained.detail["null"]) == ("same-lineage", None, "population")
+
+
+def test_unrelated_models(base):
+    for other in (born(CFG, 43), reader(descend(CFG, 44, change=45))):
+        verdict = auto_test(other, reader(base))
+        assert verdict.verdict == "unrelated" and verdict.p_value > 1e-4
+        assert verdict.detail["identity"] is None
+
+
+def test_nothing_to_compare_is_undefined(base):
+    wide = reader(descend(config(num_layers=2, d_model=64, d_ff=80), 3))
+    verdict = auto_test(reader(base), wide)
+    assert verdict.verdict == "undefined"
+    assert "the widths differ (48 and 64)" in verdict.reason and "64 and 80 hidden units" in verdict.reason
+
+
+def test_copied_tensors_are_counted(base):
+    copied = base[1]["blocks"]["attention"]["key"]["kernel"]
+
+    def edit(path, leaf):
+        return np.array(copied) if path == "blocks/attention/key/kernel" else leaf
+
+    verdict = auto_test(reader(edited(*descend(CFG, 46, change=47), edit)), reader(base))
+    assert verdict.detail["identical_tensors"] == 2
+    assert verdict.detail["notes"][0].startswith("2 of 16 tensors are identical")
