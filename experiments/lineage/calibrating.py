@@ -195,7 +195,7 @@ def run(context: Context) -> dict[str, Any]:
             summary.pop("qq")
             claim = claims_calibration(test, done["case"]["inputs"])
             row = {**done["case"], "test": test, "claims_calibration": claim, **summary}
-            row["power"] = [{"drift": one["drift"], **one["tests"][test]} for one in power["by_drift"]]
+            row["power"] = [{"drift": entry["drift"], **entry["tests"][test]} for entry in power["by_drift"]]
             table.append(row)
             if claim:
                 family[f"{done['case']['model']}, {done['case']['init']}, {done['case']['inputs']}, {test}"] = summary

@@ -47,7 +47,7 @@ def _uniformity(summary: Mapping[str, Any]) -> str | None:
 
 
 def _power(row: Mapping[str, Any], drift: float) -> float | None:
-    found = next((one for one in row["power"] if one["drift"] == drift), None)
+    found = next((entry for entry in row["power"] if entry["drift"] == drift), None)
     rate = None if found is None else _rate(found, 0.01)
     return None if rate is None else rate["rate"]
 
@@ -61,20 +61,22 @@ def tables(record: Record) -> Sequence[Table]:
     result, settings = record["result"], record["settings"]
     drift, size = _drift(record), _size(settings)
     pooled = []
-    for one in result["pooled"]:
+    for entry in result["pooled"]:
         powers = [
             _power(row, drift)
             for row in result["cases"]
-            if row["test"] == one["test"] and row["inputs"] == one["inputs"]
+            if row["test"] == entry["test"] and row["inputs"] == entry["inputs"]
         ]
         known = [power for power in powers if power is not None]
         measured: dict[str, Value] = {
-            "below 0.01": _interval(one, 0.01),
-            "below 0.05": _interval(one, 0.05),
-            "KS p": _uniformity(one),
+            "below 0.01": _interval(entry, 0.01),
+            "below 0.05": _interval(entry, 0.05),
+            "KS p": _uniformity(entry),
             "power": float(np.mean(known)) if known else None,
         }
-        pooled.append(Row([NAMES[one["test"]], SHORT[one["inputs"]], one["num_pairs"]], measured, configuration="ours"))
+        pooled.append(
+            Row([NAMES[entry["test"]], SHORT[entry["inputs"]], entry["num_pairs"]], measured, configuration="ours")
+        )
     checks = result["family"]["num_checks"]
     about = (
         f"{size} Shared vectors go through two layers almost unchanged, and through more layers less (Figure 13). "
@@ -114,11 +116,11 @@ def tables(record: Record) -> Sequence[Table]:
     found.append(Table("Every case", ["model", "initialisation", "inputs", "test", "pairs"], every, rows, note))
     sizes = [
         Row(
-            [{"num_inputs": "N", "seq_len": "T", "d_model": "D"}[one["what"]], one["value"]],
-            {"power": _interval(one, 0.01), "z": (one["z_mean"], one["z_std"])},
+            [{"num_inputs": "N", "seq_len": "T", "d_model": "D"}[entry["what"]], entry["value"]],
+            {"power": _interval(entry, 0.01), "z": (entry["z_mean"], entry["z_std"])},
             configuration="ours",
         )
-        for one in result["by_size"]
+        for entry in result["by_size"]
     ]
     chosen = settings["power"]
     note = (
@@ -147,13 +149,13 @@ def claims(record: Record) -> Sequence[Claim]:
         ("permutation", "gaussian", ""),
         ("population", "gaussian", ""),
     ):
-        one = next(one for one in result["pooled"] if (one["test"], one["inputs"]) == (test, kind))
-        rate = _rate(one, 0.01)
+        entry = next(entry for entry in result["pooled"] if (entry["test"], entry["inputs"]) == (test, kind))
+        rate = _rate(entry, 0.01)
         if rate is None:
             continue
         statement = (
             f"Unrelated pairs with p < 0.01 by the test “{NAMES[test]}” on {INPUTS[kind]} "
-            f"({one['num_pairs']:,} pairs, {size}; 95% interval "
+            f"({entry['num_pairs']:,} pairs, {size}; 95% interval "
             f"{percent(2)(rate['low'])} to {percent(2)(rate['high'])})"
         )
         made.append(Claim(statement, rate["rate"], theory=0.01, format=percent(2), configuration="ours", key=key))
@@ -175,16 +177,16 @@ def plots(record: Record) -> Sequence[Panel]:
     """QQ plots of every test and input type, and power."""
     result = record["result"]
     figure, axes = figures.new(columns=len(TESTS), rows=len(KINDS), width=10.5, height=4.8)
-    for one in result["pooled"]:
-        ax = axes[KINDS.index(one["inputs"]), TESTS.index(one["test"])]
-        logs = np.maximum(np.array(one["log10_p"], float), _DRAWN)
+    for entry in result["pooled"]:
+        ax = axes[KINDS.index(entry["inputs"]), TESTS.index(entry["test"])]
+        logs = np.maximum(np.array(entry["log10_p"], float), _DRAWN)
         if len(logs):
             figures.qq(ax, logs)
         figures.label(
             ax,
-            "−log₁₀ p of uniform draws" if one["inputs"] == KINDS[-1] else "",
-            f"{INPUTS[one['inputs']]}\n−log₁₀ p observed" if one["test"] == TESTS[0] else "",
-            NAMES[one["test"]] if one["inputs"] == KINDS[0] else "",
+            "−log₁₀ p of uniform draws" if entry["inputs"] == KINDS[-1] else "",
+            f"{INPUTS[entry['inputs']]}\n−log₁₀ p observed" if entry["test"] == TESTS[0] else "",
+            NAMES[entry["test"]] if entry["inputs"] == KINDS[0] else "",
         )
     qq = Panel(
         figure,
@@ -214,12 +216,16 @@ def _power_panel(record: Record) -> Panel:
     for (what, name), colour in zip(
         (("num_inputs", "N"), ("seq_len", "T"), ("d_model", "D")), figures.SERIES, strict=False
     ):
-        some = [one for one in result["by_size"] if one["what"] == what]
+        some = [entry for entry in result["by_size"] if entry["what"] == what]
         right.plot(
-            [one["value"] for one in some], [one["z_mean"] for one in some], marker="o", color=colour, label=name
+            [entry["value"] for entry in some],
+            [entry["z_mean"] for entry in some],
+            marker="o",
+            color=colour,
+            label=name,
         )
     right.set_xscale("log", base=2)
-    right.set_xticks(sorted({one["value"] for one in result["by_size"]}))
+    right.set_xticks(sorted({entry["value"] for entry in result["by_size"]}))
     right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figures.reference(right, 2.33, "p = 0.01", figures.MUTED)
     figures.label(right, "size", "mean z of the permutation test")

@@ -44,8 +44,8 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     counts, outside, sums, means = np.zeros(_BINS - 1, int), 0, np.zeros(3), []
     every = list(itertools.combinations(range(len(outputs)), 2))
     with progress.bar(len(every), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
-        for one, other in every:
-            scaled = tau_b(outputs[one], outputs[other]) / unit
+        for first, second in every:
+            scaled = tau_b(outputs[first], outputs[second]) / unit
             found, _ = np.histogram(scaled, edges)
             counts, outside = counts + found, outside + len(scaled) - int(found.sum())
             sums += (len(scaled), scaled.sum(), np.square(scaled).sum())
@@ -81,18 +81,18 @@ def tables(record: Record) -> Sequence[Table]:
     """Mean and standard deviation of the taus, and of each pair's mean."""
     rows = [
         Row(
-            [*_labels(one["group"]), one["num_pairs"]],
+            [*_labels(entry["group"]), entry["num_pairs"]],
             {
-                "mean": one["mean"],
-                "std": one["std"],
-                "beyond ±3": one["beyond_3"],
-                "pair z": (one["pair_z_mean"], one["pair_z_std"]),
-                "pairs with z > 2.33": one["pair_z_above"],
+                "mean": entry["mean"],
+                "std": entry["std"],
+                "beyond ±3": entry["beyond_3"],
+                "pair z": (entry["pair_z_mean"], entry["pair_z_std"]),
+                "pairs with z > 2.33": entry["pair_z_above"],
             },
             theory={"mean": 0.0, "std": 1.0, "beyond ±3": 2 * stats.norm.sf(3), "pairs with z > 2.33": 0.01},
             configuration="ours",
         )
-        for one in record["result"]["groups"]
+        for entry in record["result"]["groups"]
     ]
     note = (
         "Taus are divided by the standard deviation that independent Gaussian outputs would give. Pair z: the mean tau "
@@ -115,13 +115,13 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             "Unrelated models' taus in units of the Gaussian null's standard deviation: "
-            f"{', '.join(map(str, labels[:3]))}, N = {labels[3]:,}, T = {labels[4]}, {one['num_pairs']:,} pairs",
-            (one["mean"], one["std"]),
+            f"{', '.join(map(str, labels[:3]))}, N = {labels[3]:,}, T = {labels[4]}, {entry['num_pairs']:,} pairs",
+            (entry["mean"], entry["std"]),
             theory=(0.0, 1.0),
             format=fixed(2),
             configuration="ours",
         )
-        for one, labels in ((one, _labels(one["group"])) for one in record["result"]["groups"])
+        for entry, labels in ((entry, _labels(entry["group"])) for entry in record["result"]["groups"])
     ]
 
 
@@ -130,11 +130,11 @@ def plots(record: Record) -> Sequence[Panel]:
     figure, ax = figures.new()
     grid = np.linspace(-_REACH, _REACH, 241)
     ax.plot(grid, stats.norm.pdf(grid), color=figures.MUTED, linestyle=(0, (5, 3)), label="Gaussian null")
-    for one, colour in zip(record["result"]["groups"], figures.SERIES, strict=False):
-        edges = np.array(one["edges"])
-        labels = _labels(one["group"])
-        name = f"{labels[0]}, {labels[1]}, {one['group']['inputs']}"
-        ax.plot((edges[1:] + edges[:-1]) / 2, one["density"], color=colour, linewidth=1.3, label=name)
+    for entry, colour in zip(record["result"]["groups"], figures.SERIES, strict=False):
+        edges = np.array(entry["edges"])
+        labels = _labels(entry["group"])
+        name = f"{labels[0]}, {labels[1]}, {entry['group']['inputs']}"
+        ax.plot((edges[1:] + edges[:-1]) / 2, entry["density"], color=colour, linewidth=1.3, label=name)
     ax.set_yscale("log")
     ax.set_ylim(1e-5, 1)
     figures.label(ax, "tau in units of the null's standard deviation", "density")

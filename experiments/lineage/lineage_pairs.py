@@ -104,7 +104,7 @@ def _smollm2(context: Context, path: Path) -> dict[str, Any]:
 
 def _row(model: Checkpoint, base_ND: np.ndarray, suspect: Checkpoint, inputs: Inputs) -> dict[str, Any]:
     outputs = last_outputs(suspect.cfg, suspect.params, inputs)
-    ours, theirs = (jax.tree.map(np.asarray, one.params) for one in (model, suspect))
+    ours, theirs = (jax.tree.map(np.asarray, checkpoint.params) for checkpoint in (model, suspect))
     return {
         "tests": verdicts(base_ND, outputs),
         "intrinsic": intrinsic(ours, theirs).value,
@@ -124,7 +124,7 @@ def checkpoints_in(data: str | None) -> list[Path]:
         if path.is_dir() and not (path / "config.json").exists():
             folders = {config.parent for config in path.rglob("config.json")}
             candidates = sorted({*path.rglob("*.bin"), *path.rglob("*.gguf"), *folders})
-            inside = [one for one in candidates if _is_checkpoint(one)]
+            inside = [candidate for candidate in candidates if _is_checkpoint(candidate)]
             if not inside:
                 raise InputError(f"--data {part}: no checkpoint lies there; name a folder that holds some")
             found += inside
@@ -153,8 +153,8 @@ def _others(context: Context) -> dict[str, Any]:
     inputs = probe(smallest, "tokens", *size)
     prints = [fingerprint(model, inputs) for model in opened]
     pairs = [
-        {"base": one.name, "suspect": other.name, "tests": compared(a, b)}
-        for (one, a), (other, b) in itertools.combinations(zip(where, prints, strict=True), 2)
+        {"base": first.name, "suspect": second.name, "tests": compared(a, b)}
+        for (first, a), (second, b) in itertools.combinations(zip(where, prints, strict=True), 2)
     ]
     permute = pair_test("permutation")
     unrelated = []
@@ -195,11 +195,11 @@ def tables(record: Record) -> Sequence[Table]:
     if result["smollm2"]["attempted"]:
         rows = [
             Row(
-                [one["change"], one["strength"]],
-                {**_measured(one["tests"]), "Intrinsic": one["intrinsic"], "PCS": one["pcs"]},
+                [entry["change"], entry["strength"]],
+                {**_measured(entry["tests"]), "Intrinsic": entry["intrinsic"], "PCS": entry["pcs"]},
                 configuration="ours",
             )
-            for one in result["smollm2"]["rows"]
+            for entry in result["smollm2"]["rows"]
         ]
         every = [*quantities, *published, Quantity("Intrinsic", fixed(3)), Quantity("PCS", fixed(3))]
         about = (
@@ -210,15 +210,15 @@ def tables(record: Record) -> Sequence[Table]:
     if result["others"]["attempted"]:
         rows = [
             Row(
-                [one["base"], one["suspect"]],
+                [entry["base"], entry["suspect"]],
                 {
-                    **_measured(one["tests"]),
-                    "adjusted p": one["tests"]["permutation"].get("adjusted_p"),
-                    "why": _why(one["tests"]),
+                    **_measured(entry["tests"]),
+                    "adjusted p": entry["tests"]["permutation"].get("adjusted_p"),
+                    "why": _why(entry["tests"]),
                 },
                 configuration="ours",
             )
-            for one in result["others"]["pairs"]
+            for entry in result["others"]["pairs"]
         ]
         every = [*quantities, Quantity("adjusted p"), *published, Quantity("why")]
         about = f"N = {settings['num_inputs_small']:,}. {note} Adjusted: Holm's correction over the pairs."
@@ -230,12 +230,12 @@ def tables(record: Record) -> Sequence[Table]:
 def _fresh_seeds(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
     """How often a trained model is taken for the descendant of a seed that it has nothing to do with."""
     rows = []
-    for one in found:
-        measured: dict[str, Value] = {"KS p": one["ks_p"]}
-        for rate in one["rates"]:
+    for entry in found:
+        measured: dict[str, Value] = {"KS p": entry["ks_p"]}
+        for rate in entry["rates"]:
             low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
             measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
-        rows.append(Row([one["base"], one["num_pairs"]], measured, configuration="ours"))
+        rows.append(Row([entry["base"], entry["num_pairs"]], measured, configuration="ours"))
     note = (
         f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against births of the "
         "checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
@@ -269,10 +269,10 @@ def claims(record: Record) -> Sequence[Claim]:
         return []
     made = []
     for kind in record["settings"]["changes"]:
-        rows = [one for one in result["rows"] if one["change"] == kind]
-        same = [one for one in rows if one["tests"]["permutation"]["verdict"] == "same-lineage"]
-        statement = f"SmolLM2 found again after {kind}: strengths recognised of {[one['strength'] for one in rows]}"
-        made.append(Claim(statement, str([one["strength"] for one in same]), configuration="ours"))
+        rows = [entry for entry in result["rows"] if entry["change"] == kind]
+        same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
+        statement = f"SmolLM2 found again after {kind}: strengths recognised of {[entry['strength'] for entry in rows]}"
+        made.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
     return made
 
 
@@ -283,11 +283,11 @@ def plots(record: Record) -> Sequence[Panel]:
         return []
     kinds = list(record["settings"]["changes"])
     figure, axes = figures.new(columns=len(kinds), width=9.0, height=3.0)
-    unrelated = [one["tests"]["permutation"]["z"] for one in result["rows"] if one["change"] == "fresh seed"]
+    unrelated = [entry["tests"]["permutation"]["z"] for entry in result["rows"] if entry["change"] == "fresh seed"]
     for ax, kind in zip(np.atleast_1d(axes), kinds, strict=True):
-        rows = [one for one in result["rows"] if one["change"] == kind]
-        ax.plot(range(len(rows)), [one["tests"]["permutation"]["z"] for one in rows], marker="o")
-        ax.set_xticks(range(len(rows)), [f"{one['strength']:g}" for one in rows])
+        rows = [entry for entry in result["rows"] if entry["change"] == kind]
+        ax.plot(range(len(rows)), [entry["tests"]["permutation"]["z"] for entry in rows], marker="o")
+        ax.set_xticks(range(len(rows)), [f"{entry['strength']:g}" for entry in rows])
         for z in unrelated:
             figures.reference(ax, z, "fresh seed" if z == unrelated[0] else "", figures.MUTED)
         unit = {"noise": "noise, standard deviations", "pruning": "share pruned", "re-quantisation": "bits"}[kind]

@@ -63,7 +63,7 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             unrelated.append(baseline_scores(cfg, base, cfg, suspect, pair))
             advance()
-    return {"group": group, "pairs": found, "null": {name: [one[name] for one in unrelated] for name in BASELINES}}
+    return {"group": group, "pairs": found, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
 
 
 def is_paper(group: Mapping[str, Any]) -> bool:
@@ -79,10 +79,10 @@ def tables(record: Record) -> Sequence[Table]:
         group = done["group"]
         family = group["model"].split("-")[0]
         configuration: Any = "paper" if is_paper(group) else "other"
-        for one in done["pairs"]:
-            printed = PRINTED.get((family, one["base"], one["suspect"])) if is_paper(group) else None
-            head = [group["model"], one["base"], one["suspect"], group["num_inputs"], group["seq_len"]]
-            vectors, tokens = one["tests"]["gaussian"], one["tests"]["tokens"]
+        for entry in done["pairs"]:
+            printed = PRINTED.get((family, entry["base"], entry["suspect"])) if is_paper(group) else None
+            head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
+            vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
             measured: dict[str, Value] = {
                 "t-test": vectors["paper"].get("log10_p_t"),
                 "U-test": vectors["paper"].get("log10_p_u"),
@@ -96,7 +96,7 @@ def tables(record: Record) -> Sequence[Table]:
                 paper = {"t-test": float(np.log10(printed[0])), "U-test": float(np.log10(printed[1]))}
             rows.append(Row(head, measured, paper, configuration=configuration))
         for name in BASELINES:
-            values = [one["baselines"][name] for one in done["pairs"]]
+            values = [entry["baselines"][name] for entry in done["pairs"]]
             null = [value for value in done["null"][name] if value is not None]
             known = [value for value in values if value is not None]
             if not known or not null:
@@ -147,14 +147,14 @@ def claims(record: Record) -> Sequence[Claim]:
         group = done["group"]
         size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(done['pairs'])} pairs"
         for kind, test, key in (("gaussian", "paper", "log10_p_t"), ("tokens", "permutation", "p_value")):
-            values = [one["tests"][kind][test].get(key) for one in done["pairs"]]
+            values = [entry["tests"][kind][test].get(key) for entry in done["pairs"]]
             known = [float(value) for value in values if value is not None]
             logs = np.log10(known).tolist() if key == "p_value" else known
             if not logs:
                 continue
             same = is_paper(group) and test == "paper"
             family = group["model"].split("-")[0]
-            pairs = [(family, one["base"], one["suspect"]) for one in done["pairs"]]
+            pairs = [(family, entry["base"], entry["suspect"]) for entry in done["pairs"]]
             printed = min(PRINTED[pair][0] for pair in pairs) if same else None
             made.append(
                 Claim(

@@ -132,22 +132,24 @@ def tables(record: Record) -> Sequence[Table]:
         return []
     full = result["base"]["width"] == WIDTH_7B and record["scale"] == "paper"
     rows = []
-    for one in result["suspects"]:
-        printed = PRINTED.get(one["name"], {}) if full else {}
+    for entry in result["suspects"]:
+        printed = PRINTED.get(entry["name"], {}) if full else {}
         paper: dict[str, Value] = {name: printed[name] for name in BASELINES if name in printed}
         if printed:
             paper["U-test"] = float(np.log10(printed["U-test"]))
-        measured: dict[str, Value] = {"note": one.get("undefined", "")}
-        if "tests" in one:
-            vectors, tokens = one["tests"]["gaussian"], one["tests"]["tokens"]
+        measured: dict[str, Value] = {"note": entry.get("undefined", "")}
+        if "tests" in entry:
+            vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
             measured = {
                 "verdict": tokens["permutation"]["verdict"],
                 "permutation log10 p": tokens["permutation"]["log10_p"],
                 "U-test": vectors["paper"].get("log10_p_u"),
-                **one["baselines"],
+                **entry["baselines"],
                 "note": tokens["permutation"]["reason"],
             }
-        rows.append(Row([one["name"], one["parameters"]], measured, paper, configuration="paper" if full else "other"))
+        rows.append(
+            Row([entry["name"], entry["parameters"]], measured, paper, configuration="paper" if full else "other")
+        )
     quantities = [
         Quantity("verdict"),
         Quantity("permutation log10 p", fixed(1)),
