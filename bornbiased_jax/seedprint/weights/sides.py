@@ -13,30 +13,43 @@ from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 if TYPE_CHECKING:
     from bornbiased_jax.seedprint.trace import Side
 
 
-def auto(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
-    """:func:`.auto.auto_test` on two sides."""
-    return _named(auto_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
+def auto(base: Side, suspect: Side, *, alpha: float, num_permutations: int = NUM_PERMUTATIONS) -> Verdict:
+    """:func:`.auto.auto_test` on two sides; neither model is opened whole."""
+    readers = side_reader(base), side_reader(suspect)
+    return _named(auto_test(*readers, alpha=alpha, num_permutations=num_permutations), base, suspect)
 
 
-def weights(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
+def weights(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float,
+    align: str = "none",
+    labels: str | None = None,
+    num_permutations: int = NUM_PERMUTATIONS,
+) -> Verdict:
     """:func:`.compare.weights_test` on two sides; neither model is opened whole."""
-    return _named(weights_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
+    readers = side_reader(base), side_reader(suspect)
+    verdict = weights_test(*readers, alpha=alpha, align=align, labels=labels, num_permutations=num_permutations)
+    return _named(verdict, base, suspect)
 
 
-def bilinear(base: Side, suspect: Side, *, alpha: float, **options: Any) -> Verdict:
+def bilinear(base: Side, suspect: Side, *, alpha: float, num_permutations: int = NUM_PERMUTATIONS) -> Verdict:
     """:func:`.bilinear.bilinear_test` on two sides."""
-    return _named(bilinear_test(side_reader(base), side_reader(suspect), alpha=alpha, **options), base, suspect)
+    readers = side_reader(base), side_reader(suspect)
+    return _named(bilinear_test(*readers, alpha=alpha, num_permutations=num_permutations), base, suspect)
 
 
-def rank(base: Side, suspect: Side, *, alpha: float, num_references: int = NUM_BIRTHS, **options: Any) -> Verdict:
+def rank(base: Side, suspect: Side, *, alpha: float, align: str = "none", num_references: int = NUM_BIRTHS) -> Verdict:
     """:func:`.rank.rank_test` on two sides; fresh births are called references there."""
     readers = side_reader(base), side_reader(suspect)
-    return _named(rank_test(*readers, alpha=alpha, num_births=num_references, **options), base, suspect)
+    return _named(rank_test(*readers, alpha=alpha, align=align, num_births=num_references), base, suspect)
 
 
 def side_reader(side: Side) -> WeightsReader:

@@ -99,4 +99,4 @@ def test_copied_tensors_are_counted(base):
 
     verdict = auto_test(reader(edited(*descend(CFG, 46, change=47), edit)), reader(base))
     assert verdict.detail["identical_tensors"] == 2
-    assert verdict.detail["notes"][0].startswith("2 of 16 tensors are identical")
+    assert verdict.detail["notes"][0].startswith("2 of 21 tensors are identical")
