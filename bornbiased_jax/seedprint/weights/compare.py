@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import Decision, Verdict
 from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
-from bornbiased_jax.seedprint.weights.coordinates import Module, coordinate_scores, trace_z
+from bornbiased_jax.seedprint.weights.coordinates import Module, coordinate_scores
 from bornbiased_jax.seedprint.weights.matching import Matched, match_units
 from bornbiased_jax.seedprint.weights.outcome import ALPHA, Basis, check_level
 from bornbiased_jax.seedprint.weights.tokens import shared_ids
@@ -175,10 +175,8 @@ def _by_units(
 
     def groups() -> Iterator[Group]:
         for index, pair in enumerate(pairs):
-            scores_FF, parts = form_a(base, suspect, pair, turn_DD)
-            by_module.extend(
-                Module(f"blocks/{pair[0] + 1}/{module}", trace_z(part_FF)) for module, part_FF in parts.items()
-            )
+            scores_FF, modules = form_a(base, suspect, pair, turn_DD)
+            by_module.extend(modules)
             yield permuted_group(scores_FF, index=index, **draw)
 
     certified = certify(groups())

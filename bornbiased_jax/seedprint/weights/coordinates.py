@@ -9,7 +9,9 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, matrices, unit_rows
-from bornbiased_jax.stats.permutations import moments
+
+# Rows handled together.
+_CHUNK = 512
 
 
 class Module(NamedTuple):
@@ -24,8 +26,8 @@ def prepared_pairs(
 ) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray]]:
     """Every matrix that both models have in one size, prepared: (name, [n, D] of the base, [n, D] of the suspect).
 
-    Rows have unit norm, then columns: scales moved between matrices, or put on rows that nobody uses, cannot hide the
-    rest. Two matrices are in memory at a time. Matrices of zeros are left out; blocks are compared by their numbers.
+    Rows have unit norm: scales moved between matrices, or put on rows that nobody uses, cannot hide the rest. Two
+    matrices are in memory at a time. Matrices of zeros are left out; blocks are compared by their numbers.
     """
     theirs = set(matrices(suspect.cfg))
     for matrix in matrices(base.cfg):
@@ -41,14 +43,19 @@ def prepared_pairs(
 
 def _prepared(reader: WeightsReader, matrix: Matrix, ids_I: np.ndarray) -> np.ndarray:
     rows_nD = folded(reader, matrix)
-    if matrix.module in VOCABULARY:
+    if matrix.module in VOCABULARY and len(ids_I) < len(rows_nD):
         rows_nD = rows_nD[ids_I]
     if matrix.module == "head":
         rows_nD -= rows_nD.mean(axis=0, dtype=np.float64).astype(np.float32)
-    unit_rows(rows_nD)
-    norms_D = np.sqrt(np.einsum("nd,nd->d", rows_nD, rows_nD, dtype=np.float32))
-    rows_nD /= np.where(norms_D > 0, norms_D, 1.0)
-    return rows_nD
+    return unit_rows(rows_nD)
+
+
+def column_norms(rows_nD: np.ndarray) -> np.ndarray:
+    """Norms of the coordinates, one where there is nothing: [D] float32."""
+    squares_D = np.zeros(rows_nD.shape[1], np.float32)
+    for start in range(0, len(rows_nD), _CHUNK):
+        squares_D += np.square(rows_nD[start : start + _CHUNK]).sum(axis=0)
+    return np.where(squares_D > 0, np.sqrt(squares_D), np.float32(1.0))
 
 
 def coordinate_scores(
@@ -72,15 +79,37 @@ def coordinate_scores(
     by_module = []
     for matrix, ours_nD, theirs_nD in prepared_pairs(base, suspect, ids_I):
         cross_DD = ours_nD.T @ theirs_nD
+        cross_DD /= column_norms(ours_nD)[:, None]
+        cross_DD /= column_norms(theirs_nD)
         total_DD += cross_DD
-        by_module.append(Module(str(matrix), trace_z(cross_DD if signed else np.square(cross_DD))))
+        by_module.append(Module(str(matrix), trace_z(cross_DD, None if signed else np.square)))
         if advance is not None:
             advance(1)
     return (total_DD if signed else np.square(total_DD)), by_module
 
 
-def trace_z(scores_nn: np.ndarray) -> float:
-    """The trace's distance from its mean over permutations, in standard deviations; NaN where it cannot vary."""
-    mean, variance = (float(moment) for moment in moments(scores_nn))
-    statistic = float(np.diagonal(scores_nn).sum(dtype=np.float64))
-    return (statistic - mean) / variance**0.5 if variance > 0 else float("nan")
+def trace_z(scores_nn: np.ndarray, change: Callable[[np.ndarray], np.ndarray] | None = None) -> float:
+    """The trace's distance from its mean over permutations, in standard deviations; NaN where it cannot vary.
+
+    Args:
+        scores_nn: [n, n].
+        change: applied to the scores first, some rows at a time; they are not copied.
+    """
+    size = len(scores_nn)
+    rows_n, columns_n, diagonal_n, squares = np.zeros(size), np.zeros(size), np.zeros(size), 0.0
+    for start in range(0, size, _CHUNK):
+        chunk_rn = scores_nn[start : start + _CHUNK]
+        if change is not None:
+            chunk_rn = change(chunk_rn)
+        some = slice(start, start + len(chunk_rn))
+        rows_n[some] = chunk_rn.sum(axis=1, dtype=np.float64)
+        columns_n += chunk_rn.sum(axis=0)
+        diagonal_n[some] = np.diagonal(chunk_rn, offset=start)
+        squares += float(np.vdot(chunk_rn, chunk_rn))
+    total = float(rows_n.sum())
+    centred = squares - float(rows_n @ rows_n + columns_n @ columns_n) / size + total**2 / size**2
+    variance = centred / max(1, size - 1)
+    # What remains of numbers that cancel is no variance.
+    if not variance > 1e-6 * squares / size:
+        return float("nan")
+    return (float(diagonal_n.sum()) - total / size) / variance**0.5

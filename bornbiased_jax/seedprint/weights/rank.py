@@ -11,7 +11,7 @@ from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import Decision, Verdict
 from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
-from bornbiased_jax.seedprint.weights.coordinates import prepared_pairs
+from bornbiased_jax.seedprint.weights.coordinates import column_norms, prepared_pairs
 from bornbiased_jax.seedprint.weights.outcome import Basis
 from bornbiased_jax.seedprint.weights.tokens import shared_ids
 from bornbiased_jax.seedprint.weights.view import Matrix, folded, unit_rows
@@ -26,8 +26,11 @@ Score = Callable[[WeightsReader, WeightsReader, np.ndarray], float]
 
 def coordinate_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:
     """Σ over matrices and coordinates of the cosine of a coordinate with its own: no D × D product."""
-    pairs = prepared_pairs(birth, suspect, ids_I)
-    return math.fsum(float(np.einsum("nd,nd->", ours, theirs, dtype=np.float64)) for _, ours, theirs in pairs)
+    total = 0.0
+    for _, ours_nD, theirs_nD in prepared_pairs(birth, suspect, ids_I):
+        diagonal_D = np.einsum("nd,nd->d", ours_nD, theirs_nD)
+        total += float((diagonal_D / (column_norms(ours_nD) * column_norms(theirs_nD))).sum(dtype=np.float64))
+    return total
 
 
 def rotation_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.seedprint.weights.align import mlp_modules
+from bornbiased_jax.seedprint.weights.coordinates import Module, trace_z
 from bornbiased_jax.seedprint.weights.view import Matrix, folded, unit_rows
 
 
@@ -32,20 +33,28 @@ def unit_cosines(
 
 def form_a(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Scores of hidden unit f of the base with f' of the suspect: [F, F] float32, and their parts' diagonals apart.
+) -> tuple[np.ndarray, list[Module]]:
+    """Scores of hidden unit f of the base with f' of the suspect: [F, F] float32, and z by matrix.
 
     H[f, f'] = cos(gate) + |cos(up) + cos(down)|, and cos(up) + cos(down) where there is no gate. Rows have unit norm,
-    and up and down may change their sign together, so that moving a factor from one to the other changes nothing.
+    and up and down may change their sign together, so that moving a factor from one to the other changes nothing. Two
+    score matrices are in memory at a time.
     """
-    gate_FF, up_FF, down_FF = unit_cosines(base, suspect, pair, rotation_DD)
-    parts = {"mlp/up": up_FF, "mlp/down": down_FF}
-    scores_FF = up_FF + down_FF
-    if gate_FF is not None:
-        np.abs(scores_FF, out=scores_FF)
-        scores_FF += gate_FF
-        parts = {"mlp/gate": gate_FF, **{module: np.abs(part_FF) for module, part_FF in parts.items()}}
-    return scores_FF, parts
+    gated = "mlp/gate" in mlp_modules(base)
+    scores_FF: np.ndarray | None = None
+    by_module = []
+    for module in ("mlp/up", "mlp/down", "mlp/gate")[: 3 if gated else 2]:
+        if module == "mlp/gate":
+            np.abs(scores_FF, out=scores_FF)
+        part_FF = _cosines(base, suspect, module, pair, rotation_DD)
+        change = np.abs if gated and module != "mlp/gate" else None
+        by_module.append(Module(str(Matrix(module, pair[0])), trace_z(part_FF, change)))
+        if scores_FF is None:
+            scores_FF = part_FF
+        else:
+            scores_FF += part_FF
+    assert scores_FF is not None
+    return scores_FF, by_module
 
 
 def _cosines(

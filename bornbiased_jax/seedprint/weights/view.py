@@ -74,13 +74,13 @@ def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
         if cfg.tie_embeddings:
             rows_nD = np.array(reader.read("embed/embedding"))
         else:
-            rows_nD = np.array(reader.read("head/kernel").T, order="C")
+            rows_nD = np.array(reader.read("head/kernel").T)
         return _read_by(rows_nD, _scale(reader, "final_norm", None), centred)
     norm, reads = _BLOCK[matrix.module]
     kernel = reader.read(f"blocks/{matrix.module}/kernel", matrix.layer)
     scale_D = _scale(reader, f"blocks/{norm}", matrix.layer)
     if reads:
-        rows_nD = np.array(kernel.T, order="C")
+        rows_nD = np.array(kernel.T)
         return _read_by(rows_nD, scale_D, centred) if before else rows_nD
     rows_nD = np.array(kernel)
     if centred:
@@ -93,7 +93,7 @@ def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
 def unit_rows(rows_nD: np.ndarray) -> np.ndarray:
     """Scale every row to norm 1, in place; rows of zeros stay."""
     norms_n = np.sqrt(np.einsum("nd,nd->n", rows_nD, rows_nD, dtype=np.float32))
-    rows_nD /= np.maximum(norms_n, _TINY)[:, None]
+    rows_nD *= (1.0 / np.maximum(norms_n, _TINY))[:, None]
     return rows_nD
 
 
