@@ -44,7 +44,7 @@ def form_a(
     scores_FF: np.ndarray | None = None
     by_module = []
     for module in ("mlp/up", "mlp/down", "mlp/gate")[: 3 if gated else 2]:
-        if module == "mlp/gate":
+        if module == "mlp/gate" and scores_FF is not None:
             np.abs(scores_FF, out=scores_FF)
         part_FF = _cosines(base, suspect, module, pair, rotation_DD)
         change = np.abs if gated and module != "mlp/gate" else None
