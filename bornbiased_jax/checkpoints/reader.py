@@ -22,7 +22,7 @@ from bornbiased_jax.checkpoints.huggingface import locate_directory
 from bornbiased_jax.checkpoints.layout import Entry, unpack
 from bornbiased_jax.checkpoints.llama2c import locate_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
-from bornbiased_jax.checkpoints.run import RunPlace, load_parameter, locate_run, read_run
+from bornbiased_jax.checkpoints.run import RunPlace, load_parameter, locate_run, read_run, tokenizer_file
 from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -151,7 +151,10 @@ def _run(reference: Reference) -> WeightsReader:
         return held[path] if layer is None else held[path][layer]
 
     description = f"run {place.folder}, seed {place.seed}, step {step}"
-    return WeightsReader(place.cfg, description, "run", step == 0 and born_here, place.seed, read)
+    tokenizer = tokenizer_file(place.folder)
+    tokenizer_files = () if tokenizer is None else (Path(tokenizer),)
+    is_birth = step == 0 and born_here
+    return WeightsReader(place.cfg, description, "run", is_birth, place.seed, read, tokenizer_files=tokenizer_files)
 
 
 def _file(kind: Kind, located: Located) -> WeightsReader:

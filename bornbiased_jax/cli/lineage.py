@@ -91,6 +91,11 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     type=click.Choice(["kept", "free"]),
     help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
 )
+@click.option(
+    "--text",
+    metavar="FILE|builtin:prose",
+    help="For weights, bilinear and rank: compare the vocabularies on the tokens of this text alone.",
+)
 @click.option("--num-references", type=int, help="Fresh seeds, for population and rank.  [default: 200, 199]")
 @click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
 @_probe_options

@@ -103,20 +103,20 @@ TESTS: Mapping[str, LineageTest] = {
         needs="weights",
         description="the weights alone, coordinates or hidden units relabelled: exact, p proven however small",
         alpha=1e-4,
-        options=("align", "labels", "num_permutations"),
+        options=("align", "labels", "num_permutations", "text"),
     ),
     "bilinear": LineageTest(
         "bornbiased_jax.seedprint.weights.sides:bilinear",
         needs="weights",
         description="the vocabulary's bilinear form, blind to rotations: exact for a birth against any model",
         alpha=1e-4,
-        options=("num_permutations",),
+        options=("num_permutations", "text"),
     ),
     "rank": LineageTest(
         "bornbiased_jax.seedprint.weights.sides:rank",
         needs="weights",
         description="a birth's weights among those of fresh births: exact for a birth named beforehand",
-        options=("align", "num_references"),
+        options=("align", "num_references", "text"),
     ),
 }
 

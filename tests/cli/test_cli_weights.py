@@ -61,6 +61,16 @@ def test_bad_calls_say_what_is_wrong(suspect, capsys, arguments, reason):
     assert reason in capsys.readouterr().err
 
 
+def test_the_tokens_of_a_text_alone(seedprint, tmp_path, capsys):
+    (tmp_path / "seen.txt").write_text("abcdefghijklmnop" * 3)
+    base = f"seed:7{BIRTH}".replace("vocab_size=96", "vocab_size=256")
+    for test in ("weights", "bilinear"):
+        found = seedprint(base, base, "--test", test, "--text", str(tmp_path / "seen.txt"))
+        assert found["num_tokens"] == 16
+    assert run(["seedprint", f"seed:7{BIRTH}", base, "--test", "bilinear", "--text", str(tmp_path / "seen.txt")]) == 2
+    assert "neither model comes with a tokenizer" in capsys.readouterr().err
+
+
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "auto")
     assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)

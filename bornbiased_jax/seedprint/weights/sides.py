@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.errors import InputError
@@ -13,6 +15,7 @@ from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
+from bornbiased_jax.seedprint.weights.tokens import seen_ids
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 if TYPE_CHECKING:
@@ -33,23 +36,47 @@ def weights(
     align: str = "none",
     labels: str | None = None,
     num_permutations: int = NUM_PERMUTATIONS,
+    text: str | None = None,
 ) -> Verdict:
-    """:func:`.compare.weights_test` on two sides; neither model is opened whole."""
+    """:func:`.compare.weights_test` on two sides, on the tokens of a text; neither model is opened whole."""
     readers = side_reader(base), side_reader(suspect)
-    verdict = weights_test(*readers, alpha=alpha, align=align, labels=labels, num_permutations=num_permutations)
+    verdict = weights_test(
+        *readers, alpha=alpha, align=align, labels=labels, num_permutations=num_permutations, ids=_ids(*readers, text)
+    )
     return _named(verdict, base, suspect)
 
 
-def bilinear(base: Side, suspect: Side, *, alpha: float, num_permutations: int = NUM_PERMUTATIONS) -> Verdict:
-    """:func:`.bilinear.bilinear_test` on two sides."""
+def bilinear(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float,
+    num_permutations: int = NUM_PERMUTATIONS,
+    text: str | None = None,
+) -> Verdict:
+    """:func:`.bilinear.bilinear_test` on two sides, on the tokens of a text."""
     readers = side_reader(base), side_reader(suspect)
-    return _named(bilinear_test(*readers, alpha=alpha, num_permutations=num_permutations), base, suspect)
+    verdict = bilinear_test(*readers, alpha=alpha, num_permutations=num_permutations, ids=_ids(*readers, text))
+    return _named(verdict, base, suspect)
 
 
-def rank(base: Side, suspect: Side, *, alpha: float, align: str = "none", num_references: int = NUM_BIRTHS) -> Verdict:
-    """:func:`.rank.rank_test` on two sides; fresh births are called references there."""
+def rank(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float,
+    align: str = "none",
+    num_references: int = NUM_BIRTHS,
+    text: str | None = None,
+) -> Verdict:
+    """:func:`.rank.rank_test` on two sides, on the tokens of a text; fresh births are called references there."""
     readers = side_reader(base), side_reader(suspect)
-    return _named(rank_test(*readers, alpha=alpha, align=align, num_births=num_references), base, suspect)
+    verdict = rank_test(*readers, alpha=alpha, align=align, num_births=num_references, ids=_ids(*readers, text))
+    return _named(verdict, base, suspect)
+
+
+def _ids(base: WeightsReader, suspect: WeightsReader, text: str | None) -> np.ndarray | None:
+    return None if text is None else seen_ids(base, suspect, text)
 
 
 def side_reader(side: Side) -> WeightsReader:
@@ -73,7 +100,11 @@ def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
         told = open_reader(checkpoint.reference)
         held = dataclasses.replace(held, is_birth=told.is_birth, seed=told.seed)
     return dataclasses.replace(
-        held, description=checkpoint.description, kind=checkpoint.source_format, files=checkpoint.files
+        held,
+        description=checkpoint.description,
+        kind=checkpoint.source_format,
+        files=checkpoint.files,
+        tokenizer_files=checkpoint.tokenizer_files,
     )
 
 

@@ -9,10 +9,13 @@ import numpy as np
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.weights.view import Matrix, folded
+from bornbiased_jax.text import ByteTokenizer, Tokenizer, encode_documents, load_tokenizer, read_documents
 
 MIN_TOKENS = 8
 # Rows farther than this from the median of the log norms, in robust standard deviations, are padding or rescaled.
 _FAR = 8.0
+# Tokens of a text that are read to see which occur.
+_MOST_READ = 1_000_000
 
 
 def shared_ids(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int] | None = None) -> np.ndarray:
@@ -29,6 +32,40 @@ def shared_ids(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int] |
     if not len(given) or given[0] < 0 or given[-1] >= most:
         raise InputError(f"token ids must be given and lie from 0 to {most - 1}: choose them from a text")
     return given[given < least]
+
+
+def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarray:
+    """The token ids that occur in a text, by the tokenizer of the base, else of the suspect: [I], ascending.
+
+    Rows of tokens that training never saw are the birth's still, and anyone may overwrite them.
+
+    Args:
+        base, suspect: the models; of 256 ids without a tokenizer ids are bytes.
+        text: a file, a folder, ``builtin:prose`` …, as :func:`bornbiased_jax.text.read_documents` takes it; its first
+            million tokens are read.
+
+    Raises:
+        InputError: no such text, or neither model has a tokenizer.
+    """
+    tokenizer: Tokenizer | None = None
+    for reader in (base, suspect):
+        if tokenizer is None and reader.tokenizer_files:
+            tokenizer = load_tokenizer(reader.tokenizer_files[0])
+    least = min(base.cfg.vocab_size, suspect.cfg.vocab_size)
+    if tokenizer is None and least == 256:
+        tokenizer = ByteTokenizer()
+    if tokenizer is None:
+        raise InputError(
+            "neither model comes with a tokenizer, so that no text tells which tokens it saw: leave it out"
+        )
+    seen: set[int] = set()
+    count = 0
+    for ids in encode_documents(tokenizer, read_documents(text), separate=False):
+        seen.update(np.unique(ids).tolist())
+        count += len(ids)
+        if count >= _MOST_READ:
+            break
+    return np.array(sorted(value for value in seen if value < least), np.int64)
 
 
 def ordinary_ids(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
