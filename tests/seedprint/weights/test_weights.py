@@ -6,12 +6,14 @@ import re
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.weights import weights_test
+from bornbiased_jax.seedprint.weights.units import form_a
 from tests.seedprint.weights.descendants import (
     born,
     config,
@@ -197,6 +199,19 @@ def test_bad_calls_are_refused(options, reason):
     base = birth_reader(config(), 1)
     with pytest.raises(InputError, match=re.escape(reason)):
         weights_test(base, base, **options)
+
+
+def test_an_accuser_who_renumbers_their_own_model_after_the_fact_wins(trained_like):
+    # Why a base's labelling must be published first, and why every verdict says so.
+    accuser = descend(config(), 8, change=77)
+    suspect = reader(trained_like)
+    assert weights_test(reader(accuser), suspect, labels="units").verdict == "unrelated"
+    scores = [form_a(reader(accuser), suspect, (layer, layer), None)[0] for layer in range(4)]
+    renumbering = np.stack([np.argsort(linear_sum_assignment(-scores_FF)[1]) for scores_FF in scores])
+    forged = reader(symmetries.permute_units(*accuser, renumbering))
+    verdict = weights_test(forged, suspect, labels="units")
+    assert verdict.verdict == "same-lineage" and verdict.z > 10
+    assert any("rests on the word of whoever names the base" in note for note in verdict.detail["notes"])
 
 
 def test_seen_ids_alone():
