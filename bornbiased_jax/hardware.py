@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+MEMINFO = Path("/proc/meminfo")
+"""Where Linux tells of its memory."""
 
 
 def cores() -> int:
@@ -16,6 +20,15 @@ def device_memory() -> int | None:
 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     return None if limit is None else int(limit)
+
+
+def available_memory() -> int | None:
+    """Bytes of main memory that programs may still take without swapping, or None where the system does not say."""
+    try:
+        lines = MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
 
 
 def memory_in_use_peak() -> int | None:

@@ -73,7 +73,11 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
 @click.command("seedprint")
 @click.argument("base", metavar="BASE")
 @click.argument("suspect", metavar="SUSPECT")
-@click.option("--test", type=click.Choice(list(TESTS)), default="permutation", show_default=True, help=f"{_tests()}.")
+@click.option(
+    "--test",
+    type=click.Choice(list(TESTS)),
+    help=f"{_tests()}.  [default: auto, and permutation with a stored fingerprint]",
+)
 @click.option("--alpha", type=float, help="Level of the decision; that of the test unless given (0.01 or 1e-4).")
 @click.option("--num-permutations", type=int, help="Relabellings drawn; enough for alpha unless given.")
 @click.option(
@@ -103,11 +107,12 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
 def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Were two models born from the same seed? Checkpoints or stored fingerprints.
 
-    The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them.
+    The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them. Inputs are needed by tests
+    of outputs alone; with --num-inputs or --seq-len given the permutation test of outputs joins auto.
 
     \b
     Example:
-      bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny --num-inputs 2000 --seq-len 64
+      bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint

@@ -32,6 +32,8 @@ class LineageTest:
         description: one line for a reader, who chooses by it.
         alpha: level of its decision unless another is asked for.
         options: names of its own options.
+        joined: whether the permutation test of outputs joins it where inputs are asked for, given as ``outputs``, a
+            function without arguments that gives its verdict.
         references: whether it needs outputs of fresh seeds, given as ``references``.
         about_tokens, about_vectors: what its verdict says about its own p on such inputs.
     """
@@ -41,6 +43,7 @@ class LineageTest:
     description: str
     alpha: float = 0.01
     options: tuple[str, ...] = ()
+    joined: bool = False
     references: bool = False
     about_tokens: str = ""
     about_vectors: str = ""
@@ -97,6 +100,7 @@ TESTS: Mapping[str, LineageTest] = {
         description="what is identical, then all exact tests in the weights",
         alpha=1e-4,
         options=("num_permutations",),
+        joined=True,
     ),
     "weights": LineageTest(
         "bornbiased_jax.seedprint.weights.sides:weights",

@@ -53,6 +53,7 @@ MOMENTS = (
 # The least level that permutations are counted for.
 _COUNTED = 1e-4
 # What may be done to the suspect without moving its outputs' ranks.
+EVADED_BY = "negating, rotating or renumbering the residual coordinates"
 INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
 
 
@@ -158,7 +159,9 @@ def permutation_test(
         "null": "exact",
         "labels": "coordinates",
         "align": "none",
+        "permuted": "the residual coordinates",
         "invariant_to": invariant_to,
+        "evaded_by": EVADED_BY if signs == "kept" else EVADED_BY.removeprefix("negating, "),
         "width": width,
         "correlation": correlation,
         "signs": signs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ def trace(
     base: Source,
     suspect: Source,
     *,
-    test: str = "permutation",
+    test: str | None = None,
     alpha: float | None = None,
     probe: Probe | None = None,
     num_references: int | None = None,
@@ -175,9 +175,11 @@ def trace(
         base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, or either
             of them opened.
         suspect: the other model.
-        test: a name in :data:`.lineage_tests.TESTS`.
+        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
+            fingerprint or an option of that test alone is given.
         alpha: level of the decision; the test's own by default.
-        probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds.
+        probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
+            the permutation test of outputs joins "auto".
         num_references: fresh seeds, for tests that need them; 200 by default.
         options: the test's own (``num_permutations`` …); None counts as not given.
 
@@ -189,11 +191,14 @@ def trace(
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> probe = Probe(num_inputs=60, seq_len=8)
-        >>> trace(f"seed:1@{small}", f"seed:1@{small}", probe=probe).reason
-        'the two models have identical weights, bit for bit'
-        >>> trace(f"seed:1@{small}", f"seed:2@{small}", probe=probe).verdict
+        >>> trace(f"seed:1@{small}", f"seed:1@{small}").reason
+        'the base is the suspect: both are the birth of seed 1'
+        >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
+    ours = Side(base)
+    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect)
+    test = _default_test(ours, theirs, options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
     options = {name: value for name, value in options.items() if value is not None}
@@ -208,20 +213,44 @@ def trace(
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
         check_references(count, alpha)
-    ours = Side(base)
-    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect)
+    probe = probe or Probe()
     if entry.needs == "weights":
+        if entry.joined and probe != Probe():
+            options["outputs"] = lambda: _by_outputs("permutation", ours, theirs, probe, alpha)
         return entry.load()(ours, theirs, alpha=alpha, **options)
-    settled = _settled(probe or Probe(), ours, theirs)
     if entry.needs == "both":
+        settled = _settled(probe, ours, theirs)
         return entry.load()(ours, theirs, outputs=lambda: _fingerprints(ours, theirs, settled), alpha=alpha, **options)
+    return _by_outputs(test, ours, theirs, probe, alpha, num_references=count if entry.references else None, **options)
+
+
+def _default_test(ours: Side, theirs: Side, options: Mapping[str, Any]) -> str:
+    """What settles most about this pair, of the tests that have the options given."""
+    given = {name for name, value in options.items() if value is not None}
+    outputs_alone = given <= set(lineage_test("permutation").options) and not given <= set(lineage_test("auto").options)
+    stored = ours.stored is not None or theirs.stored is not None
+    return "permutation" if stored or outputs_alone else "auto"
+
+
+def _by_outputs(
+    test: str,
+    ours: Side,
+    theirs: Side,
+    probe: Probe,
+    alpha: float,
+    *,
+    num_references: int | None = None,
+    **options: Any,
+) -> Verdict:
+    """A test of outputs, after whatever makes it impossible."""
+    settled = _settled(probe, ours, theirs)
     reason = _uncomparable(ours, theirs, settled)
     if reason is not None:
         assert settled.num_inputs is not None
         return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
     pair = _fingerprints(ours, theirs, settled)
-    if entry.references:
-        options["references"] = _references(pair[0], settled, count)
+    if num_references is not None:
+        options["references"] = _references(pair[0], settled, num_references)
     return comparing.compare(*pair, test=test, alpha=alpha, **options)
 
 

@@ -1,6 +1,7 @@
 """``bornbiased seedprint --test weights|bilinear|rank`` from the command line."""
 
 import json
+import shutil
 
 import pytest
 
@@ -72,7 +73,21 @@ def test_the_tokens_of_a_text_alone(seedprint, tmp_path, capsys):
 
 
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
-    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "auto")
+    found = seedprint(f"seed:7{BIRTH}", suspect)
+    assert found["test"] == "auto"
     assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
     assert [row["name"] for row in found["tests"]] == ["coordinates", "rotation", "matched units", "bilinear"]
-    assert seedprint(suspect, suspect, "--test", "auto")["identity"] == "tensors"
+    for row in found["tests"]:
+        assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
+    assert found["evaded_by"] and found["permuted"] and found["invariant_to"]
+    assert any(note.endswith(f"The null permutes {found['permuted']}.") for note in found["notes"])
+
+
+def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
+    shutil.copytree(suspect, tmp_path / "copy")
+    copied = seedprint(suspect, str(tmp_path / "copy"))
+    assert (copied["verdict"], copied["identity"]) == ("same-lineage", "files")
+    assert copied["reason"] == "the two models' files are the same, byte for byte"
+    assert seedprint(suspect, f"{suspect}/.")["reason"].startswith("the base is the suspect: both are read from")
+    born = seedprint(f"seed:7{BIRTH}", f"seed:7{BIRTH}")
+    assert (born["identity"], born["reason"]) == ("tensors", "the base is the suspect: both are the birth of seed 7")

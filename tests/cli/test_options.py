@@ -31,7 +31,7 @@ CALLS = {
     "evaluate": "evaluate model.gguf --data builtin:prose",
     "sinks": "sinks model.gguf --text wiki.txt",
     "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
-    "seedprint": f"{PAIR} {SIZES}",
+    "seedprint": f"{PAIR} --test permutation {SIZES}",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
     "digest": "digest model.gguf",
     "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
@@ -51,6 +51,8 @@ EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
 COMPARE = "bornbiased_jax.seedprint.compare:compare"
+SIDES = "bornbiased_jax.seedprint.weights.sides"
+WEIGHTS = f"{SIDES}:weights"
 WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
 TRAIN = "bornbiased_jax.pretrain:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
@@ -215,6 +217,10 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
             {"seeds": range(3_000_000_000, 3_000_000_150)},
         ),
         ("--signs free", COMPARE, {"signs": "free"}),
+        ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
+        ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
+        ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
         *DRAWN,

@@ -1,6 +1,7 @@
 """From two references to a verdict: what the models settle, what is refused, and which test is asked for."""
 
 import dataclasses
+import functools
 import inspect
 import json
 
@@ -15,12 +16,14 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import fingerprint as prints
 from bornbiased_jax.seedprint import lineage_tests
 from bornbiased_jax.seedprint.lineage_tests import TESTS, LineageTest, lineage_test
-from bornbiased_jax.seedprint.trace import Probe, Side, read_outputs, trace
+from bornbiased_jax.seedprint.trace import Probe, Side, read_outputs
+from bornbiased_jax.seedprint.trace import trace as trace_by_default
 from bornbiased_jax.seedprint.verdict import undefined
 
 SMALL = "llama-tiny,num_layers=1,d_model=32,d_ff=32,num_heads=2,num_kv_heads=2,vocab_size=64"
 SHORT = f"{SMALL},positions=learned,max_seq_len=8"
 PROBE = Probe(num_inputs=60, seq_len=6)
+trace = functools.partial(trace_by_default, test="permutation")
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +164,36 @@ def test_tests_of_weights_get_the_sides(monkeypatch):
     assert trace(ref(1), ref(2), test="b", probe=PROBE).reason == " ".join(sources)
 
 
+def test_the_default_is_what_both_sides_admit(tmp_path):
+    stored = read_outputs(Side(ref(1)), PROBE.fitted(open_checkpoint(ref(1)).cfg))
+    assert trace_by_default(ref(1), ref(2)).test == "auto"
+    assert trace_by_default(stored, ref(2)).test == trace_by_default(ref(2), stored).test == "permutation"
+    # What only the outputs have, asks for them.
+    assert trace_by_default(ref(1), ref(2), probe=PROBE, signs="free").test == "permutation"
+    with pytest.raises(InputError, match="--align is no option of --test auto"):
+        trace_by_default(ref(1), ref(2), align="rotation")
+
+
+def test_outputs_join_auto_when_inputs_are_asked_for():
+    alone, joined = (trace_by_default(ref(1), ref(2), probe=probe) for probe in (None, PROBE))
+    names = [row["name"] for row in alone.detail["tests"]]
+    assert [row["name"] for row in joined.detail["tests"]] == [*names, "outputs"]
+    assert (alone.num_inputs, joined.num_inputs) == (None, 60)
+    rows = {row["name"]: row for row in joined.detail["tests"]}
+    outputs = trace(ref(1), ref(2), probe=PROBE, alpha=1e-4)
+    assert (rows["outputs"]["p_value"], rows["outputs"]["z"]) == (outputs.p_value, outputs.z)
+    # Holm over one test more.
+    for verdict in (alone, joined):
+        rows = [row for row in verdict.detail["tests"] if row["p_value"] is not None]
+        least = min(row["p_value"] for row in rows)
+        assert verdict.p_value == min(1.0, least * len(verdict.detail["tests"]))
+        assert verdict.p_value == pytest.approx(min(row["p_adjusted"] for row in rows))
+    # Shared vectors are no evidence: undefined, and so no p of the battery.
+    vectors = trace_by_default(ref(1), ref(2), probe=dataclasses.replace(PROBE, inputs="gaussian"))
+    (row,) = [row for row in vectors.detail["tests"] if row["name"] == "outputs"]
+    assert (row["verdict"], row["p_adjusted"]) == ("undefined", None)
+
+
 def test_notes_depend_on_the_inputs():
     for test in ("paper", "iclr"):
         entry = TESTS[test]
@@ -188,7 +221,8 @@ def test_json_has_the_keys_of_the_certified_p():
 
 def test_baselines_are_printed_and_written(tmp_path, capsys):
     sizes = ["--num-inputs", "60", "--seq-len", "6", "--quiet", "--baselines"]
-    assert run(["seedprint", ref(1), ref(1), *sizes, "--json", str(tmp_path / "a.json")]) == 0
+    permutation = ["--test", "permutation", *sizes]
+    assert run(["seedprint", ref(1), ref(1), *permutation, "--json", str(tmp_path / "a.json")]) == 0
     said = capsys.readouterr().out
     value = json.loads((tmp_path / "a.json").read_text())
     assert [row["method"] for row in value["baselines"]] == ["intrinsic", "pcs", "ics"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
+from typing import Literal, NamedTuple
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
@@ -20,26 +23,74 @@ _CLOSE = 1e-2
 _MOST_UNITS = 4096
 
 
-def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> tuple[int, int]:
-    """How many tensors of random numbers are equal, and how many there are; (0, number) for another architecture.
+Identity = Literal[
+    "files",
+    "tensors",
+    "up to signs",
+    "up to coordinate permutation",
+    "up to scaling and order of hidden units",
+    "up to rotation",
+    "logits",
+]
+"""In what way two models are one, the plainest first."""
+
+
+class Equal(NamedTuple):
+    """The tensors of random numbers that two models have in common bit for bit, and how many there are in one."""
+
+    paths: tuple[str, ...]
+    total: int
+
+    @property
+    def all(self) -> bool:
+        """Whether every one is equal."""
+        return len(self.paths) == self.total > 0
+
+    @property
+    def vocabulary_alone(self) -> bool:
+        """Whether the token embedding and the head are equal, and nothing of the blocks is."""
+        return "embed/embedding" in self.paths and not any(path.startswith("blocks/") for path in self.paths)
+
+
+def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
+    """One sentence where base and suspect are one and the same model, by where they come from; None otherwise."""
+    if base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg:
+        if base.description == suspect.description:
+            return f"the base is the suspect: both are the {base.description}"
+    ours, theirs = ([path.resolve() for path in reader.files] for reader in (base, suspect))
+    if ours and ours == theirs:
+        return f"the base is the suspect: both are read from {base.files[0]}"
+    return None
+
+
+def same_files(base: WeightsReader, suspect: WeightsReader) -> bool:
+    """Whether the files that hold the weights are the same, byte for byte."""
+    if not base.files or len(base.files) != len(suspect.files):
+        return False
+    return all(filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in zip(base.files, suspect.files, strict=True))
+
+
+def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
+    """Which tensors of random numbers are equal; none of another architecture.
 
     Tensors of one repeated number are no evidence: all births share norm scales of one.
     """
     known, theirs = distributions(base.cfg), distributions(suspect.cfg)
-    equal = total = 0
+    equal: list[str] = []
+    total = 0
     for path, law in known.items():
         for layer in range(law.shape[0]) if law.stacked else (None,):
             ours = base.read(path, layer)
             if ours.size == 0 or (ours == ours.flat[0]).all():
                 continue
             total += 1
-            equal += bool(path in theirs and theirs[path].shape == law.shape) and np.array_equal(
-                ours, suspect.read(path, layer)
-            )
-    return int(equal), total
+            alike = path in theirs and theirs[path].shape == law.shape
+            if alike and np.array_equal(ours, suspect.read(path, layer)):
+                equal.append(path if layer is None else f"{path}/{layer}")
+    return Equal(tuple(equal), total)
 
 
-def same_up_to(base: WeightsReader, suspect: WeightsReader) -> str | None:
+def same_up_to(base: WeightsReader, suspect: WeightsReader) -> Identity | None:
     """In what way the suspect is the base written otherwise, or None where it is no exact copy.
 
     Token rows must agree after one orthogonal map of the residual stream, and so must, block by block, every hidden
@@ -127,7 +178,7 @@ def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -
     return total_DD
 
 
-def _kind(turn_DD: np.ndarray) -> str:
+def _kind(turn_DD: np.ndarray) -> Identity:
     largest_D = np.abs(turn_DD).argmax(axis=1)
     signed = np.abs(turn_DD).max(axis=1).min() >= _SAME and len(np.unique(largest_D)) == len(largest_D)
     if not signed or turn_DD.shape[0] != turn_DD.shape[1]:

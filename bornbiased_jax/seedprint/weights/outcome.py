@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
@@ -53,13 +54,11 @@ class Basis:
 
     def detail(self, null: Null, **more: Any) -> dict[str, Any]:
         """The keys that every verdict of this test has."""
+        described = {"permuted": self.permuted, "invariant_to": list(self.invariant_to), "evaded_by": self.evaded_by}
         notes = [
-            f"The null permutes {self.permuted}.",
-            f"Nothing changes by: {'; '.join(self.invariant_to) or 'nothing'}.",
-            f"Evaded by: {self.evaded_by}.",
+            *rests_on(described),
             *more.pop("notes", ()),
         ]
-        described = {"permuted": self.permuted, "invariant_to": list(self.invariant_to), "evaded_by": self.evaded_by}
         return {"null": null, **self.facts, **described, **more, "notes": notes, "scope": SCOPE}
 
     def undefined(self, reason: str, **more: Any) -> Verdict:
@@ -95,6 +94,15 @@ class Basis:
         reason += f"{self.permuted} (p {'≤' if same else '>'} {self.alpha:g})"
         decision: Decision = "same-lineage" if same else "unrelated"
         return Verdict(decision, reason, p_value, log10_p, certified.z, self.test, None, self.alpha, detail)
+
+
+def rests_on(described: Mapping[str, Any]) -> list[str]:
+    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, as sentences."""
+    return [
+        f"The null permutes {described['permuted']}.",
+        f"Nothing changes by: {'; '.join(described['invariant_to']) or 'nothing'}.",
+        f"Evaded by: {described['evaded_by']}.",
+    ]
 
 
 def check_level(alpha: float, num_permutations: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +23,18 @@ if TYPE_CHECKING:
     from bornbiased_jax.seedprint.trace import Side
 
 
-def auto(base: Side, suspect: Side, *, alpha: float, num_permutations: int = NUM_PERMUTATIONS) -> Verdict:
-    """:func:`.auto.auto_test` on two sides; neither model is opened whole."""
+def auto(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float,
+    num_permutations: int = NUM_PERMUTATIONS,
+    outputs: Callable[[], Verdict] | None = None,
+) -> Verdict:
+    """:func:`.auto.auto_test` on two sides; neither model is opened whole unless outputs are asked for."""
     readers = side_reader(base), side_reader(suspect)
-    return _named(auto_test(*readers, alpha=alpha, num_permutations=num_permutations), base, suspect)
+    verdict = auto_test(*readers, alpha=alpha, num_permutations=num_permutations, outputs=outputs)
+    return _named(verdict, base, suspect)
 
 
 def weights(

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from bornbiased_jax import hardware
 from bornbiased_jax.adapt import symmetries
+from bornbiased_jax.models import flatten
 from bornbiased_jax.seedprint.weights.auto import auto_test
+from bornbiased_jax.seedprint.weights.logits import same_logits
 from tests.seedprint.weights.descendants import (
     born,
     config,
@@ -89,6 +92,32 @@ def test_nothing_to_compare_is_undefined(base):
     verdict = auto_test(reader(base), wide)
     assert verdict.verdict == "undefined"
     assert "the widths differ (48 and 64)" in verdict.reason and "64 and 80 hidden units" in verdict.reason
+
+
+def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
+    """An inserted block that does nothing: no map of coordinates, units and heads makes the one of the other."""
+    hidden = reader(everything(*base))
+    verdict = auto_test(reader(base), hidden)
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "logits")
+    assert "same logits" in verdict.reason
+    assert same_logits(reader(base), reader(noisy(*everything(*base), 0.03))) is False
+    # Nothing is said where logits do not depend on the ids, between births, and of what does not fit in memory.
+    silent = edited(*base, lambda path, leaf: leaf * np.float32(path != "head/kernel"))
+    assert same_logits(reader(silent), reader(silent)) is None
+    assert same_logits(born(CFG, 1), born(CFG, 2)) is None
+    monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
+    assert same_logits(reader(base), hidden) is None
+
+
+def test_shared_embeddings_are_no_identity(base):
+    def edit(path, leaf):
+        return np.array(flatten(base[1])[path]) if path in ("embed/embedding", "head/kernel") else leaf
+
+    verdict = auto_test(reader(base), reader(edited(*descend(CFG, 46, change=47), edit)))
+    assert verdict.detail["identity"] is None and verdict.detail["shared_embeddings"] is True
+    assert any(note.startswith("Shared embeddings") for note in verdict.detail["notes"])
+    copied = auto_test(reader(base), reader(base))
+    assert not any(note.startswith("Shared embeddings") for note in copied.detail["notes"])
 
 
 def test_copied_tensors_are_counted(base):
