@@ -29,8 +29,10 @@ demo: $(VENV)/.installed
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# What `make test` leaves out, and nothing twice.
+# What `make test` leaves out; and the models and their training again, compiled as users compile: `make test` has the
+# compiler hurry (tests/conftest.py).
 test-all: $(VENV)/.installed-dev
+	XLA_FLAGS= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/models tests/pretrain
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 check: $(VENV)/.installed-dev

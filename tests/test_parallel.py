@@ -108,8 +108,6 @@ for run in arguments["runs"]:
 
 def launch(arguments, devices):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    # Programs this small are compiled for longer than they run.
-    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return subprocess.Popen(
         [sys.executable, "-c", TRAIN, json.dumps(arguments)],
         env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
