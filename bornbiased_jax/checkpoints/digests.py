@@ -17,12 +17,14 @@ def tensor_digests(params: Params) -> dict[str, str]:
     Hashed are the type, the shape and the bytes of the array in C order, so that equal digests mean equal
     tensors, whatever file or device they came from. Layers that a descendant left frozen show as equal.
     """
-    found = {}
-    for name, tensor in _tensors(params):
-        hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
-        hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
-        found[name] = hasher.hexdigest()
-    return found
+    return {name: tensor_digest(tensor) for name, tensor in _tensors(params)}
+
+
+def tensor_digest(tensor: np.ndarray) -> str:
+    """SHA-256 of one tensor: its type, its shape and its bytes in C order."""
+    hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
+    hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
+    return hasher.hexdigest()
 
 
 def value_digests(params: Params) -> dict[str, str]:

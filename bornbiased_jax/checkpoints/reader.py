@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.digests import combine, tensor_digest
 from bornbiased_jax.checkpoints.gguf_file import locate_gguf
 from bornbiased_jax.checkpoints.huggingface import locate_directory
 from bornbiased_jax.checkpoints.layout import Entry, unpack
@@ -66,6 +67,21 @@ class WeightsReader:
         if row.stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
         return np.asarray(self._read(path, layer), np.float32)
+
+    def tensor_digests(self) -> dict[str, str]:
+        """SHA-256 of every tensor by path and layer, as :func:`.digests.tensor_digests` of the opened model gives them.
+
+        One tensor at a time is read.
+        """
+        found = {}
+        for path, row in distributions(self.cfg).items():
+            for layer in range(row.shape[0]) if row.stacked else (None,):
+                found[path if layer is None else f"{path}/{layer}"] = tensor_digest(self.read(path, layer))
+        return found
+
+    def digest(self) -> str:
+        """SHA-256 of all weights: that of the same model opened whole in float32 (:meth:`.Checkpoint.digest`)."""
+        return combine(self.tensor_digests())
 
     def has(self, path: str) -> bool:
         """Whether the architecture has a parameter of this path."""

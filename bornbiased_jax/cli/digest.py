@@ -22,16 +22,13 @@ def digest(checkpoint: str, json_file: str | None) -> None:
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.checkpoints.digests import combine
+    from bornbiased_jax.checkpoints.reader import open_reader
 
     options.prepare_json(json_file)
-    opened = open_checkpoint(checkpoint)
-    found = opened.digest()
-    value = {
-        "digest": found,
-        "checkpoint": opened.description,
-        "config": opened.cfg.to_dict(),
-        "tensors": opened.tensor_digests(),
-    }
+    reader = open_reader(checkpoint)
+    tensors = reader.tensor_digests()
+    found = combine(tensors)
+    value = {"digest": found, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}
     options.write_result(json_file, value)
     click.echo(found, err=json_file == "-")

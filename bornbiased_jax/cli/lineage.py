@@ -100,6 +100,11 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     metavar="FILE|builtin:prose",
     help="For weights, bilinear and rank: compare the vocabularies on the tokens of this text alone.",
 )
+@click.option(
+    "--base-digest",
+    metavar="HEX",
+    help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
+)
 @click.option("--num-references", type=int, help="Fresh seeds, for population and rank.  [default: 200, 199]")
 @click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
 @_probe_options
@@ -114,6 +119,7 @@ def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, q
     Example:
       bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
+      bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint import trace

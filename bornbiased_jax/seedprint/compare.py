@@ -10,8 +10,9 @@ from bornbiased_jax.inputs import KINDS
 from bornbiased_jax.seedprint.fingerprint import Fingerprint, check_comparable
 from bornbiased_jax.seedprint.identity import with_identity
 from bornbiased_jax.seedprint.lineage_tests import TESTS, lineage_test
+from bornbiased_jax.seedprint.permutation import EVADED_BY, INVARIANT_TO
 from bornbiased_jax.seedprint.population import References
-from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.seedprint.verdict import Verdict, rests_on
 
 __all__ = ["TESTS", "compare"]
 
@@ -69,9 +70,13 @@ def compare(
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     vectors = KINDS[base.inputs["kind"]].vectors
     about = entry.about_vectors if vectors else entry.about_tokens
-    if about:
-        notes = [*verdict.detail.get("notes", ()), about]
-        verdict = dataclasses.replace(verdict, detail={**verdict.detail, "notes": notes})
+    notes = [*verdict.detail.get("notes", ()), *([about] if about else [])]
+    described: dict[str, Any] = {}
+    if entry.permuted:
+        described = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
+        described |= {name: verdict.detail[name] for name in described if name in verdict.detail}
+        notes = [*rests_on(described), *notes]
+    verdict = dataclasses.replace(verdict, detail={**verdict.detail, **described, "notes": notes})
     if test == "permutation" and vectors:
         # The inputs themselves are labelled by coordinate.
         verdict = dataclasses.replace(verdict, detail={**verdict.detail, "null": "approximate"})

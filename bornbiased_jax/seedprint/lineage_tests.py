@@ -35,6 +35,7 @@ class LineageTest:
         joined: whether the permutation test of outputs joins it where inputs are asked for, given as ``outputs``, a
             function without arguments that gives its verdict.
         references: whether it needs outputs of fresh seeds, given as ``references``.
+        permuted: the labels that the null of a test of outputs permutes.
         about_tokens, about_vectors: what its verdict says about its own p on such inputs.
     """
 
@@ -45,6 +46,7 @@ class LineageTest:
     options: tuple[str, ...] = ()
     joined: bool = False
     references: bool = False
+    permuted: str = ""
     about_tokens: str = ""
     about_vectors: str = ""
 
@@ -61,11 +63,13 @@ TESTS: Mapping[str, LineageTest] = {
         needs="outputs",
         description="outputs, coordinate by coordinate, against relabellings: exact on tokens",
         options=("num_permutations", "signs"),
+        permuted="the residual coordinates",
     ),
     "paper": LineageTest(
         "bornbiased_jax.seedprint.paper:paper_test",
         needs="outputs",
         description="Algorithm 1 of “Transformers Are Born Biased”",
+        permuted="nothing: it takes coordinates as independent Gaussian draws",
         about_tokens=(
             "On random tokens its p is no false-positive rate but stays below one between births: 0 of 1,800 "
             "unrelated pairs were below 0.01. Trained models that share their text are no births."
@@ -79,6 +83,7 @@ TESTS: Mapping[str, LineageTest] = {
         "bornbiased_jax.seedprint.iclr:iclr_test",
         needs="outputs",
         description="the analytic test of the SeedPrints code",
+        permuted="nothing: it takes coordinates as independent",
         about_tokens=(
             "Its null takes coordinates as independent; between births on random tokens its false-positive rate is "
             "near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too heavy."
@@ -93,6 +98,7 @@ TESTS: Mapping[str, LineageTest] = {
         needs="outputs",
         description="rank among fresh seeds of the base's architecture: exact for a base that is a birth",
         references=True,
+        permuted="the base among fresh seeds of its architecture",
     ),
     "auto": LineageTest(
         "bornbiased_jax.seedprint.weights.sides:auto",

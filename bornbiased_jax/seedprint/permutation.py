@@ -159,7 +159,6 @@ def permutation_test(
         "null": "exact",
         "labels": "coordinates",
         "align": "none",
-        "permuted": "the residual coordinates",
         "invariant_to": invariant_to,
         "evaded_by": EVADED_BY if signs == "kept" else EVADED_BY.removeprefix("negating, "),
         "width": width,

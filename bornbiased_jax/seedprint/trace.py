@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,14 @@ import numpy as np
 from bornbiased_jax import checkpoints, progress
 from bornbiased_jax import inputs as probe_inputs
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.seedprint import births
 from bornbiased_jax.seedprint import compare as comparing
 from bornbiased_jax.seedprint import fingerprint as prints
+from bornbiased_jax.seedprint.commitment import check_commitment, read_digest, with_commitment
 from bornbiased_jax.seedprint.fingerprint import Fingerprint
 from bornbiased_jax.seedprint.lineage_tests import lineage_test
 from bornbiased_jax.seedprint.permutation import check_alpha, check_permutations
@@ -69,6 +72,16 @@ class Side:
         if isinstance(self.source, Fingerprint) or self.stored is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         return checkpoints.open_checkpoint(self.source) if isinstance(self.source, str | Path) else self.source
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its weights, as ``bornbiased digest`` prints it; read tensor by tensor if nothing is open."""
+        if self.stored is not None:
+            return self.stored.weights_digest
+        if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
+            return self.checkpoint.digest()
+        assert not isinstance(self.source, Fingerprint)
+        return open_reader(self.source).digest()
 
     @property
     def cfg(self) -> ModelConfig:
@@ -167,6 +180,7 @@ def trace(
     alpha: float | None = None,
     probe: Probe | None = None,
     num_references: int | None = None,
+    base_digest: str | None = None,
     **options: Any,
 ) -> Verdict:
     """Say whether two models share a birth, whatever they are given as.
@@ -181,6 +195,8 @@ def trace(
         probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
             the permutation test of outputs joins "auto".
         num_references: fresh seeds, for tests that need them; 200 by default.
+        base_digest: what the base's weights were published as beforehand (:mod:`.commitment`); without it the verdict
+            says that their labelling rests on somebody's word.
         options: the test's own (``num_permutations`` …); None counts as not given.
 
     Raises:
@@ -213,15 +229,21 @@ def trace(
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
         check_references(count, alpha)
+    if base_digest is not None:
+        check_commitment(ours.name, ours.digest, read_digest(base_digest))
     probe = probe or Probe()
     if entry.needs == "weights":
         if entry.joined and probe != Probe():
             options["outputs"] = lambda: _by_outputs("permutation", ours, theirs, probe, alpha)
-        return entry.load()(ours, theirs, alpha=alpha, **options)
-    if entry.needs == "both":
+        verdict = entry.load()(ours, theirs, alpha=alpha, **options)
+    elif entry.needs == "both":
         settled = _settled(probe, ours, theirs)
-        return entry.load()(ours, theirs, outputs=lambda: _fingerprints(ours, theirs, settled), alpha=alpha, **options)
-    return _by_outputs(test, ours, theirs, probe, alpha, num_references=count if entry.references else None, **options)
+        pair = functools.partial(_fingerprints, ours, theirs, settled)
+        verdict = entry.load()(ours, theirs, outputs=pair, alpha=alpha, **options)
+    else:
+        births = count if entry.references else None
+        verdict = _by_outputs(test, ours, theirs, probe, alpha, num_references=births, **options)
+    return with_commitment(verdict, ours.digest, committed=base_digest is not None)
 
 
 def _default_test(ours: Side, theirs: Side, options: Mapping[str, Any]) -> str:

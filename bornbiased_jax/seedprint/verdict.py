@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,11 @@ SCOPE = (
     "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
     "distillation of hidden states, or a framework seed that both models used share coordinates too. "
     "'unrelated' means that no shared coordinates were found, not that there are none."
+)
+
+WORD = (
+    "The p-value holds for a base whose weights, and so the order of their coordinates and hidden units, were fixed "
+    "before the suspect was seen: without a digest published before, that rests on the word of whoever names the base."
 )
 
 
@@ -84,6 +90,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def rests_on(described: Mapping[str, Any]) -> list[str]:
+    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, as sentences."""
+    return [
+        f"The null permutes {described['permuted']}.",
+        f"Nothing changes by: {'; '.join(described['invariant_to']) or 'nothing'}.",
+        f"Evaded by: {described['evaded_by']}.",
+    ]
 
 
 def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:

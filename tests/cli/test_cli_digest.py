@@ -3,9 +3,14 @@
 import json
 
 import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
 
+from bornbiased_jax.adapt.symmetries import permute_units
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.seedprint.verdict import WORD
 
 BIRTH = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
@@ -30,3 +35,55 @@ def test_renumbered_hidden_units_have_another_digest(tmp_path, capsys):
     export_hugging_face(opened.cfg, params, tmp_path / "model")
     assert run(["digest", str(tmp_path / "model")]) == 0
     assert capsys.readouterr().out.strip() != opened.digest()
+
+
+@pytest.mark.parametrize("change", ["tie_embeddings=true", "norm=layernorm", "bias=true"])
+def test_read_tensor_by_tensor_it_is_the_same(change, tmp_path):
+    ref = f"{BIRTH},{change}"
+    opened = open_checkpoint(ref)
+    assert open_reader(ref).tensor_digests() == opened.tensor_digests()
+    assert open_reader(ref).digest() == opened.digest()
+
+
+def test_a_base_committed_to_beforehand(tmp_path, capsys):
+    def seedprint(*arguments):
+        code = run(["seedprint", *arguments, "--quiet", "--json", str(tmp_path / "verdict.json")])
+        return json.loads((tmp_path / "verdict.json").read_text()) if code == 0 else code
+
+    published = open_checkpoint(BIRTH).digest()
+    suspect = BIRTH.replace("seed:3", "seed:4")
+    word = seedprint(BIRTH, suspect)
+    assert (word["base_digest"], word["committed"]) == (published, False)
+    assert WORD in word["notes"] and "rests on the word of" in capsys.readouterr().out
+    committed = seedprint(BIRTH, suspect, "--base-digest", published.upper())
+    assert (committed["base_digest"], committed["committed"]) == (published, True)
+    assert WORD not in committed["notes"]
+    assert any("published before the suspect was seen" in note for note in committed["notes"])
+    # Stored fingerprints and tests of outputs know their digest too.
+    sizes = ["--num-inputs", "40", "--seq-len", "4", "--quiet"]
+    assert run(["fingerprint", BIRTH, "--out", str(tmp_path / "base"), *sizes]) == 0
+    stored = seedprint(str(tmp_path / "base"), suspect, "--base-digest", published)
+    assert (stored["test"], stored["base_digest"], stored["committed"]) == ("permutation", published, True)
+    assert WORD in seedprint(BIRTH, suspect, "--test", "iclr", *sizes)["notes"]
+    # Another base is refused, and so is what is no digest.
+    capsys.readouterr()
+    assert seedprint(suspect, BIRTH, "--base-digest", published) == 2
+    assert f"not {published}: name the model whose digest was published" in capsys.readouterr().err
+    assert seedprint(BIRTH, suspect, "--base-digest", published[:12]) == 2
+    assert "64 hexadecimal digits" in capsys.readouterr().err
+
+
+def test_an_accuser_who_renumbers_their_own_model_is_stopped_by_the_commitment(tmp_path, capsys):
+    """Hidden units matched to an unrelated suspect's: a p of nothing, from a model that was never published."""
+    base, suspect = open_checkpoint(BIRTH), BIRTH.replace("seed:3", "seed:4")
+    kernels = [model.params["blocks"]["mlp"]["gate"]["kernel"][0] for model in (base, open_checkpoint(suspect))]
+    cosines_FF = np.asarray(kernels[0]).T @ np.asarray(kernels[1])
+    order = linear_sum_assignment(cosines_FF.T, maximize=True)[1]
+    cfg, params = permute_units(base.cfg, base.params, order[None])
+    export_hugging_face(cfg, params, tmp_path / "accuser")
+    call = ["seedprint", str(tmp_path / "accuser"), suspect, "--test", "weights", "--labels", "units", "--quiet"]
+    assert run([*call, "--json", str(tmp_path / "verdict.json")]) == 0
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert verdict["verdict"] == "same-lineage" and not verdict["committed"] and WORD in verdict["notes"]
+    assert run([*call, "--base-digest", base.digest()]) == 2
+    assert "name the model whose digest was published" in capsys.readouterr().err

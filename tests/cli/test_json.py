@@ -10,6 +10,7 @@ import pytest
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.seedprint.verdict import undefined
 from experiments.runner import Outcome
 from tests.cli.test_options import CALLS, commands, locate
 
@@ -25,11 +26,7 @@ RECORD = {"seed": 0, "seq_len": 8, "preference": {"top1_id": 1, "top1_count": 2,
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
 RECORD["contraction"] |= {"log10_p": -1.0}
-VERDICT = SimpleNamespace(
-    test="permutation", num_inputs=4, alpha=0.01, p_value=None, log10_p=None, z=None, verdict="undefined", reason="r"
-)
-VERDICT.text = lambda: "undefined"
-VERDICT.to_json = lambda: {"verdict": "undefined", "reason": "r", "p_value": None, "scope": "s"}
+VERDICT = undefined("permutation", "r", num_inputs=4, alpha=0.01)
 SINKS = {"sink_rate": {"8": 0.5}, "sink_rate_of_average": {"8": 0.0}, "position": 1, "epsilon": 0.25}
 SINKS["score_by_layer_head"] = {"8": [[0.125, 0.25], [0.375, 0.0]]}
 SINKS["outliers"] = {"layers": [{"block": 1, "largest": 2.0}, {"block": 2, "largest": 7.0}]}
@@ -40,6 +37,7 @@ SINKS["super_neurons"][0]["firing_ratio"] = None
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
+    "bornbiased_jax.checkpoints.reader:open_reader": CHECKPOINT,
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
     "bornbiased_jax.evaluation.parity:parity": {"max_abs_error": 0.0},
@@ -65,7 +63,7 @@ KEYS = {
     "evaluate": {"perplexity", "bits_per_byte"},
     "sinks": {"sink_rate"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
-    "seedprint": {"verdict", "reason", "p_value"},
+    "seedprint": {"verdict", "reason", "p_value", "base_digest", "committed"},
     "whichseed": {"suspect", "seed", "p_value"},
     "digest": {"digest", "checkpoint", "tensors"},
     "pretrain": {"out", "step", "finished", "loss"},

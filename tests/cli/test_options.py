@@ -17,6 +17,7 @@ import pytest
 
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.config import preset
+from bornbiased_jax.seedprint.verdict import undefined
 
 SIZES = "--num-inputs 4 --seq-len 8"
 PAIR = "seedprint seed:1@gpt2-tiny seed:2@gpt2-tiny"
@@ -44,6 +45,7 @@ INPUTS = "bornbiased_jax.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
+READ = "bornbiased_jax.checkpoints.reader:open_reader"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.predict:predict"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
@@ -220,6 +222,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
         ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        (f"--base-digest {64 * 'A'}", "bornbiased_jax.seedprint.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
@@ -236,7 +239,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
-    "digest": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
+    "digest": [("<checkpoint>", READ, {"ref": "model.gguf"}), *prepared()],
     "pretrain": [
         *on_model(TRAIN, "config.model"),
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
@@ -378,12 +381,13 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     # What stands before the function in question does nothing; what it is handed is told apart by its words.
     stubs = {
         OPEN: fake_checkpoint,
+        "bornbiased_jax.seedprint.trace:open_reader": fake_checkpoint,
         "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
         "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
-        COMPARE: lambda *unused, **options: None,
+        COMPARE: lambda *unused, **options: undefined("permutation", "", num_inputs=4, alpha=0.01),
     }
     module, name = locate(target)
     signature = inspect.signature(getattr(module, name))

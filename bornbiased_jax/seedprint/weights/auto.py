@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.identical import (
@@ -18,7 +18,7 @@ from bornbiased_jax.seedprint.weights.identical import (
     same_up_to,
 )
 from bornbiased_jax.seedprint.weights.logits import same_logits
-from bornbiased_jax.seedprint.weights.outcome import ALPHA, SCOPE, WORD, check_level, rests_on
+from bornbiased_jax.seedprint.weights.outcome import ALPHA, SCOPE, check_level
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 Run = Callable[..., Verdict]

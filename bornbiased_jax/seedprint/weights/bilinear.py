@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.seedprint.verdict import Decision, Verdict
-from bornbiased_jax.seedprint.weights.outcome import ALPHA, WORD, Basis, check_level
+from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict
+from bornbiased_jax.seedprint.weights.outcome import ALPHA, Basis, check_level
 from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids, shared_ids
 from bornbiased_jax.seedprint.weights.view import token_rows
 from bornbiased_jax.stats.certified import certified_p

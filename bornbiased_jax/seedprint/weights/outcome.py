@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -21,10 +20,6 @@ SCOPE = (
     "The test finds a shared birth, not intent and not theft: it cannot say who copied from whom, and two people who "
     "chose the same seed of the same program share one. 'unrelated' means that no shared birth was found by this "
     "test, not that there is none."
-)
-WORD = (
-    "The p-value holds for a base whose weights, and so the order of their coordinates and hidden units, were fixed "
-    "before the suspect was seen: without a digest published before, that rests on the word of whoever names the base."
 )
 BLOCKWISE = (
     "Both models are quantised in contiguous blocks, which are labels too: the p-value is approximate. Compare with "
@@ -94,15 +89,6 @@ class Basis:
         reason += f"{self.permuted} (p {'≤' if same else '>'} {self.alpha:g})"
         decision: Decision = "same-lineage" if same else "unrelated"
         return Verdict(decision, reason, p_value, log10_p, certified.z, self.test, None, self.alpha, detail)
-
-
-def rests_on(described: Mapping[str, Any]) -> list[str]:
-    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, as sentences."""
-    return [
-        f"The null permutes {described['permuted']}.",
-        f"Nothing changes by: {'; '.join(described['invariant_to']) or 'nothing'}.",
-        f"Evaded by: {described['evaded_by']}.",
-    ]
 
 
 def check_level(alpha: float, num_permutations: int) -> None:
