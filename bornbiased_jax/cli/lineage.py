@@ -108,8 +108,17 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
 @click.option("--num-references", type=int, help="Fresh seeds, for population and rank.  [default: 200, 199]")
 @click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
 @_probe_options
+@click.option("--page", metavar="FILE", help="Draw the verdict as one HTML page here: where it shows, and its null.")
 @options.json_option
-def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def seedprint(
+    base: str,
+    suspect: str,
+    baselines: bool,
+    page: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **arguments: Any,
+) -> None:
     """Were two models born from the same seed? Checkpoints or stored fingerprints.
 
     The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them. Inputs are needed by tests
@@ -121,11 +130,14 @@ def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, q
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
       bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
     """
+    from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint import trace
     from bornbiased_jax.seedprint.baselines import weight_scores
 
     options.prepare_json(json_file)
+    if page is not None:
+        files.check_writable(page)
     options.start(quiet=quiet)
     pair: tuple[Any, Any] = (base, suspect)
     if baselines:
@@ -141,6 +153,10 @@ def seedprint(base: str, suspect: str, baselines: bool, json_file: str | None, q
         value["baselines"] = [score.to_json() for score in scores]
         text = f"{text}\n{_table(scores)}"
     options.write_result(json_file, value)
+    if page is not None:
+        from bornbiased_jax.report.lineage_page import draw_verdict
+
+        files.write_text(page, draw_verdict(value, command=options.command_line("page", "json_file", "quiet")))
     click.echo(text, err=json_file == "-")
 
 

@@ -58,6 +58,24 @@ def given(name: str) -> bool:
     return source is not None and source is not click.core.ParameterSource.DEFAULT
 
 
+def command_line(*but: str) -> list[str]:
+    """The words of the command under way, from what the user gave; without the parameters named."""
+    context = click.get_current_context()
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        name, value = parameter.name, context.params.get(parameter.name or "")
+        if name is None or name in but or not given(name):
+            continue
+        if isinstance(parameter, click.Argument):
+            words += [str(value)]
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            words += [parameter.opts[0] if value or not parameter.secondary_opts else parameter.secondary_opts[0]]
+        else:
+            for entry in value if isinstance(value, tuple) else [value]:
+                words += [parameter.opts[0], str(entry)]
+    return words
+
+
 def parse_ids(text: str, option: str) -> list[int]:
     """Token ids separated by commas.
 

@@ -30,7 +30,7 @@ class Section:
         paper: what of the papers it reproduces ("Table 1").
         description: one or more paragraphs, separated by blank lines.
         command: the command line that makes it.
-        scale: the scale it was run at.
+        scale: the scale it was run at, or "".
         cost: how long that takes, in words.
         headline: a sentence for the top of the page, or "".
         claims, tables, panels: what it found.

@@ -210,6 +210,7 @@ def permutation_test(
         num_permutations=certified.num_permutations,
         exceedances=certified.exceedances,
         enumerated=certified.enumerated,
+        null_histogram=certified.histogram,
         notes=[COVERED, MOMENTS],
     )
 

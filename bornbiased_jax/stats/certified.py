@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from bornbiased_jax.stats.permutations import (
     TIE,
     all_permutations,
     drawn_sums,
+    histogram,
     moments,
     permuted_sums,
 )
@@ -43,6 +45,7 @@ class Certified:
         exceedances: how many of them reach the observed sum (the identity among them where enumerated).
         enumerated: whether every labelling was counted.
         tilt, orientation: λ of the bound, and whether rows or columns were sorted.
+        histogram: of the permuted sums (:func:`.permutations.histogram`); None where they are all one.
     """
 
     p_value: float
@@ -58,6 +61,7 @@ class Certified:
     enumerated: bool
     tilt: float
     orientation: Orientation
+    histogram: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -169,6 +173,7 @@ def certify(groups: Iterable[Group]) -> Certified:
         enumerated=enumerated,
         tilt=bound.tilt,
         orientation=bound.orientation,
+        histogram=histogram(sums_P, mean, std),
     )
 
 

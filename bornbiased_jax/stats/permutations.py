@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ ENUMERATED_WIDTH = 8
 # Sums that differ by rounding only, this part of a standard deviation, are ties, and a tie counts against rejection.
 TIE = 1e-9
 _CHUNK = 1 << 16
+_FARTHEST, _BINS = 8.0, 64
 NUM_PERMUTATIONS = 9_999
 """Permutations that a verdict draws unless more are asked for."""
 
@@ -101,6 +103,19 @@ def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group:
     drawn = permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group)
     empty = np.zeros((*cross_DD.shape[:-2], 0))
     return np.concatenate([empty, *(permuted_sums(cross_DD, permutations_PD) for permutations_PD in drawn)], axis=-1)
+
+
+def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:
+    """Counts of permuted sums in standard deviations from their mean, for a figure: 64 bins from −8 to 8.
+
+    What lies outside is counted in the outermost bins.
+
+    Returns:
+        ``low``, ``high`` and ``counts``, JSON-ready.
+    """
+    standard_P = np.clip((sums_P - mean) / std, -_FARTHEST, _FARTHEST)
+    counts = np.histogram(standard_P, bins=_BINS, range=(-_FARTHEST, _FARTHEST))[0]
+    return {"low": -_FARTHEST, "high": _FARTHEST, "counts": counts.tolist()}
 
 
 def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np.ndarray:

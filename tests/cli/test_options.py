@@ -222,6 +222,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
         ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.seedprint.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),

@@ -86,3 +86,12 @@ def test_p_is_never_zero_and_ties_count_against_rejection():
     many = perm.permutation_p(block, num_permutations=20_000)
     error = math.sqrt(every * (1 - every) / 20_000)
     assert abs(many - 2e4 * every / 20_001) < 5 * error + 1 / 20_001
+
+
+def test_the_histogram_counts_every_permutation():
+    """In standard deviations: what is beyond eight of them is kept in the outermost bins."""
+    drawn = perm.histogram(np.array([10.0, 11.9, 10.1, 2_000.0, -2_000.0]), mean=10.0, std=2.0)
+    assert (drawn["low"], drawn["high"], len(drawn["counts"])) == (-8.0, 8.0, 64)
+    bins = {index: count for index, count in enumerate(drawn["counts"]) if count}
+    # Bins of a quarter of a standard deviation, the first above the mean is number 32.
+    assert bins == {0: 1, 32: 2, 35: 1, 63: 1}

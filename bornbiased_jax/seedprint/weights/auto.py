@@ -110,7 +110,7 @@ def auto_test(
         notes.insert(0, _SHARED_EMBEDDINGS)
     if 0 < len(equal.paths) < equal.total:
         notes.insert(0, f"{_counted(equal)} identical, bit for bit.")
-    detail = {key: found.get(key) for key in _KEPT}
+    detail = {key: found.get(key) for key in (*_KEPT, "null_histogram")}
     detail |= {"by_module": verdicts["coordinates"].detail.get("by_module", []), "identity": identity}
     detail |= {"identical_tensors": len(equal.paths), "num_tensors": equal.total}
     detail |= {"shared_embeddings": equal.vocabulary_alone, "tests": _listed(verdicts, adjusted)}

@@ -18,7 +18,7 @@ from bornbiased_jax.seedprint.weights.outcome import ALPHA, Basis, check_level
 from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids, shared_ids
 from bornbiased_jax.seedprint.weights.view import token_rows
 from bornbiased_jax.stats.certified import certified_p
-from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, permutations
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, histogram, permutations
 
 MAX_TOKENS, MAX_TOKENS_TIED = 4096, 512
 """Token ids compared at most, drawn at random from more: scores take their square, a tied birth's permutations too."""
@@ -134,6 +134,7 @@ def _tied(
         null_mean=mean,
         null_std=std,
         num_permutations=num_permutations,
+        null_histogram=histogram(sums_P, mean, std),
         correlation=observed / float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II)),
         by_module=[],
         notes=[WORD, "Of a tied birth rows and columns move together: this finds few descendants; see rank."],

@@ -81,6 +81,7 @@ class Basis:
             null_std=certified.std,
             num_permutations=certified.num_permutations,
             enumerated=certified.enumerated,
+            null_histogram=certified.histogram,
             **more,
             notes=notes,
         )

@@ -1,0 +1,63 @@
+"""A verdict's page shows what the verdict holds."""
+
+import json
+import re
+from html import unescape
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.lineage_page import module_map, null_figure
+
+BIRTH = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
+
+
+@pytest.fixture(autouse=True)
+def styled():
+    with figures.style():
+        yield
+
+
+def test_the_map_has_a_row_a_block_and_a_column_a_matrix():
+    by_module = [{"module": "embed", "z": 9.0}, {"module": "blocks/2/mlp/up", "z": 4.0}]
+    by_module += [{"module": "blocks/1/attention/query", "z": -1.0}, {"module": "blocks/1/mlp/up", "z": None}]
+    ax = module_map(by_module).axes[0]
+    np.testing.assert_array_equal(ax.images[0].get_array().filled(np.nan), [[np.nan, -1.0], [4.0, np.nan]])
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "2"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["mlp\nup", "attention\nquery"]
+    assert module_map(by_module[:1]) is None
+
+
+def test_the_histogram_shows_counts_and_the_observed_statistic():
+    ax = null_figure({"low": -2.0, "high": 2.0, "counts": [1, 5, 4, 0]}, 30.0).axes[0]
+    assert [bar.get_height() for bar in ax.patches] == [1, 5, 4, 0]
+    assert [bar.get_x() for bar in ax.patches] == [-2, -1, 0, 1]
+    assert list(ax.lines[0].get_xdata()) == [30.0, 30.0] and ax.get_xlim()[1] > 30
+
+
+def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
+    page, record = tmp_path / "verdict.html", tmp_path / "verdict.json"
+    suspect = BIRTH.replace("seed:3", "seed:4")
+    call = ["seedprint", BIRTH, suspect, "--alpha", "0.001", "--page", str(page), "--json", str(record), "--quiet"]
+    assert run(call) == 0
+    html, verdict = unescape(page.read_text()), json.loads(record.read_text())
+    assert sum(verdict["null_histogram"]["counts"]) == 9_999
+    assert f'<h2 id="verdict-title">Verdict: {verdict["verdict"]}</h2>' in html
+    assert f"bornbiased seedprint {BIRTH} {suspect} --alpha 0.001" in html and "--page" not in html
+    assert html.count("<svg") == 2 and "Outside the blocks" in html
+    for row in verdict["tests"]:
+        assert row["name"] in html and row["permuted"] in html
+    assert not re.findall(r"(?:src|href)=[\"']https?:", html)
+    # Before the work is done, whether it can be kept.
+    assert run([*call[:-5], "--page", str(tmp_path / "verdict.html" / "below"), "--quiet"]) == 2
+
+
+@pytest.mark.parametrize("test", ["permutation", "bilinear", "rank"])
+def test_every_test_has_a_page(test, tmp_path):
+    sizes = ["--num-inputs", "40", "--seq-len", "4"] if test == "permutation" else []
+    few = ["--num-references", "9"] if test == "rank" else []
+    call = ["seedprint", BIRTH, BIRTH, "--test", test, *sizes, *few, "--page", str(tmp_path / "a.html"), "--quiet"]
+    assert run(call) == 0
+    assert "Verdict: " in (tmp_path / "a.html").read_text()
