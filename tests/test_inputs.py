@@ -250,6 +250,16 @@ def test_the_command_lines_names(book, monkeypatch):
         parse_inputs(f"text:{book}.none", **sizes, tokenizer="bytes")
 
 
+def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
+    articles = [f" = Article {i} = \n \n Text of the article number {i} . \n\n" for i in range(30)]
+    (tmp_path / "wiki.txt").write_text("".join(articles))
+    tokenizer = train_bpe(articles, 300)
+    made = text(tmp_path / "wiki.txt", tokenizer, num_inputs=10, seq_len=16, vocab_size=300)
+    decoded = tokenizer.decode(made.batch(0, 10).ravel())
+    assert decoded.count("<|endoftext|>") > 3
+    assert "<|endoftext|>".join(articles).startswith(decoded)
+
+
 def test_real_text_with_a_real_tokenizer(shared):
     tokenizer = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
     source = shared / "data" / "wikitext-2" / "test.txt"

@@ -10,26 +10,7 @@ from hypothesis import strategies as st
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
-
-SIZES = dict(dim=24, hidden=20, layers=2, heads=6, kv_heads=3, vocab=11, length=8)
-
-
-def write(path, *, tied, rng=0, **changes):
-    """A random file, laid out as export.py of llama2.c does, independently of the reader; returns its arrays."""
-    s = SIZES | changes
-    draw = np.random.default_rng(rng)
-    head = s["dim"] // s["heads"]
-    L, D, F, KV = s["layers"], s["dim"], s["hidden"], s["kv_heads"] * head
-    names = {"embed": (s["vocab"], D), "norm1": (L, D)}
-    names |= {"wq": (L, D, D), "wk": (L, KV, D), "wv": (L, KV, D), "wo": (L, D, D), "norm2": (L, D)}
-    names |= {"w1": (L, F, D), "w2": (L, D, F), "w3": (L, F, D), "norm": (D,), "rope": (2, s["length"], head // 2)}
-    if not tied:
-        names["head"] = (s["vocab"], D)
-    arrays = {name: draw.normal(size=shape).astype("<f4") for name, shape in names.items()}
-    vocab = s["vocab"] if tied else -s["vocab"]
-    header = struct.pack("<7i", D, F, L, s["heads"], s["kv_heads"], vocab, s["length"])
-    path.write_bytes(header + b"".join(array.tobytes() for array in arrays.values()))
-    return arrays
+from tests.fixtures.llama2c_files import SIZES, transposed, write, write_pair
 
 
 def reference_logits(w, tokens, tied):
@@ -85,6 +66,17 @@ def test_logits_equal_those_of_the_c_program_in_numpy(tmp_path, tied):
     assert np.abs(ours - expected).max() <= 2e-6 * np.abs(expected).max() * SIZES["dim"]
 
 
+def sizes_of(cfg):
+    return (cfg.d_model, cfg.d_ff, cfg.num_layers, cfg.num_heads, cfg.kv_heads, cfg.vocab_size, cfg.max_seq_len)
+
+
+def test_sizes_stand_in_the_header(tmp_path):
+    write(tmp_path / "model.bin", tied=False)
+    checkpoint = open_checkpoint(tmp_path / "model.bin")
+    assert sizes_of(checkpoint.cfg) == tuple(SIZES.values())
+    assert checkpoint.source_format == "llama2.c"
+
+
 @pytest.mark.parametrize(
     "name, sizes",
     [
@@ -95,10 +87,14 @@ def test_logits_equal_those_of_the_c_program_in_numpy(tmp_path, tied):
 )
 def test_real_files_open(shared, name, sizes):
     checkpoint = open_checkpoint(shared / "checkpoints" / name)
-    cfg = checkpoint.cfg
-    found = (cfg.d_model, cfg.d_ff, cfg.num_layers, cfg.num_heads, cfg.kv_heads, cfg.vocab_size, cfg.max_seq_len)
-    assert found == sizes
+    assert sizes_of(checkpoint.cfg) == sizes
     assert checkpoint.source_format == "llama2.c"
+
+
+def test_copies_in_other_layouts_have_other_weights(tmp_path):
+    write(tmp_path / "model.bin", tied=True)
+    write(tmp_path / "transposed.bin", tied=True, change=transposed)
+    assert len({open_checkpoint(tmp_path / name).digest() for name in ("model.bin", "transposed.bin")}) == 2
 
 
 def test_copies_of_one_model_in_other_layouts_have_other_weights(shared):
@@ -107,16 +103,16 @@ def test_copies_of_one_model_in_other_layouts_have_other_weights(shared):
     assert len({open_checkpoint(folder / name).digest() for name in names}) == 3
 
 
-def test_the_tokenizer_beside_it_must_have_its_size(shared):
+def test_the_tokenizer_beside_it_must_have_its_size(tmp_path):
+    assert open_checkpoint(write_pair(tmp_path)).tokenizer.vocab_size == 264
+    write(tmp_path / "model.bin", tied=True)
+    assert open_checkpoint(tmp_path / "model.bin").tokenizer is None
+
+
+def test_tokenizers_beside_real_files(shared):
     folder = shared / "checkpoints"
     assert open_checkpoint(folder / "stories260K" / "stories260K.bin").tokenizer.vocab_size == 512
     assert open_checkpoint(folder / "llama2xs" / "model.bin").tokenizer is None
-
-
-def test_a_tokenizer_of_another_size_is_not_taken(tmp_path, shared):
-    write(tmp_path / "model.bin", tied=True)
-    (tmp_path / "tok512.bin").write_bytes((shared / "checkpoints" / "stories260K" / "tok512.bin").read_bytes())
-    assert open_checkpoint(tmp_path / "model.bin").tokenizer is None
 
 
 @settings(max_examples=60)

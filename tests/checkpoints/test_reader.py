@@ -11,6 +11,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import distributions, flatten
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
+from tests.fixtures.llama2c_files import write
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 FAMILIES = sorted(path.parent.name for path in HF.glob("*/config.json"))
@@ -40,7 +41,13 @@ def test_births_are_drawn_parameter_by_parameter():
     assert reader.is_birth and reader.seed == 7
 
 
-def test_llama2c(shared):
+@pytest.mark.parametrize("tied", [True, False])
+def test_llama2c(tmp_path, tied):
+    write(tmp_path / "model.bin", tied=tied)
+    assert not assert_reads_the_same(tmp_path / "model.bin").is_birth
+
+
+def test_real_llama2c_files(shared):
     for name in ("llama2xs/model.bin", "stories260K/stories260K.bin"):
         assert_reads_the_same(shared / "checkpoints" / name)
 

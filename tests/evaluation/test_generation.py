@@ -11,6 +11,7 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate, generate_text
 from bornbiased_jax.models import apply
+from tests.fixtures.llama2c_files import write_pair
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 # What llama2.c's own program prints at temperature 0 after 200 steps: expected_stdout of its test_all.py.
@@ -68,6 +69,15 @@ def test_the_limits_are_kept():
             generate(checkpoint, prompt, count)
     with pytest.raises(InputError, match="no tokenizer"):
         generate_text(checkpoint, "Once", 3)
+
+
+def test_text_goes_in_and_comes_out(tmp_path):
+    """A llama2.c model with its tokenizer: BOS, the prompt, and the decoded continuation, as by whole passes."""
+    checkpoint = open_checkpoint(write_pair(tmp_path, scale=0.3))
+    prompt = [checkpoint.tokenizer.bos_id, *checkpoint.tokenizer.encode("ab b").tolist()]
+    ids, text = generate_text(checkpoint, "ab b", 12)
+    assert ids == slowly(checkpoint, prompt, 12)[: len(ids)] and len(ids) > len(prompt)
+    assert text == checkpoint.tokenizer.decode(ids) and text.startswith("ab b")
 
 
 def test_stories260k_tells_the_story_of_the_c_program(shared):

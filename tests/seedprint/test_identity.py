@@ -9,6 +9,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.seedprint import fingerprint as fp
 from bornbiased_jax.seedprint.compare import compare
 from bornbiased_jax.seedprint.identity import MIN_INPUTS, relabelled
+from tests.fixtures.llama2c_files import transposed, write
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
 TOKENS = inputs.random_tokens(100, 6, 64)
@@ -102,6 +103,17 @@ def test_relabelling_needs_partners_that_nothing_else_equals():
     follow = x_ND[:, :1] + 1e-6 * x_ND
     assert relabelled(follow, follow[:, order_D]) is None
     assert relabelled(x_ND, x_ND[:, :11]) is None
+
+
+def test_a_file_in_another_layout_is_the_same_model(tmp_path):
+    """Two blocks of seven matrices are moved; four scales of norms, the last one and the embedding are not."""
+    write(tmp_path / "model.bin", tied=True, vocab=64, length=16)
+    write(tmp_path / "transposed.bin", tied=True, vocab=64, length=16, change=transposed)
+    paths = (tmp_path / "model.bin", tmp_path / "transposed.bin")
+    verdict = compare(*(fp.fingerprint(open_checkpoint(path), TOKENS) for path in paths))
+    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
+    assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (14, 6)
+    assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
 
 
 @pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])

@@ -121,7 +121,47 @@ def tiktoken_reference(ranks: dict[bytes, int], word: bytes) -> list[int]:
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
 
 
-def test_tiktoken_ranks_are_joined_as_tiktoken_does(shared):
+WORDS = sorted({f" {word}" for word in " ".join(CORPUS).split() if word.isalpha()})
+
+
+@pytest.fixture
+def rank_file(tmp_path, monkeypatch):
+    """A rank file of the bytes and of the beginnings and ends of some words, as if a model were known by its size."""
+    parts = {word[:cut] for word in WORDS for cut in range(2, len(word) + 1)}
+    parts |= {word[cut:] for word in WORDS for cut in range(1, len(word) - 1)}
+    pieces = [bytes([byte]) for byte in range(256)] + sorted(
+        (part.encode() for part in parts), key=lambda p: (len(p), p)
+    )
+    count = len(pieces)
+    special = {bpe.END_OF_TEXT: count, "<|im_start|>": count + 1}
+    scheme = dict(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    monkeypatch.setitem(bpe.TIKTOKEN_SCHEMES, count, scheme)
+    path = tmp_path / "small.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(pieces)))
+    return path, {piece: rank for rank, piece in enumerate(pieces)}
+
+
+def test_tiktoken_ranks_are_joined_as_tiktoken_does(rank_file):
+    path, ranks = rank_file
+    made = load_tokenizer(path)
+    assert made.vocab_size == len(ranks) + 2 and made.eos_id == len(ranks) and made.bos_id is None
+    assert made.encode("<|im_start|>12").tolist() == [len(ranks) + 1, ord("1"), ord("2")]
+    for word in [*WORDS, " thefoxes", " jumpsover", " aaaaaaa", " ÿÿøøéé"]:
+        assert made.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
+    sample = CORPUS[0] + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
+    assert made.decode(made.encode(sample)) == sample
+
+
+def test_a_rank_file_that_lost_a_line_is_refused(rank_file):
+    path, ranks = rank_file
+    lines = path.read_bytes().splitlines(keepends=True)
+    with pytest.raises(InputError, match=f"{len(ranks) - 1} ranks"):
+        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
+    with pytest.raises(InputError, match="no known vocabulary"):
+        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
+
+
+def test_a_real_rank_file_is_joined_as_tiktoken_does(shared):
     path = shared / "tokenizers" / "qwen.tiktoken"
     qwen = load_tokenizer(path)
     assert qwen.vocab_size == 151_851
@@ -146,7 +186,7 @@ def test_tiktoken_ranks_are_joined_as_tiktoken_does(shared):
     assert qwen.decode(qwen.encode(sample)) == sample
 
 
-def test_a_rank_file_that_lost_a_line_is_refused(shared):
+def test_a_real_rank_file_that_lost_a_line_is_refused(shared):
     data = (shared / "tokenizers" / "qwen.tiktoken").read_bytes()
     lines = data.splitlines(keepends=True)
     with pytest.raises(InputError, match="151,642 ranks"):

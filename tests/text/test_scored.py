@@ -2,6 +2,7 @@
 
 import dataclasses
 import struct
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -12,6 +13,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import scored
 from bornbiased_jax.text.scored import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from bornbiased_jax.text.tokenizers import load_tokenizer
+from tests.fixtures.llama2c_files import SPECIAL, write
+from tests.fixtures.llama2c_files import tokenizer_bytes as file_of
+from tests.fixtures.sentence_pieces import sentence_piece_model
 
 
 def llama2c_loop(tokenizer: scored.ScoredTokenizer, text: str) -> list[int]:
@@ -32,17 +36,6 @@ def llama2c_loop(tokenizer: scored.ScoredTokenizer, text: str) -> list[int]:
         if best is None:
             return ids
         ids[best[1] : best[1] + 2] = [best[2]]
-
-
-def file_of(pieces: list[str], scores: list[float]) -> bytes:
-    encoded = [piece.encode() for piece in pieces]
-    head = struct.pack("<i", max(map(len, encoded)))
-    return head + b"".join(
-        struct.pack("<fi", score, len(piece)) + piece for piece, score in zip(encoded, scores, strict=True)
-    )
-
-
-SPECIAL = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{i:02X}>" for i in range(256))]
 
 
 @st.composite
@@ -94,10 +87,8 @@ def test_joining_is_llama2cs_on_stories(shared):
     assert tokenizer.decode([1, *tokenizer.encode("Once upon a time"), 2]) == "Once upon a time"
 
 
-@pytest.mark.parametrize("name", ["llama2_32k_sentencepiece.model", "mistral_v1_32k_sentencepiece.model"])
-def test_joining_is_sentencepieces(shared, name):
-    pytest.importorskip("sentencepiece", exc_type=ImportError)
-    theirs = load_tokenizer(shared / "tokenizers" / name)
+def as_scored(theirs) -> scored.ScoredTokenizer:
+    """Our tokenizer of a SentencePiece model's pieces, scores and kinds."""
     processor = theirs.processor
     types = [
         UNKNOWN
@@ -109,8 +100,8 @@ def test_joining_is_sentencepieces(shared, name):
         else NORMAL
         for token in range(theirs.vocab_size)
     ]
-    ours = scored.ScoredTokenizer(
-        name,
+    return scored.ScoredTokenizer(
+        "ours",
         tuple(processor.id_to_piece(i).replace("\u2581", " ") for i in range(theirs.vocab_size)),
         tuple(processor.get_score(i) for i in range(theirs.vocab_size)),
         tuple(types),
@@ -118,10 +109,26 @@ def test_joining_is_sentencepieces(shared, name):
         bos_id=1,
         escaped=True,
     )
-    shakespeare = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()
-    for text in (shakespeare[:60_000], "  é\u2581日本語🎉\t\n  x = 1234  \n", "<s> </s> <0x0A>"):
+
+
+def agree(theirs, *texts):
+    ours = as_scored(theirs)
+    for text in (*texts, "  é\u2581日本語🎉\t\n  x = 1234  \n", "<s> </s> <0x0A>"):
         assert ours.encode(text).tolist() == theirs.encode(text).tolist()
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text))
+
+
+def test_joining_is_sentencepieces(tmp_path):
+    corpus = [line for line in Path(scored.__file__).read_text().splitlines() if line.strip()]
+    (tmp_path / "tokenizer.model").write_bytes(sentence_piece_model(corpus, 500))
+    agree(load_tokenizer(tmp_path), "\n".join(corpus))
+
+
+@pytest.mark.parametrize("name", ["llama2_32k_sentencepiece.model", "mistral_v1_32k_sentencepiece.model"])
+def test_joining_is_sentencepieces_with_real_models(shared, name):
+    pytest.importorskip("sentencepiece", exc_type=ImportError)
+    shakespeare = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()
+    agree(load_tokenizer(shared / "tokenizers" / name), shakespeare[:60_000])
 
 
 def test_user_defined_pieces_are_cut_out_whole():
@@ -169,9 +176,10 @@ def test_damaged_files_are_refused(damage):
         scored.from_llama2c(damage(whole), "x")
 
 
-def test_a_checkpoint_is_not_a_tokenizer(shared):
+def test_a_checkpoint_is_not_a_tokenizer(tmp_path):
+    write(tmp_path / "model.bin", tied=True)
     with pytest.raises(InputError, match="not a whole llama2.c tokenizer"):
-        load_tokenizer(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+        load_tokenizer(tmp_path / "model.bin")
 
 
 def test_lengths_and_ids_must_fit():

@@ -1,6 +1,5 @@
-"""SentencePiece models: one trained here, the shared ones, and what happens without the library."""
+"""SentencePiece models: trained here and real ones, and what happens without the library."""
 
-import io
 import pickle
 import sys
 
@@ -10,25 +9,16 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text.tokenizers import load_tokenizer
+from tests.fixtures.sentence_pieces import sentence_piece_model
 
 sentencepiece = pytest.importorskip("sentencepiece", exc_type=ImportError)
+LINES = ["the quick brown fox jumps over the lazy dog"] * 50
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the quick brown fox jumps over the lazy dog"] * 50),
-        model_writer=model,
-        vocab_size=300,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
     path = tmp_path_factory.mktemp("sp") / "tokenizer.model"
-    path.write_bytes(model.getvalue())
+    path.write_bytes(sentence_piece_model(LINES, 300))
     return path
 
 
@@ -68,7 +58,15 @@ def test_without_the_library_the_extra_is_named(path, monkeypatch):
         load_tokenizer(path)
 
 
-def test_a_model_with_its_own_ids(shared):
+def test_a_model_with_its_own_ids(tmp_path):
+    ids = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3)
+    (tmp_path / "own.model").write_bytes(sentence_piece_model(LINES, 304, **ids))
+    own = load_tokenizer(tmp_path / "own.model")
+    assert (own.vocab_size, own.eos_id, own.bos_id) == (304, 1, 2)
+    assert own.decode(own.encode("the fox")) == "the fox"
+
+
+def test_a_real_model_with_its_own_ids(shared):
     nanodo = load_tokenizer(shared / "tokenizers" / "nanodo_cc_all.32000.100extra.model")
     assert (nanodo.vocab_size, nanodo.eos_id, nanodo.bos_id) == (32_101, 1, 2)
     assert nanodo.decode(nanodo.encode("Hello world")) == "Hello world"

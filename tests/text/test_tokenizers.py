@@ -14,6 +14,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe, cache, corpora, scored, tokenizers
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents, load_tokenizer, tokenizer_for
+from tests.fixtures.llama2c_files import SPECIAL, tokenizer_bytes
+from tests.fixtures.sentence_pieces import sentence_piece_model
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 WORDS = st.text(st.sampled_from("  \n\tabcdeE 0123.,'éß日🎉\u00a0\u2581"), max_size=80)
@@ -235,6 +237,43 @@ def test_names_of_tokenizers(small_prose, tmp_path):
         tokenizer_for("bpe:many", 4096)
     with pytest.raises(InputError, match="does not exist"):
         tokenizer_for("nothing", 4096)
+
+
+def test_every_kind_of_file_is_found_and_known(tmp_path):
+    """By what a file holds and is called; GPT-2's by either of its two."""
+    content = json.loads(MAKERS["bpe"]().json_text)
+    gpt2 = tmp_path / "gpt2"
+    gpt2.mkdir()
+    (gpt2 / "small_encoder.json").write_text(json.dumps(content["model"]["vocab"]))
+    (gpt2 / "small_vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, content["model"]["merges"])]))
+    (tmp_path / "any.json").write_text(json.dumps(content))
+    pieces = [*SPECIAL, *"Helowrd ", "Hello", " world"]
+    (tmp_path / "tok.bin").write_bytes(tokenizer_bytes(pieces, [0.0] * len(pieces)))
+    (tmp_path / "small.model").write_bytes(sentence_piece_model(["Hello world"] * 9, 270))
+    known = {
+        gpt2 / "small_encoder.json": (300, 0, None),
+        gpt2 / "small_vocab.bpe": (300, 0, None),
+        tmp_path / "any.json": (300, 0, None),
+        tmp_path / "tok.bin": (len(pieces), 2, 1),
+        tmp_path / "small.model": (270, 2, 1),
+    }
+    text = "Hello world"
+    ids = {}
+    for path, facts in known.items():
+        loaded = load_tokenizer(path)
+        assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == facts, path.name
+        ids[path.name] = loaded.encode(text).tolist()
+        assert loaded.decode(ids[path.name]) == text
+    assert ids["small_encoder.json"] == ids["small_vocab.bpe"] == ids["any.json"]
+
+
+def test_gpt2s_two_files_in_a_folder(tmp_path):
+    trained = MAKERS["bpe"]()
+    model = json.loads(trained.json_text)["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]))
+    sample = " the<|endoftext|>\n\n"
+    assert load_tokenizer(tmp_path).encode(sample).tolist() == trained.encode(sample).tolist()
 
 
 def test_every_shared_tokenizer_is_found_and_known(shared):
