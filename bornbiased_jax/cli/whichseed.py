@@ -45,7 +45,7 @@ def whichseed(
       bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny --seeds 0:100000
     """
     from bornbiased_jax import files, progress
-    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.seedprint.whichseed import which_seed
 
     options.prepare_json(json_file)
@@ -53,23 +53,25 @@ def whichseed(
         files.check_writable(resume)
     options.start(quiet=quiet)
     wanted = _seed_range(seeds)
-    opened = open_checkpoint(suspect)
+    reader = open_reader(suspect)
     if model is None and settings:
         raise InputError("--set changes the model of --model: name that too")
-    cfg = opened.cfg if model is None else options.model_config(model, settings)
+    cfg = reader.cfg if model is None else options.model_config(model, settings)
     with progress.bar(len(wanted), "whichseed", unit="seeds") as advance:
         found = which_seed(
             cfg,
-            opened.params,
+            reader,
             wanted,
-            suspect_cfg=opened.cfg,
             alpha=alpha,
             entries=entries,
             resume=resume,
-            digest=opened.digest() if resume is not None else "",
+            digest=reader.digest() if resume is not None else "",
             advance=advance,
         )
-    options.write_result(json_file, {"suspect": opened.description, **found.to_json()})
+    options.write_result(json_file, {"suspect": reader.description, **found.to_json()})
     err = json_file == "-"
     click.echo("not found in its coordinates" if found.seed is None else f"seed {found.seed}", err=err)
     click.echo(found.reason, err=err)
+    if found.confirmed is not None:
+        kept = found.confirmed.verdict == "same-lineage"
+        click.echo(f"{'confirmed' if kept else 'not confirmed'}: {found.confirmed.reason}", err=err)

@@ -277,6 +277,8 @@ def heatmap(
     ax.tick_params(length=0)
     if digits is not None:
         for (row, column), value in np.ndenumerate(values):
+            if not np.isfinite(value):
+                continue
             red, green, blue, _ = image.to_rgba(np.array([value]))[0]
             bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
             text = f"{value:.{digits}f}".replace("-", "−")

@@ -9,6 +9,8 @@ be drawn without the rest. Two passes:
    independent of a model that was not born from it, whatever that model is, so the correlation r of n of them with any
    fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the best seed is
    multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot cheat.
+3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
+   coordinates (:func:`.weights.weights_test`); its p is multiplied by 2³² as well. One tensor of each is in memory.
 
 Correlations do not see standard deviations, so the initialisation scheme does not matter; the sizes do. A model whose
 coordinates were permuted, rotated or negated is not found, because its numbers no longer lie where they were drawn.
@@ -28,10 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import files, keys
+from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import distributions, flatten
+from bornbiased_jax.models import distributions
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
 NUM_SEEDS = 2**32
@@ -95,6 +100,7 @@ class Found:
         num_seeds: how many were searched.
         num_entries: numbers drawn of each seed in the search, and for the decision.
         alpha: level of the decision.
+        confirmed: what the test in the weights says of the seed found, its p times 2³²; None where none was found.
     """
 
     seed: int | None
@@ -104,6 +110,7 @@ class Found:
     num_seeds: int
     num_entries: tuple[int, int]
     alpha: float
+    confirmed: Verdict | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready values, with the keys of the command line."""
@@ -118,7 +125,13 @@ class Found:
             "corrected_for": NUM_SEEDS,
             "alpha": self.alpha,
             "reason": self.reason,
+            "confirmed": None if self.confirmed is None else self._brief(self.confirmed.to_json()),
         }
+
+    @staticmethod
+    def _brief(verdict: dict[str, Any]) -> dict[str, Any]:
+        kept = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
+        return {**{name: verdict.get(name) for name in kept}, "corrected_for": NUM_SEEDS}
 
 
 def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:
@@ -156,19 +169,18 @@ def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
     return jnp.concatenate(parts)
 
 
-def read_entries(params: Params, places: list[Place]) -> np.ndarray:
+def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
     """The suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
+
+    One matrix is held at a time.
 
     Raises:
         InputError: every number there is the same.
     """
-    flat = flatten(params)
     parts = []
     for path, layer, count in places:
-        leaf = flat[path] if layer is None else flat[path][layer]
-        # A row at a time: a matrix of a large model is not copied for its first numbers.
-        rows = math.ceil(count / math.prod(leaf.shape[1:]))
-        part = np.asarray(leaf[:rows], np.float64).ravel()[:count]
+        # In the order of the parameter, whatever way the file has it: no copy where it lies so.
+        part = suspect.read(path, layer).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)
@@ -191,7 +203,7 @@ def _correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], j
 
 def which_seed(
     cfg: ModelConfig,
-    params: Params,
+    suspect: WeightsReader | Params,
     seeds: range,
     *,
     suspect_cfg: ModelConfig | None = None,
@@ -205,9 +217,10 @@ def which_seed(
 
     Args:
         cfg: the architecture that births are drawn of.
-        params: the suspect's weights.
+        suspect: a reader of its weights, or the weights.
         seeds: a range of step 1 within 0 to 2³².
-        suspect_cfg: the suspect's own architecture, to be compared with ``cfg`` in its sizes.
+        suspect_cfg: of weights in memory the architecture, to be compared with ``cfg`` in its sizes; ``cfg`` itself by
+            default.
         alpha: level of the decision.
         entries: numbers drawn of each seed in the search.
         resume: a file in which an interrupted search is kept and from which it goes on; removed by nobody.
@@ -218,9 +231,10 @@ def which_seed(
         InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), or
             a state in ``resume`` of another search.
     """
-    _check(cfg, suspect_cfg, seeds, alpha, entries)
+    reader = suspect if isinstance(suspect, WeightsReader) else params_reader(suspect_cfg or cfg, suspect)
+    _check(cfg, reader.cfg, seeds, alpha, entries)
     places = tuple(search_places(cfg, entries))
-    unit_N = _unit(read_entries(params, list(places)))
+    unit_N = _unit(read_entries(reader, list(places)))
     identity = {"format": FORMAT, "config": cfg.to_dict(), "digest": digest, "start": seeds.start, "entries": entries}
     position, best = _resumed(resume, identity, seeds)
     if advance is not None and position > seeds.start:
@@ -238,7 +252,7 @@ def which_seed(
             advance(stop - start)
         if resume is not None and (number % SAVE_EVERY == 0 or stop == seeds.stop):
             files.write_json(resume, {**identity, "position": stop, "best": sorted(best.items())})
-    decided = _decide(cfg, params, list(best))
+    decided = _decide(cfg, reader, list(best))
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
     reason = (
@@ -249,10 +263,41 @@ def which_seed(
         f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
     )
     sizes = (len(unit_N), sum(place.entries for place in decision_places(cfg)))
-    return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha)
+    confirmed = confirm(cfg, reader, first.seed, alpha=alpha) if hit else None
+    return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha, confirmed)
 
 
-def _check(cfg: ModelConfig, suspect_cfg: ModelConfig | None, seeds: range, alpha: float, entries: int) -> None:
+def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float = 1e-4) -> Verdict:
+    """Compare a whole birth with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
+
+    Args:
+        cfg: the architecture of the birth.
+        suspect: the model.
+        seed: the birth's.
+        alpha: level of the decision.
+
+    Returns:
+        A verdict, undefined where the two have nothing of one size.
+    """
+    verdict = weights_test(birth_reader(cfg, seed), suspect, alpha=alpha)
+    if verdict.log10_p is None:
+        return verdict
+    log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
+    same = log10_p <= math.log10(alpha)
+    reason = (
+        f"the weights of seed {seed}'s birth agree with the suspect's {'more' if same else 'no more'} than those of "
+        f"the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+    )
+    return dataclasses.replace(
+        verdict,
+        verdict="same-lineage" if same else "unrelated",
+        reason=reason,
+        p_value=10.0**log10_p,
+        log10_p=log10_p,
+    )
+
+
+def _check(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float, entries: int) -> None:
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     if entries < 16:
@@ -261,7 +306,7 @@ def _check(cfg: ModelConfig, suspect_cfg: ModelConfig | None, seeds: range, alph
         raise InputError("no seeds to search: give a range such as 0:1000000")
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:
         raise InputError(f"seeds {seeds.start} to {seeds.stop} are not within 0 to 2^32: shorten the range")
-    for name in SIZES if suspect_cfg is not None else ():
+    for name in SIZES:
         ours, theirs = getattr(cfg, name), getattr(suspect_cfg, name)
         if ours != theirs:
             raise InputError(
@@ -284,9 +329,9 @@ def _best(best: Mapping[int, float], seeds_S: np.ndarray, found_S: np.ndarray) -
     return dict(kept)
 
 
-def _decide(cfg: ModelConfig, params: Params, seeds: list[int]) -> list[Candidate]:
+def _decide(cfg: ModelConfig, suspect: WeightsReader, seeds: list[int]) -> list[Candidate]:
     places = decision_places(cfg)
-    unit_N = _unit(read_entries(params, places))
+    unit_N = _unit(read_entries(suspect, places))
     draw = jax.jit(functools.partial(drawn, places))
     candidates = []
     for seed in seeds:

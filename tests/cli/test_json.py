@@ -19,7 +19,7 @@ PRINT = SimpleNamespace(
     outputs_ND=np.zeros((4, 8)), source="a birth", layer=None, inputs={"kind": "tokens"}, weights_digest="ab"
 )
 OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed={}, at_fault=False)
-FOUND = SimpleNamespace(seed=None, reason="none fits", to_json=lambda: {"seed": None, "p_value": None})
+FOUND = SimpleNamespace(seed=None, reason="none fits", confirmed=None, to_json=lambda: {"seed": None, "p_value": None})
 CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m")
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 RECORD = {"seed": 0, "seq_len": 8, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}

@@ -231,7 +231,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "whichseed": [
-        ("<suspect>", OPEN, {"ref": "model.gguf"}),
+        ("<suspect>", READ, {"ref": "model.gguf"}),
         *on_model(WHICH, "cfg"),
         ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
         ("--alpha 0.05", WHICH, {"alpha": 0.05}),
@@ -383,6 +383,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     stubs = {
         OPEN: fake_checkpoint,
         "bornbiased_jax.seedprint.trace:open_reader": fake_checkpoint,
+        READ: fake_checkpoint,
         "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",

@@ -27,6 +27,7 @@ def test_the_map_has_a_row_a_block_and_a_column_a_matrix():
     np.testing.assert_array_equal(ax.images[0].get_array().filled(np.nan), [[np.nan, -1.0], [4.0, np.nan]])
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "2"]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["mlp\nup", "attention\nquery"]
+    assert sorted(text.get_text() for text in ax.texts) == ["4", "−1"]
     assert module_map(by_module[:1]) is None
 
 

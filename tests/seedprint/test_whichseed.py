@@ -9,12 +9,14 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import distributions, flatten, init
+from bornbiased_jax.models import distributions, flatten, init, unflatten
 from bornbiased_jax.seedprint import whichseed
 from bornbiased_jax.seedprint.births import drifted
+from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.seedprint.whichseed import which_seed
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
@@ -54,6 +56,7 @@ def test_a_descendant_is_found_and_the_runner_up_is_told():
     suspect = drifted(birth(77), birth(5_000), 0.9)
     found = which_seed(CFG, suspect, range(0, 300), suspect_cfg=CFG)
     assert found.seed == 77 and found.best.log10_p < -10
+    assert found.confirmed.verdict == "same-lineage" and found.confirmed.log10_p < -4
     assert found.runner_up.seed != 77 and found.runner_up.log10_p == 0.0
     # r of a mixture √(1−s²)·W + s·W′ is √(1−s²), here 0.436, within five standard errors.
     n = found.num_entries[1]
@@ -72,9 +75,33 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
     assert found.seed is None and "rotated or negated" in found.reason
 
 
+def test_a_hit_that_the_weights_do_not_confirm_is_told():
+    """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
+    ours, other = (flatten(birth(seed)) for seed in (7, 8))
+    counts = {(place.path, place.layer): place.entries for place in whichseed.decision_places(CFG, 80)}
+    spliced = {path: np.array(leaf) for path, leaf in other.items()}
+    for (path, layer), count in counts.items():
+        target, source = (flat[path] if layer is None else flat[path][layer] for flat in (spliced, ours))
+        target.reshape(-1)[:count] = np.asarray(source).reshape(-1)[:count]
+    found = which_seed(CFG, unflatten(spliced), range(0, 8))
+    assert found.seed == 7 and found.best.log10_p < -4
+    assert found.confirmed.verdict == "unrelated" and found.to_json()["confirmed"]["verdict"] == "unrelated"
+    # Nothing found, nothing to confirm.
+    assert which_seed(CFG, birth(9_999), range(0, 8)).to_json()["confirmed"] is None
+
+
+def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
+    suspect = params_reader(CFG, drifted(birth(77), birth(5_000), 0.9))
+    plain = weights_test(birth_reader(CFG, 77), suspect)
+    verdict = whichseed.confirm(CFG, suspect, 77)
+    assert verdict.log10_p == pytest.approx(plain.log10_p + 32 * np.log10(2))
+    assert verdict.p_value == pytest.approx(10**verdict.log10_p)
+
+
 def test_the_p_of_one_seed_follows_the_t_distribution():
     """500 births against one fixed model: the p before the correction for 2³² is uniform."""
     suspect = drifted(birth(1), birth(2), 0.5)
+    suspect = params_reader(CFG, suspect)
     decided = whichseed._decide(CFG, suspect, list(range(100, 600)))
     freedom = sum(place.entries for place in whichseed.decision_places(CFG)) - 2
     p = stats.t.sf([row.t for row in decided], freedom)
@@ -143,7 +170,9 @@ def test_the_command(tmp_path, capsys):
     found = json.loads(target.read_text())
     assert found["seed"] == 21 and found["num_seeds"] == 40 and found["p_value"] < 1e-100
     assert found["runner_up"]["seed"] != 21 and found["corrected_for"] == 2**32
-    assert "seed 21" in capsys.readouterr().out
+    assert found["confirmed"]["verdict"] == "same-lineage" and found["confirmed"]["corrected_for"] == 2**32
+    said = capsys.readouterr().out
+    assert "seed 21" in said and "\nconfirmed: the weights of seed 21" in said
     # Without --model births have the suspect's own architecture.
     assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
     assert "not found in its coordinates" in capsys.readouterr().out
