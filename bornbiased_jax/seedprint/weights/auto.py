@@ -10,6 +10,7 @@ from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.identical import (
+    FILES,
     Equal,
     Identity,
     equal_tensors,
@@ -33,7 +34,7 @@ BATTERY: tuple[tuple[str, Run, dict[str, str]], ...] = (
 # What the verdict says of the test that decides.
 _KEPT = ("null", "labels", "align", "permuted", "invariant_to", "evaded_by", "log10_p_bound", "log10_p_moments")
 _SAME = {
-    "files": "the two models' files are the same, byte for byte",
+    "files": FILES,
     "tensors": "the two models have identical weights, tensor by tensor",
     "logits": "the two models give the same logits on random tokens: the same function, written otherwise",
 }

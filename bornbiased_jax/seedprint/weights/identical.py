@@ -34,6 +34,8 @@ Identity = Literal[
 ]
 """In what way two models are one, the plainest first."""
 
+FILES = "the two models' files are the same, byte for byte"
+
 
 class Equal(NamedTuple):
     """The tensors of random numbers that two models have in common bit for bit, and how many there are in one."""

@@ -15,6 +15,7 @@ from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
+from bornbiased_jax.seedprint.weights.identical import FILES, same_files, same_source
 from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
 from bornbiased_jax.seedprint.weights.tokens import seen_ids
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -34,7 +35,7 @@ def auto(
     """:func:`.auto.auto_test` on two sides; neither model is opened whole unless outputs are asked for."""
     readers = side_reader(base), side_reader(suspect)
     verdict = auto_test(*readers, alpha=alpha, num_permutations=num_permutations, outputs=outputs)
-    return _named(verdict, base, suspect)
+    return _named(verdict, base, suspect, readers)
 
 
 def weights(
@@ -52,7 +53,7 @@ def weights(
     verdict = weights_test(
         *readers, alpha=alpha, align=align, labels=labels, num_permutations=num_permutations, ids=_ids(*readers, text)
     )
-    return _named(verdict, base, suspect)
+    return _named(verdict, base, suspect, readers)
 
 
 def bilinear(
@@ -66,7 +67,7 @@ def bilinear(
     """:func:`.bilinear.bilinear_test` on two sides, on the tokens of a text."""
     readers = side_reader(base), side_reader(suspect)
     verdict = bilinear_test(*readers, alpha=alpha, num_permutations=num_permutations, ids=_ids(*readers, text))
-    return _named(verdict, base, suspect)
+    return _named(verdict, base, suspect, readers)
 
 
 def rank(
@@ -81,7 +82,7 @@ def rank(
     """:func:`.rank.rank_test` on two sides, on the tokens of a text; fresh births are called references there."""
     readers = side_reader(base), side_reader(suspect)
     verdict = rank_test(*readers, alpha=alpha, align=align, num_births=num_references, ids=_ids(*readers, text))
-    return _named(verdict, base, suspect)
+    return _named(verdict, base, suspect, readers)
 
 
 def _ids(base: WeightsReader, suspect: WeightsReader, text: str | None) -> np.ndarray | None:
@@ -117,5 +118,12 @@ def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
     )
 
 
-def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
-    return dataclasses.replace(verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name})
+def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsReader, WeightsReader]) -> Verdict:
+    """The verdict with both names, and a note where the two are one model."""
+    same = same_source(*readers) or (FILES if same_files(*readers) else None)
+    notes = list(verdict.detail.get("notes", ()))
+    if same is not None and same != verdict.reason:
+        notes.insert(0, f"{same[0].upper()}{same[1:]}.")
+    return dataclasses.replace(
+        verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name, "notes": notes}
+    )

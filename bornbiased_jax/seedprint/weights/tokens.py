@@ -45,7 +45,7 @@ def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarr
             million tokens are read.
 
     Raises:
-        InputError: no such text, or neither model has a tokenizer.
+        InputError: no such text, neither model has a tokenizer, or no token of the text is in both vocabularies.
     """
     tokenizer: Tokenizer | None = None
     for reader in (base, suspect):
@@ -65,7 +65,10 @@ def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarr
         count += len(ids)
         if count >= _MOST_READ:
             break
-    return np.array(sorted(value for value in seen if value < least), np.int64)
+    shared = sorted(value for value in seen if value < least)
+    if not shared:
+        raise InputError(f"no token of {text} is in both vocabularies: choose another text, or leave it out")
+    return np.array(shared, np.int64)
 
 
 def ordinary_ids(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:

@@ -1,0 +1,145 @@
+"""Models that ``bornbiased seedprint`` cannot compare: one sentence each, or "undefined" with its reason."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.seedprint.weights import tokens
+from bornbiased_jax.text import ByteTokenizer
+
+SMALL = "llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32"
+BASE = f"seed:1@{SMALL},vocab_size=64"
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Writes a model as a Hugging Face directory, its tensors edited."""
+
+    def export(ref=f"seed:2@{SMALL},vocab_size=64", edit=None):
+        opened = open_checkpoint(ref)
+        export_hugging_face(opened.cfg, opened.params, tmp_path / "model")
+        if edit is not None:
+            tensors = load_file(tmp_path / "model" / "model.safetensors")
+            edit(tensors)
+            save_file(tensors, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+        return tmp_path / "model"
+
+    return export
+
+
+@pytest.fixture
+def sentence(capsys):
+    """What a call that must fail says: one line."""
+
+    def call(*arguments):
+        assert run(["seedprint", *arguments, "--quiet"]) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        return lines[0]
+
+    return call
+
+
+@pytest.fixture
+def verdict(capsys):
+    def call(*arguments):
+        assert run(["seedprint", *arguments, "--quiet", "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def spoiled(tensors):
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors[name] = np.where(np.arange(tensors[name].size).reshape(tensors[name].shape) == 7, np.nan, tensors[name])
+
+
+@pytest.mark.parametrize("test", ["auto", "weights", "permutation"])
+def test_numbers_that_are_not_finite(exported, sentence, test):
+    said = sentence(BASE, str(exported(edit=spoiled)), "--test", test)
+    assert "up_proj.weight" in said and "NaN or infinite values" in said
+
+
+@pytest.mark.parametrize("test", ["auto", "bilinear"])
+def test_a_truncated_file(exported, sentence, test):
+    folder = exported()
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert str(folder) in sentence(BASE, str(folder), "--test", test)
+
+
+def test_a_shard_that_is_cut_short_or_missing(exported, sentence):
+    folder = exported()
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"model-1.safetensors": names[:4], "model-2.safetensors": names[4:]}
+    for shard, part in shards.items():
+        save_file({name: tensors[name] for name in part}, folder / shard, {"format": "pt"})
+    table = {name: shard for shard, part in shards.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    last = folder / "model-2.safetensors"
+    last.write_bytes(last.read_bytes()[:-100])
+    assert "model-2.safetensors" in sentence(BASE, str(folder))
+    last.unlink()
+    assert "fetch that shard" in sentence(BASE, str(folder))
+
+
+def test_unequal_widths_are_undefined_unless_the_streams_are_aligned(verdict):
+    wide = f"seed:2@{SMALL},vocab_size=64".replace("d_model=16", "d_model=24")
+    for arguments in (["--test", "weights"], ["--test", "permutation"]):
+        found = verdict(BASE, wide, *arguments)
+        assert (found["verdict"], found["p_value"]) == ("undefined", None)
+        assert "the widths differ (16 and 24)" in found["reason"]
+    rows = {row["name"]: row for row in verdict(BASE, wide)["tests"]}
+    assert rows["coordinates"]["verdict"] == "undefined" and rows["rotation"]["verdict"] == "unrelated"
+
+
+def test_vocabularies_with_too_little_in_common(verdict, tmp_path):
+    few = f"seed:2@{SMALL},vocab_size=6"
+    for arguments in (["--test", "weights", "--align", "rotation"], ["--test", "bilinear"]):
+        found = verdict(BASE, few, *arguments)
+        assert (found["verdict"], found["p_value"]) == ("undefined", None)
+        assert "6 usable token ids in common" in found["reason"]
+    # A text of one byte alone.
+    (tmp_path / "text.txt").write_text("zzzz")
+    pair = [f"seed:{seed}@{SMALL},vocab_size=256" for seed in (1, 2)]
+    words = ["--test", "bilinear", "--text", str(tmp_path / "text.txt")]
+    assert "1 usable token ids in common" in verdict(*pair, *words)["reason"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--test", "auto"], ["--test", "weights"], ["--test", "permutation", "--num-inputs", "40"]]
+)
+def test_a_base_that_is_the_suspect_is_said(verdict, words):
+    found = verdict(BASE, BASE, *words)
+    assert found["verdict"] == "same-lineage"
+    said = " ".join([found["reason"], *found["notes"]]).lower()
+    assert "the base is the suspect: both are the birth of seed 1" in said or "identical weights, bit for bit" in said
+
+
+def test_a_base_of_the_same_bytes_is_said(verdict, exported, tmp_path):
+    folder = exported()
+    shutil.copytree(folder, tmp_path / "copy")
+    for words in ([], ["--test", "weights"]):
+        found = verdict(str(folder), str(tmp_path / "copy"), *words)
+        assert (
+            "the two models' files are the same, byte for byte" in " ".join([found["reason"], *found["notes"]]).lower()
+        )
+        assert found["verdict"] == "same-lineage"
+
+
+def test_a_text_without_a_token_that_both_have(monkeypatch, tmp_path):
+    (tmp_path / "text.txt").write_text("zzzz")
+    monkeypatch.setattr(tokens, "load_tokenizer", lambda path: ByteTokenizer())
+    base, suspect = (SimpleNamespace(cfg=SimpleNamespace(vocab_size=size), tokenizer_files=["a"]) for size in (256, 50))
+    assert tokens.seen_ids(base, base, str(tmp_path / "text.txt")).tolist() == [ord("z")]
+    with pytest.raises(InputError, match="no token of .*text.txt is in both vocabularies: choose another text"):
+        tokens.seen_ids(base, suspect, str(tmp_path / "text.txt"))
