@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from bornbiased_jax import progress
+from tests.compilation import QUICK
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,14 +19,8 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
-# Programs of tests are compiled for longer than they run, so LLVM takes its shortest way and XLA its older, lighter
-# emitter: a third of the time, for the same operations rounded otherwise. A value already there stays: `make test-all`
-# runs the tests of models and of training as users compile.
-QUICK_COMPILATION = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-)
-os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
+# A value already there stays: `make test-all` runs the tests of models and of training as users compile.
+os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # What is compiled is kept: the same small programs recur within a run and between runs, in workers
 # and in subprocesses: by way of the environment, so that all share one folder. An entry that another process is

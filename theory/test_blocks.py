@@ -18,6 +18,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.predict import stack_of
+from tests.compilation import THOROUGH
 from theory.mean_field import profile
 from theory.predict import Contraction, contraction
 
@@ -75,9 +76,8 @@ def measure(
 
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
 
-    # Small programs run for a moment and compile for long: XLA is asked for little.
-    quick = {"xla_backend_optimization_level": 0} if seeds <= SEEDS else None
-    found = jax.jit(jax.vmap(one), compiler_options=quick)(jnp.arange(first, first + seeds, dtype=jnp.uint32))
+    options = THOROUGH if seeds > SEEDS else None
+    found = jax.jit(jax.vmap(one), compiler_options=options)(jnp.arange(first, first + seeds, dtype=jnp.uint32))
     return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
 

@@ -13,6 +13,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.predict import stack_of
+from tests.compilation import THOROUGH
 from theory import preference
 from theory.logits import Scatter
 from theory.mean_field import profile
@@ -95,7 +96,7 @@ def measured() -> np.ndarray:
         return jnp.bincount(jnp.argmax(logits_BV, axis=-1), length=GPT2.vocab_size).max()
 
     numbers = jnp.arange(SEEDS, dtype=jnp.uint32)
-    return np.asarray(jax.jit(lambda seeds: jax.lax.map(one, seeds, batch_size=10))(numbers))
+    return np.asarray(jax.jit(lambda seeds: jax.lax.map(one, seeds, batch_size=10), compiler_options=THOROUGH)(numbers))
 
 
 def test_the_favourites_share_of_real_blocks() -> None:
