@@ -1,16 +1,18 @@
-"""Do two models compute the same? Logits on a few probe ids, one model in memory after the other."""
+"""Do two models compute the same? Logits on a few probe ids, one model after the other, block by block."""
 
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import Params, apply, count_parameters, distributions, parameter_shapes, unflatten
+from bornbiased_jax.models import Params, apply, distributions, unflatten
 
 # Few ids suffice: logits of unrelated models agree nowhere.
 _SEQUENCES, _LENGTH = 4, 8
@@ -18,7 +20,7 @@ _SEQUENCES, _LENGTH = 4, 8
 _SAME = 1e-3
 # Logits that vary less than this part of their size do not depend on the ids.
 _CONSTANT = 1e-5
-# Bytes a parameter takes while a model is put together and run: itself, and at worst a second copy.
+# Bytes a number takes at worst: as it is read, and a copy of it.
 _BYTES = 8
 
 
@@ -31,7 +33,7 @@ def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
     """
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_birth and suspect.is_birth):
         return None
-    needed = max(_BYTES * count_parameters(parameter_shapes(reader.cfg)) for reader in (base, suspect))
+    needed = max(_memory(reader) for reader in (base, suspect))
     free = hardware.available_memory()
     if free is not None and needed > free:
         return None
@@ -45,26 +47,48 @@ def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
 
 
 def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
-    """Logits less their mean over the vocabulary, of every position: [S · T, V]. The model is gone afterwards."""
-    logits_STV = np.asarray(_logits(reader.cfg, whole(reader), ids_ST), np.float32)
-    logits_PV = logits_STV.reshape(-1, logits_STV.shape[-1])
+    """Logits less their mean over the vocabulary, of every position: [S · T, V].
+
+    One block is in memory at a time, and the embedding or the head; of a run all blocks.
+    """
+    cfg = reader.cfg
+    known = distributions(cfg)
+    stream_STD: np.ndarray | jax.Array = reader.read("embed/embedding")[ids_ST]
+    if cfg.positions == "learned":
+        stream_STD = stream_STD + reader.read("positions/embedding")[: ids_ST.shape[1]]
+    # The stream is given to one block at a time: positions that are added to it are in it already.
+    single = cfg.replace(num_layers=1, positions="none" if cfg.positions == "learned" else cfg.positions)
+    norm = {path: reader.read(path) for path in known if path.startswith("final_norm/")}
+    stacked = [path for path, row in known.items() if row.stacked]
+    # A run keeps one parameter of all blocks together: read block by block it would be read once for each.
+    held = {path: [reader.read(path, layer) for layer in range(cfg.num_layers)] for path in stacked if _is_run(reader)}
+    final_STD: np.ndarray | jax.Array = stream_STD
+    for layer in range(cfg.num_layers):
+        block = {path: held[path][layer] if path in held else reader.read(path, layer) for path in stacked}
+        params = unflatten({**norm, **{path: leaf[None] for path, leaf in block.items()}})
+        stream_STD, final_STD = _through_block(single, params, stream_STD)
+    head_DV = reader.read("embed/embedding").T if cfg.tie_embeddings else reader.read("head/kernel")
+    logits_PV: np.ndarray = np.asarray(final_STD).reshape(-1, cfg.d_model) @ head_DV
     return logits_PV - logits_PV.mean(axis=1, keepdims=True)
 
 
-def whole(reader: WeightsReader) -> Params:
-    """All parameters of a model, as :func:`bornbiased_jax.models.init` lays them out."""
-    flat = {}
-    for path, row in distributions(reader.cfg).items():
-        if row.stacked:
-            flat[path] = np.stack([reader.read(path, layer) for layer in range(row.shape[0])])
-        else:
-            flat[path] = reader.read(path)
-    return unflatten(flat)
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _logits(cfg: ModelConfig, params: Params, ids_ST: jax.Array) -> jax.Array | None:
-    return apply(cfg, params, ids_ST).logits_BTV
+def _through_block(cfg: ModelConfig, params: Params, stream_STD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The stream after one block, and what the final norm makes of it."""
+    out = apply(cfg, params, stream_STD, capture=("residual",), logits=False, dtype=jnp.float32)
+    return out.layers["residual"][0], out.final_BTD
+
+
+def _memory(reader: WeightsReader) -> int:
+    """Bytes that the logits of a model take at most."""
+    known = distributions(reader.cfg)
+    blocks = sum(math.prod(row.shape) for row in known.values() if row.stacked)
+    outside = max(math.prod(row.shape) for row in known.values() if not row.stacked)
+    return _BYTES * (outside + (blocks if _is_run(reader) else blocks // reader.cfg.num_layers))
+
+
+def _is_run(reader: WeightsReader) -> bool:
+    return reader.kind == "run"
 
 
 def _vary(logits_PV: np.ndarray) -> bool:

@@ -1,13 +1,15 @@
 """``--test auto``: copies are named, births and descendants found, and nothing else."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
 from bornbiased_jax.adapt import symmetries
-from bornbiased_jax.models import flatten
+from bornbiased_jax.models import apply, flatten
 from bornbiased_jax.seedprint.weights.auto import auto_test
-from bornbiased_jax.seedprint.weights.logits import same_logits
+from bornbiased_jax.seedprint.weights.logits import probe_logits, same_logits
 from tests.seedprint.weights.descendants import (
     born,
     config,
@@ -107,6 +109,17 @@ def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
     assert same_logits(born(CFG, 1), born(CFG, 2)) is None
     monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
     assert same_logits(reader(base), hidden) is None
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+def test_logits_block_by_block_are_those_of_the_whole_model(name):
+    cfg, params = descend(config(name, num_layers=3, d_model=48, d_ff=64, tie_embeddings=name == "gpt2-tiny"), 5)
+    ids_ST = np.arange(12, dtype=np.int32).reshape(2, 6)
+    whole_PV = np.asarray(apply(cfg, params, ids_ST).logits_BTV).reshape(12, -1)
+    whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
+    for kind in ("memory", "run"):
+        streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
+        np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
 
 
 def test_shared_embeddings_are_no_identity(base):
