@@ -96,7 +96,7 @@ from bornbiased_jax.inputs import parse_inputs
 from bornbiased_jax.probes.run import newborn, probe
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
 peaks = []
-for count, seeds in ((256, 4), (8192, 4), (256, 64)):
+for count, seeds in ((256, 4), (4096, 4), (256, 64)):
     inputs = parse_inputs("tokens", num_inputs=count, seq_len=32, cfg=cfg)
     list(probe(newborn(cfg), range(seeds), inputs, batch_size=32, chunk=4))
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -109,8 +109,8 @@ def test_memory_grows_neither_with_inputs_nor_with_seeds():
     done = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     first, inputs, seeds = json.loads(done.stdout)
-    # In KiB. The states of 8,192 sequences would take 128 MiB for each layer's cosines in float32 and N²
-    # cosines 256 MiB; sixty more models 35 MiB. What may grow is the interpreter's own: 16 MiB.
+    # In KiB. The states of 4,096 sequences would take 32 MiB a layer in float32 and their N² cosines 64 MiB;
+    # sixty more models 35 MiB. What may grow is the interpreter's own: 16 MiB.
     assert inputs - first < 16 * 1024
     assert seeds - inputs < 16 * 1024
 
