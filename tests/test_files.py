@@ -1,14 +1,27 @@
+import contextlib
 import json
 import os
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 
-# Permission bits do not stop root.
-needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="run as root, which may write anywhere")
+
+@contextlib.contextmanager
+def an_ordinary_user():
+    """Permission bits do not stop root: root is nobody for as long."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def test_bytes_text_and_json_come_back_and_folders_are_made(tmp_path):
@@ -80,14 +93,16 @@ def test_a_file_in_the_way_of_a_folder(tmp_path):
         files.check_writable(tmp_path / "a" / "b")
 
 
-@needs_permissions
-def test_a_folder_that_may_not_be_written_to(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(InputError, match="Permission denied"):
-            files.check_writable(tmp_path / "a")
-    finally:
-        tmp_path.chmod(0o700)
+def test_a_folder_that_may_not_be_written_to():
+    # Not in pytest's folder, which other users may not even enter.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        try:
+            with an_ordinary_user(), pytest.raises(InputError, match="Permission denied"):
+                files.check_writable(Path(folder) / "a")
+        finally:
+            Path(folder).chmod(0o700)
+        files.check_writable(Path(folder) / "a")
 
 
 def test_reading_what_is_missing_or_is_not_json(tmp_path):
