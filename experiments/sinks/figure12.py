@@ -57,7 +57,7 @@ def tables(record: Record) -> Sequence[Table]:
     quantities = [Quantity(f"T = {length}", percent(1)) for length in lengths]
     quantities.append(Quantity("largest score", significant(2)))
     note = (
-        f"Share of (layer, head) with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
+        f"Fraction of (block, head) pairs with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
         f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
         "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
         "lower, attenuation near zero. " + setting_note(record)

@@ -39,8 +39,8 @@ TESTS = (
     Quantity(ICLR_TOKENS, from_log10(2)),
 )
 NOTE = (
-    "Permutation: the exact test on random tokens, each model with its own embedding; its smallest p is one over "
-    "the number of permutations, z goes on. Vectors: the published form, Gaussian vectors that both models share; "
+    "Permutation: the exact test on random tokens, each model with its own embedding; its p is counted over "
+    "permutations and, below their reach, a certified bound. Vectors: Gaussian vectors that both models share; "
     "t-test and U-test are Algorithm 1's, analytic is that of the SeedPrint authors' code. Tokens: the same tests on "
     "random tokens. Losses are in nats a token: a model whose loss is not below the unigram entropy has learned "
     "nothing, and surviving that is no survival."
