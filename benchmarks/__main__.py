@@ -14,6 +14,11 @@ NAMES = (
     "kendall",
     "fingerprint",
     "kill_resume",
+    "weights_7b",
+    "whichseed",
+    "bound",
+    "disguised",
+    "audit",
 )
 
 name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]

@@ -45,7 +45,7 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
     for piece in inputs:
         taken.append(work(piece))
         peaks.append(matmul_rate(cfg, rows))
-    shares = [
+    fractions = [
         operations / seconds / ((before + after) / 2)
         for seconds, before, after in zip(taken, peaks[:-1], peaks[1:], strict=True)
     ]
@@ -56,8 +56,8 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
         "needed_gflop": operations * pieces / 1e9,
         "gflops": operations * pieces / sum(taken) / 1e9,
         "gflops_matmul_median": statistics.median(peaks) / 1e9,
-        "share_of_matmul_rate_median": statistics.median(shares),
-        "share_of_matmul_rate_range": [min(shares), max(shares)],
+        "share_of_matmul_rate_median": statistics.median(fractions),
+        "share_of_matmul_rate_range": [min(fractions), max(fractions)],
         "goal": GOAL,
     }
 

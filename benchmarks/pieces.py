@@ -1,6 +1,6 @@
 """Where a block's time goes: each piece alone, beside the time of its products at the measured rate.
 
-Pieces run alone and one at a time; in a sweep, what does not fill all cores overlaps with another lane's
+Pieces run alone and one at a time; in a sweep, what does not fill all cores overlaps with another shard's
 products, so the pieces add up to more than the sweep takes.
 """
 

@@ -143,7 +143,7 @@ def measure(pairs: int) -> dict[str, Any]:
         run_ours(equal, inputs, ours_at)
         turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
     ours = statistics.median(mine for mine, _, _ in turns)
-    shares = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
+    fractions = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
     speedups = [theirs / mine for mine, theirs, _ in turns]
     speedups_equal = [theirs / equal_work for _, theirs, equal_work in turns]
     return {
@@ -159,8 +159,8 @@ def measure(pairs: int) -> dict[str, Any]:
         "needed_gflop": operations / 1e9,
         "gflops_ours": operations / ours / 1e9,
         "gflops_matmul": statistics.median(rates) / 1e9,
-        "share_of_matmul_rate": statistics.median(shares),
-        "share_range": [min(shares), max(shares)],
+        "share_of_matmul_rate": statistics.median(fractions),
+        "share_range": [min(fractions), max(fractions)],
     }
 
 

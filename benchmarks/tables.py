@@ -91,24 +91,24 @@ def fingerprint(record: Record) -> list[Table]:
 def pretrain_vs_torch(record: Record) -> list[Table]:
     """The compiled training step beside a PyTorch loop, by model."""
     rows = []
-    for size, found in record.items():
+    for size, measured in record.items():
         if size == "provenance":
             continue
-        sizes = found["model"]
+        sizes = measured["model"]
         rows.append(
             Row(
                 [
                     f"{sizes['num_layers']} × {sizes['d_model']}",
                     sizes["vocab_size"],
-                    found["batch_size"] * found["context"],
+                    measured["batch_size"] * measured["context"],
                 ],
                 {
-                    "ours, tokens/s": found["tokens_per_second_ours"],
-                    "PyTorch, tokens/s": found["tokens_per_second_torch"],
-                    "ratio, median (pair by pair)": _between(found["speedup_median"], found["speedup_range"]),
-                    "cores busy, ours": found["cores_busy_ours"],
-                    "cores busy, PyTorch": found["cores_busy_torch"],
-                    "CPU seconds, PyTorch / ours": found["cpu_seconds_ratio_median"],
+                    "ours, tokens/s": measured["tokens_per_second_ours"],
+                    "PyTorch, tokens/s": measured["tokens_per_second_torch"],
+                    "ratio, median (pair by pair)": _between(measured["speedup_median"], measured["speedup_range"]),
+                    "cores busy, ours": measured["cores_busy_ours"],
+                    "cores busy, PyTorch": measured["cores_busy_torch"],
+                    "CPU seconds, PyTorch / ours": measured["cpu_seconds_ratio_median"],
                 },
             )
         )
@@ -136,14 +136,143 @@ def seeds_at_once(record: Record) -> list[Table]:
 
 def training_rate(record: Record) -> list[Table]:
     """The training step as a fraction of the rate of its own products."""
-    share = _between(record["share_of_products_rate_median"], record["share_of_products_rate_range"], percent(0))
+    fraction = _between(record["share_of_products_rate_median"], record["share_of_products_rate_range"], percent(0))
     return _facts(
         f"The training step, {record['tokens_per_step']:,} tokens a step",
         [
             ("tokens/s", integer(record["tokens_per_second"])),
-            ("fraction of the rate of the step's own products", share),
+            ("fraction of the rate of the step's own products", fraction),
         ],
     )
+
+
+def _process(measured: Mapping[str, Any]) -> str:
+    """What a command took, and how much else wanted the cores."""
+    load = " to ".join(f"{value:.0f}" for value in measured["load"])
+    return f"{measured['cpu_s']:.0f} s of processor time, {measured['wall_s']:.0f} s elapsed at a load of {load}"
+
+
+def whichseed(record: Record) -> list[Table]:
+    """A descendant and a stranger searched for, and the rate of the search."""
+    rows = []
+    for name in ("descendant", "stranger"):
+        found = record[name]
+        seed = "none" if found["seed"] is None else f"{found['seed']:,}"
+        r, log10_p = found["best"]["correlation"], found["log10_p"]
+        rows.append(
+            (f"{name} of seed {found['born_from']:,}: found", f"{seed} (r = {r:.3f}, log10 p = {fixed(0)(log10_p)})")
+        )
+        rows.append((f"{name}: the whole command", _process(found["process"])))
+    search = record["search"]
+    between = [search["fraction_of_draw_rate_cpu_median"], search["fraction_of_draw_rate_cpu_range"]]
+    rows += [
+        ("seeds a second of one core", integer(search["seeds_per_cpu_second"])),
+        ("fraction of the rate of one large draw, in turn", _between(*between, percent(0))),
+        ("all 2³² seeds at that rate on all cores", f"{search['hours_of_all_seeds']:.1f} h"),
+    ]
+    note = f"{search['entries']} numbers of {search['matrices']} matrices are drawn of each seed."
+    return _facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
+
+
+def weights_7b(record: Record) -> list[Table]:
+    """The products' rate, and every phase of one block and of the full depth."""
+    speed = record["speed"]
+    rows = [
+        (
+            f"products of {name}, fraction of the rate of float32 products",
+            f"{percent(0)(measured['fraction_cpu'])} by processor time, {percent(0)(measured['fraction'])} elapsed",
+        )
+        for name, measured in speed.items()
+    ]
+    rows.append(("peak memory", f"{record['process']['peak_bytes'] / 1e9:.2f} GB"))
+    rows.append(("the whole process", _process(record["process"])))
+    rows.append(("agreement of matched units", percent(1)(record["found"]["agreement"])))
+    sizes = record["model"]
+    title = (
+        f"A pair of 7B shape (width {sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {sizes['vocab_size']:,} ids)"
+    )
+    phases = [
+        Row([name], {"one block": spent[1], "full depth": record["seconds_full_depth"][name][1]})
+        for name, spent in record["seconds"].items()
+    ]
+    quantities = [Quantity("one block", fixed(1)), Quantity("full depth", integer)]
+    note = (
+        f"What grows with the depth is multiplied by {record['full_depth']}. The suspect is the base with noise: units "
+        "of unrelated models take longer to match."
+    )
+    return [*_facts(title, rows), Table("Seconds of processor time by phase", ["phase"], quantities, phases, note)]
+
+
+_OF_BOUND = (
+    "Seconds of processor time. As used: beyond 1,024 labels the largest 64 of each row and a grid of the rest; what "
+    "Sinkhorn's scaling adds is tried where there is something to win."
+)
+
+
+def bound(record: Record) -> list[Table]:
+    """The certified bound beside the normal tail, and its seconds."""
+    rows = [
+        Row(
+            [f"{measured['width']:,}", f"{measured['z']:.0f}"],
+            {
+                "certified": measured["log10_p_bound_full"],
+                "as used": measured["log10_p_bound"],
+                "with Sinkhorn's scaling": measured["log10_p_bound_scaled"],
+                "normal tail (no p)": measured["log10_p_normal"],
+                "1/D!": measured["log10_floor"],
+                "seconds": measured["cpu_s_full"],
+                "seconds, as used": measured["cpu_s"],
+                "seconds, scaled": measured["cpu_s_scaled"],
+            },
+        )
+        for measured in record["rows"]
+    ]
+    logs = ("certified", "as used", "with Sinkhorn's scaling", "normal tail (no p)", "1/D!")
+    quantities = [
+        *(Quantity(name, fixed(1)) for name in logs),
+        *(Quantity(name, fixed(2)) for name in ("seconds", "seconds, as used", "seconds, scaled")),
+    ]
+    return [
+        Table(
+            "log10 p of a sum over permutations of D labels",
+            ["D", "z"],
+            quantities,
+            rows,
+            _OF_BOUND,
+        )
+    ]
+
+
+def disguised(record: Record) -> list[Table]:
+    """What is said of a disguised model against the original, a birth and another model."""
+    rows = []
+    for name, measured in record["verdicts"].items():
+        p = "" if measured["p_value"] is None else f"{measured['p_value']:.2g}"
+        process = measured["process"]
+        rows.append(
+            Row(
+                [name],
+                {
+                    "verdict": measured["verdict"],
+                    "reason": measured["reason"],
+                    "p": p,
+                    "processor, s": process["cpu_s"],
+                    "elapsed, s": process["wall_s"],
+                    "load": max(process["load"]),
+                    "peak, GB": process["peak_bytes"] / 1e9,
+                },
+            )
+        )
+    quantities = [Quantity("verdict"), Quantity("reason"), Quantity("p")]
+    quantities += [Quantity(name, integer) for name in ("processor, s", "elapsed, s", "load")]
+    quantities.append(Quantity("peak, GB", fixed(2)))
+    model, other = record["model"], record["other"]
+    note = (
+        f"`{model['file']}` (SHA-256 {model['sha256'][:16]}…, {model.get('license', 'no licence named')}) with scales "
+        f"moved, units and heads permuted, rotated, negated, and noise of {record['noise']:.0%} on every matrix. "
+        f"Another model: `{other['file']}` (SHA-256 {other['sha256'][:16]}…). Load: processes that wanted a core."
+    )
+    return [Table("A disguised real model, `--test auto`", ["base"], quantities, rows, note)]
 
 
 def kill_resume(record: Record) -> list[Table]:
@@ -166,7 +295,9 @@ def theory_mutations(record: Record) -> list[Table]:
         tried.setdefault(mutation["module"], []).append(mutation)
     rows = []
     for module, mutations in tried.items():
-        unnoticed = [f"line {one['line']}: {one['old']}" for one in mutations if one["outcome"] == "passes"]
+        unnoticed = [
+            f"line {mutation['line']}: {mutation['old']}" for mutation in mutations if mutation["outcome"] == "passes"
+        ]
         counts = {"constants": float(len(mutations)), "noticed": float(len(mutations) - len(unnoticed))}
         rows.append(Row([module], {**counts, "not noticed": "; ".join(unnoticed) or None}))
     quantities = [Quantity("constants", integer), Quantity("noticed", integer), Quantity("not noticed")]
@@ -183,6 +314,10 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         pretrain_vs_torch,
         seeds_at_once,
         training_rate,
+        whichseed,
+        weights_7b,
+        bound,
+        disguised,
         kill_resume,
         theory_mutations,
     )
@@ -190,6 +325,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {
+    "disguised": "python -m benchmarks disguised --gguf FILE --other FILE --json benchmarks/results/disguised.json",
     "theory_mutations": "python -m experiments.theory.mutations --out benchmarks/results/theory_mutations.json",
 }
 """What makes a record of ``benchmarks/results`` that no module of this folder makes."""

@@ -79,7 +79,7 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]
         rates.append(products_rate(cfg, rows, config.dtype))
     count = steps * config.tokens_per_step * len(config.seeds)
     needed = count * flops_per_token(cfg, config.context)
-    shares = [
+    fractions = [
         2 * needed / wall / (before + after) for wall, before, after in zip(taken, rates[:-1], rates[1:], strict=True)
     ]
     return {
@@ -91,8 +91,8 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]
         "tokens_per_second": count / statistics.median(taken),
         "needed_tflops": needed / statistics.median(taken) / 1e12,
         "products_tflops_median": statistics.median(rates) / 1e12,
-        "share_of_products_rate_median": statistics.median(shares),
-        "share_of_products_rate_range": [min(shares), max(shares)],
+        "share_of_products_rate_median": statistics.median(fractions),
+        "share_of_products_rate_range": [min(fractions), max(fractions)],
     }
 
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--remat", action="store_true")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--goal", type=float, help="Share to be reached, kept in the record beside what was.")
+    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record beside what was.")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
     fields = {name: getattr(options, name) for name in ("context", "batch_size", "accumulation", "dtype", "remat")}

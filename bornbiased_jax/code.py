@@ -108,9 +108,9 @@ def closure(module: str, name: str | None = None, root: Path = ROOT, own: Path |
                 if target not in wanted or after != before:
                     wanted[target] = after
                     waiting.append(target)
-    for found in sorted(wanted):
-        yield found
-        yield from (statement.text for statement in _reached(_read(paths[found]), wanted[found]))
+    for module in sorted(wanted):
+        yield module
+        yield from (statement.text for statement in _reached(_read(paths[module]), wanted[module]))
 
 
 def _silent(module: str) -> bool:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import (
+    Fraction,
+    FrequencyFactor,
+    Heads,
+    HiddenWidth,
+    Layers,
+    Length,
+    RopeBase,
+    RopeFactor,
+    Vocabulary,
+    Width,
+    ends,
+    within,
+)
+from bornbiased_jax.schema import shown
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPosition = Literal["pre", "post"]
@@ -39,17 +53,17 @@ class ModelConfig:
     """
 
     # Sizes.
-    num_layers: int = 4
-    num_heads: int = 4
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    d_model: int = 128
-    d_ff: int = 512
-    vocab_size: int = 4096
-    max_seq_len: int = 1024
+    num_layers: Layers = 4
+    num_heads: Heads = 4
+    num_kv_heads: Heads | None = None
+    head_dim: Width | None = None
+    d_model: Width = 128
+    d_ff: HiddenWidth = 512
+    vocab_size: Vocabulary = 4096
+    max_seq_len: Length = 1024
     # Block.
     norm: Norm = "layernorm"
-    norm_eps: float = 1e-5
+    norm_eps: Fraction = 1e-5
     norm_position: NormPosition = "pre"
     activation: Activation = "gelu"
     gated_mlp: bool = False
@@ -63,17 +77,17 @@ class ModelConfig:
     tie_embeddings: bool = True
     # Positions.
     positions: Positions = "rope"
-    rope_theta: float = 10_000.0
-    rotary_fraction: float = 1.0
+    rope_theta: RopeBase = 10_000.0
+    rotary_fraction: Fraction = 1.0
     rope_scaling: RopeScaling = "none"
-    rope_scaling_factor: float = 1.0
-    rope_low_freq_factor: float = 1.0
-    rope_high_freq_factor: float = 4.0
-    rope_original_max_seq_len: int = 8192
+    rope_scaling_factor: RopeFactor = 1.0
+    rope_low_freq_factor: FrequencyFactor = 1.0
+    rope_high_freq_factor: FrequencyFactor = 4.0
+    rope_original_max_seq_len: Length = 8192
     # Attention.
     qk_norm: bool = False
     qk_norm_scope: QKNormScope = "head"
-    window: int | None = None
+    window: Length | None = None
     attention_kernel: AttentionKernel = "softmax"
     sink_logit: SinkLogit = "none"
     positional_scale: PositionalScale = "none"
@@ -112,6 +126,11 @@ class ModelConfig:
             raise InputError("parallel_residual=true needs residual=true")
         if self.parallel_residual and not (self.attention and self.mlp):
             raise InputError("parallel_residual=true needs both attention=true and mlp=true")
+        if self.rope_scaling == "llama3" and self.rope_low_freq_factor >= self.rope_high_freq_factor:
+            raise InputError(
+                f"rope_low_freq_factor={self.rope_low_freq_factor:g} is not below rope_high_freq_factor="
+                f"{self.rope_high_freq_factor:g}: Llama 3's scaling goes over from one to the other"
+            )
         if self.attention_kernel == "sigmoid" and self.sink_logit != "none":
             raise InputError("sink_logit is an extra logit of a softmax: set attention_kernel=softmax")
 
@@ -166,7 +185,8 @@ class ModelConfig:
         return cls(**values)
 
 
-_TYPES = typing.get_type_hints(ModelConfig)
+TYPES: dict[str, Any] = typing.get_type_hints(ModelConfig, include_extras=True)
+"""The type of each field with its range: the schemas of files are made of these."""
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(ModelConfig))
 
 
@@ -178,39 +198,32 @@ def _refuse_unknown(names: Iterable[str]) -> None:
             raise InputError(f"unknown model field {name!r}: {hint}")
 
 
+def limits(name: str) -> tuple[type, float, float] | None:
+    """int or float, the least and the greatest value of a field; None for one that is no number.
+
+    Example:
+        >>> limits("num_layers"), limits("norm")
+        ((<class 'int'>, 1, 10000), None)
+    """
+    return ends(TYPES[name])
+
+
 def _checked(name: str, value: Any) -> Any:
     """The value with its type and range checked; integers given as whole floats are accepted."""
-    kind = _TYPES[name]
-    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-    if choices:
-        if value not in choices:
-            raise InputError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")
-        return value
-    optional = type(None) in typing.get_args(kind)
+    kind = TYPES[name]
     if value is None:
-        if optional:
+        if type(None) in typing.get_args(kind):
             return None
         raise InputError(f"{name} needs a value, not null")
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise InputError(f"{name}={value!r} is not true or false")
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    if choices:
+        if not isinstance(value, str) or value not in choices:
+            raise InputError(f"{name}={shown(value)} is not one of {', '.join(map(str, choices))}")
         return value
-    if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InputError(f"{name}={value!r} is not a finite number")
-        return _in_range(name, float(value))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
-        raise InputError(f"{name}={value!r} is not an integer of at least 1")
-    return int(value)
-
-
-def _in_range(name: str, value: float) -> float:
-    if name == "rotary_fraction" and not 0.0 <= value <= 1.0:
-        raise InputError(f"rotary_fraction={value} is outside 0 to 1")
-    if name == "norm_eps" and value < 0.0:
-        raise InputError(f"norm_eps={value} is negative")
-    if name not in ("rotary_fraction", "norm_eps") and value <= 0.0:
-        raise InputError(f"{name}={value} is not positive")
+    if limits(name) is not None:
+        return within(kind, value, name)
+    if not isinstance(value, bool):
+        raise InputError(f"{name}={shown(value)} is not true or false")
     return value
 
 
@@ -222,11 +235,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
     _refuse_unknown([name])
     if raw in ("None", "null"):
         return name, None
-    if typing.get_origin(_TYPES[name]) is Literal:
+    if typing.get_origin(TYPES[name]) is Literal:
         return name, raw
     try:
         return name, json.loads(raw.lower() if raw in ("True", "False") else raw)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, or an integer or a nesting beyond what is read
         return name, raw
 
 

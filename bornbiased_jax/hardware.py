@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bornbiased_jax.errors import InputError
+
 MEMINFO = Path("/proc/meminfo")
 """Where Linux tells of its memory."""
+CGROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells of the limits of a container."""
+GIB = 2**30
 
 
 def cores() -> int:
@@ -23,12 +28,69 @@ def device_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes of main memory that programs may still take without swapping, or None where the system does not say."""
+    """Bytes of main memory that this process may still take, or None where the system does not say.
+
+    The least of what is free without swapping, what a container leaves and what the process's own limit leaves.
+    """
+    found = [room for room in (_free(), _left_in_container(), _left_to_process()) if room is not None]
+    return max(0, min(found)) if found else None
+
+
+def _free() -> int | None:
     try:
         lines = MEMINFO.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError, IndexError):
         return None
+
+
+def _left_in_container() -> int | None:
+    """Of a control group of version 2; its page cache counts as in use and is given up when needed."""
+    try:
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        return limit - used + int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return None
+
+
+def _left_to_process() -> int | None:
+    """Of the limit on address space (``ulimit -v``)."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        return int(limit) - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError, IndexError):
+        return None
+
+
+def check_memory(needed: float, what: str, remedy: str, *, on_host: bool = False) -> None:
+    """Refuse what cannot fit, before any of it is allocated.
+
+    Args:
+        needed: bytes that it takes at the least.
+        what: what takes them, to stand before "needs".
+        remedy: what to do about it.
+        on_host: in main memory; else where the first device has its arrays.
+
+    Raises:
+        InputError: there is less; the sentence gives both sizes.
+    """
+    if needed < GIB // 16:
+        return
+    there = None if on_host else device_memory()
+    there = available_memory() if there is None else there
+    if there is not None and needed > there:
+        raise InputError(
+            f"{what} needs about {_gib(needed)} GiB of memory, and {_gib(there)} GiB are available: {remedy}"
+        )
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:,.1f}" if size < 1000 * GIB else f"{size / GIB:,.0f}"
 
 
 def memory_in_use_peak() -> int | None:

@@ -143,10 +143,10 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_share(mesh: Mesh, rows: int) -> tuple[int, int]:
-    """(index, count): this process needs the share ``index`` of ``count`` equal shares of a batch's rows.
+def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
+    """(index, count): this process needs part ``index`` of ``count`` equal parts of a batch's rows.
 
-    Processes whose devices hold the same rows (for other seeds) have the same share.
+    Processes whose devices hold the same rows (for other seeds) need the same part.
 
     Raises:
         InputError: the rows do not divide evenly over the devices.
@@ -167,7 +167,7 @@ def batch_share(mesh: Mesh, rows: int) -> tuple[int, int]:
 
 
 def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Array:
-    """One array over all processes from this process's share of rows.
+    """One array over all processes from this process's part of the rows.
 
     Args:
         local: this process's rows along ``axis``.

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import theory.positions
 import theory.predict
+from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.activations import ACTIVATIONS
@@ -55,6 +57,12 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     )
 
 
+def _bytes(cfg: ModelConfig, seq_len: int) -> float:
+    """What theory's largest arrays take: weights of nodes, fields between nodes, and by layer at all positions."""
+    nodes = theory.positions.num_nodes(seq_len)
+    return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
+
+
 def predict(
     cfg: ModelConfig,
     seq_len: int,
@@ -84,6 +92,12 @@ def predict(
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
     check_length(cfg, seq_len)
+    hardware.check_memory(
+        _bytes(cfg, seq_len),
+        f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
+        "ask for shorter sequences or fewer layers",
+        on_host=True,
+    )
     try:
         found = theory.predict.predict(
             stack_of(cfg, tokens=tokens),
@@ -95,7 +109,7 @@ def predict(
         )
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
-    profile, cosine, share = found.profile, found.contraction, found.share
+    profile, cosine, top1 = found.profile, found.contraction, found.top1
     attention = [
         np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
     ]
@@ -116,14 +130,14 @@ def predict(
         "inter_cosine_final_low": float(cosine.low[-1]),
         "inter_cosine_final_high": float(cosine.high[-1]),
         "intra_cosine_by_layer": profile.intra_cosine[1:].tolist(),
-        "top1_share_mean": share.share_mean,
-        "top1_share_p10": share.share_p10,
-        "top1_share_p50": share.share_p50,
-        "top1_share_p90": share.share_p90,
-        "overlap": share.overlap,
-        "log10_p": share.log10_p_mean,
-        "log10_p_p10": share.log10_p_p10,
-        "log10_p_p90": share.log10_p_p90,
+        "top1_share_mean": top1.fraction_mean,
+        "top1_share_p10": top1.fraction_p10,
+        "top1_share_p50": top1.fraction_p50,
+        "top1_share_p90": top1.fraction_p90,
+        "overlap": top1.overlap,
+        "log10_p": top1.log10_p_mean,
+        "log10_p_p10": top1.log10_p_p10,
+        "log10_p_p90": top1.log10_p_p90,
         "position_std": (attention[0] if attention else residual[-1]).tolist(),
         "attention_std_by_layer": [row.tolist() for row in attention],
         "residual_std_by_layer": residual[1:].tolist(),

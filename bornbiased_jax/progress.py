@@ -39,7 +39,9 @@ def warn(text: str) -> None:
     if _live is not None:
         _live.console.print(Text(text))
     else:
-        print(text, file=sys.stderr, flush=True)
+        # Nobody reads it, or its disk is full: no reason to lose the work.
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -129,7 +131,9 @@ def _plain_bar(label: str, meter: _Meter) -> Iterator[Advance]:
     try:
         yield advance
     except BaseException:
-        note(f"{label}: stopped at {meter.count()}")
+        # What was refused before it began has an error to say so.
+        if meter.done:
+            note(f"{label}: stopped at {meter.count()}")
         raise
     note(f"{label}: {meter.closing()}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import hashlib
+import json
 import math
 import platform
 import resource
@@ -161,6 +163,35 @@ def provenance(
     if (peak := hardware.memory_in_use_peak()) is not None:
         record["device_peak_memory_bytes"] = peak
     return record | jsonable(extra)
+
+
+OF_THE_MACHINE = (
+    "timestamp", "wall_s", "wall_time", "seconds", "peak_memory", "tokens_per_second", "timing", "cost",
+)  # fmt: skip
+"""Parts of the names of what differs between two runs of the same: times, memory and rates."""
+
+
+def lasting(value: Any) -> Any:
+    """A record without what differs between two runs of the same on the same machine, by the names of its keys.
+
+    Example:
+        >>> lasting({"result": {"share": 0.5, "wall_s": 1.25}, "provenance": {"timestamp": "2026"}})
+        {'result': {'share': 0.5}, 'provenance': {}}
+    """
+    if isinstance(value, Mapping):
+        kept = {name: entry for name, entry in value.items() if not any(part in str(name) for part in OF_THE_MACHINE)}
+        return {name: lasting(entry) for name, entry in kept.items()}
+    return [lasting(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def content_digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of what lasts of a record, as JSON with sorted names and without spaces: a commitment to its numbers.
+
+    A key "digest" of the record itself is left out.
+    """
+    kept = lasting({name: entry for name, entry in record.items() if name != "digest"})
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def cpu() -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 The work is always: a birth (seed → weights), a stream of input batches folded into a small state, and
 a last reduction. Seeds run in chunks; within a chunk they are vmapped, or taken one after the other by
-``lax.map``; over a mesh with an axis ``seed`` each device takes its share. The result does not depend
+``lax.map``; over a mesh with an axis ``seed`` each device takes its part. The result does not depend
 on any of this beyond the rounding of matrix products whose shapes differ (see ``tests/test_sweep.py``).
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import json
 import math
-import shutil
+import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,14 +25,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from bornbiased_jax import files, hardware
+from bornbiased_jax import files, hardware, progress
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.keys import check_seed
 
 Mode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
 MAX_CHUNK = 256
 MAX_SHARDS = 4
+STEADY_CHUNK = 8
+MAKER = "bornbiased probe --resume"
 
 
 class Work(NamedTuple):
@@ -68,12 +73,16 @@ def plan(
     chunk: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
     weights: Any = None,
+    steady: bool = False,
 ) -> Plan:
     """Choose mode and chunk from the memory that one seed needs.
 
     On a CPU the products of one seed fill the cores but what lies between them does not, so seeds run
     one after the other in as many CPU shards as there are cores (at most ``MAX_SHARDS``). On an accelerator
     they are vmapped, as many as fit in 60% of its memory by the compiler's own account of one seed.
+
+    With ``steady`` the layout does not depend on the number of seeds, so that the same seed gives the same bits whether
+    it came first or was added later: one seed a CPU shard or device at a time, a few where they are vmapped.
 
     Raises:
         InputError: a chunk below 1, or a mesh without an axis ``seed``.
@@ -95,12 +104,18 @@ def plan(
         budget = 0.6 * limit if limit else budget
     if chosen == "vmap":
         held += _scratch(work, params, state, batch)
-    if chunk is None:
-        chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
     threaded = on_cpu and mesh is None and chosen == "map"
-    shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
+    if chunk is None:
+        most = MAX_CHUNK if not steady else STEADY_CHUNK if chosen == "vmap" else 1
+        chunk = int(min(most, max(1, budget // max(1, held)))) * devices
+        if steady and threaded:
+            # Programs of one seed each, side by side.
+            shards = min(MAX_SHARDS, hardware.cores(), num_seeds)
+            return Plan(chosen, shards, held, shards)
+    shards = min(MAX_SHARDS, hardware.cores(), chunk, *([] if steady else [num_seeds])) if threaded else 1
     parts = devices * shards
-    chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
+    if not steady:
+        chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
     return Plan(chosen, math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards, held, shards)
 
 
@@ -136,7 +151,7 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
             return jax.vmap(fn, in_axes=axes)(*mapped, *shared)
         return jax.lax.map(lambda args: fn(*args, *shared), mapped)
 
-    def spread(fn: Callable[..., Any], in_specs: tuple[PartitionSpec, ...]) -> Callable[..., Any]:
+    def over_mesh(fn: Callable[..., Any], in_specs: tuple[PartitionSpec, ...]) -> Callable[..., Any]:
         if mesh is None:
             return fn
         # check_vma: a scan inside starts from constants, which the checker takes for replicated.
@@ -149,19 +164,19 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
 
     def step(params: Any, state: Any, batch: Any) -> Any:
         if work.birth is None:
-            return over_seeds(lambda one, p, b: work.step(p, one, b), (state,), (params, batch))
+            return over_seeds(lambda own, p, b: work.step(p, own, b), (state,), (params, batch))
         return over_seeds(work.step, (params, state), (batch,))
 
     def finish(params: Any, state: Any) -> Any:
         if work.birth is None:
-            return over_seeds(lambda one, p: work.finish(p, one), (state,), (params,))
+            return over_seeds(lambda own, p: work.finish(p, own), (state,), (params,))
         return over_seeds(work.finish, (params, state))
 
     weights = everywhere if work.birth is None else by_seed
     return Lifted(
-        birth=jax.jit(spread(lambda seeds: over_seeds(born, (seeds,)), (by_seed,))),
-        step=jax.jit(spread(step, (weights, by_seed, everywhere)), donate_argnums=(1,)),
-        finish=jax.jit(spread(finish, (weights, by_seed))),
+        birth=jax.jit(over_mesh(lambda seeds: over_seeds(born, (seeds,)), (by_seed,))),
+        step=jax.jit(over_mesh(step, (weights, by_seed, everywhere)), donate_argnums=(1,)),
+        finish=jax.jit(over_mesh(finish, (weights, by_seed))),
     )
 
 
@@ -189,11 +204,13 @@ def sweep(
         mesh: devices along an axis ``seed``.
         weights: the parameters, the same for every seed, where ``work.birth`` is None.
         advance: called with the number of (real) seeds after each batch, for a progress display.
-        resume: a folder in which finished seeds are kept, so that a killed sweep goes on.
-        identity: what the results depend on besides the seed; a folder of another identity is refused.
+        resume: a folder in which finished seeds are kept, so that a killed sweep goes on and a finished one can be
+            extended by further seeds, bit for bit as if all had been asked for at once. Results that were damaged are
+            set aside and computed again.
+        identity: what the results depend on besides the seed; sweeps of several identities lie side by side.
 
     Raises:
-        InputError: no seeds, a bad seed, or a resume folder that belongs to another sweep.
+        InputError: no seeds, a bad seed, or a resume folder that cannot be written.
     """
     seeds = [check_seed(seed) for seed in seeds]
     if not seeds:
@@ -202,7 +219,8 @@ def sweep(
     missing = [seed for seed in dict.fromkeys(seeds) if seed not in done]
     if missing:
         first = next(iter(batches()))
-        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh, weights=weights)
+        steady = resume is not None
+        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh, weights=weights, steady=steady)
         lifted = lift(work, layout.mode, mesh)
         for start in range(0, len(missing), layout.chunk):
             part = missing[start : start + layout.chunk]
@@ -213,7 +231,6 @@ def sweep(
                 done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
     for seed in seeds:
         yield seed, done[seed]
-    done.discard()
 
 
 def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
@@ -234,7 +251,7 @@ def _run_chunk(
 
     with ThreadPoolExecutor(shards) as threads:
         born, states = map(list, zip(*threads.map(lifted.birth, parts), strict=True))
-        params = [weights if one is None else one for one in born]
+        params = [weights if own is None else own for own in born]
         for batch in batches:
             list(threads.map(step, range(shards), [batch] * shards))
             tick()
@@ -245,51 +262,51 @@ def _run_chunk(
 
 
 class _Finished:
-    """Results by seed; kept in a folder as .npz files when one is given."""
+    """Results by seed; kept in a folder of the sweep's own as .npz files when one is given.
+
+    They stay when the sweep is done: a later one goes on with more seeds.
+    """
 
     def __init__(self, folder: Path | None, identity: str) -> None:
-        self._folder = folder
         self._results: dict[int, Any] = {}
-        if folder is None:
-            return
-        label = folder / "identity.json"
-        if label.exists():
-            if files.read_json(label) != {"identity": identity}:
-                raise InputError(f"{folder} holds another sweep: delete it or name another output")
-        else:
-            files.write_json(label, {"identity": identity})
-
-    def _path(self, seed: int) -> Path | None:
-        return None if self._folder is None else self._folder / f"{seed}.npz"
+        self._folder: Folder | None = None
+        if folder is not None:
+            # A sweep of another identity (of more inputs, of another model) lies beside this one.
+            name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+            self._folder = Folder(folder / name, MAKER)
+            self._folder.check()
 
     def __contains__(self, seed: int) -> bool:
-        path = self._path(seed)
         if seed in self._results:
             return True
-        if path is None or not path.exists():
+        name = f"{seed}.npz"
+        if self._folder is None or not os.path.lexists(self._folder.path / name):
             return False
-        with np.load(path, allow_pickle=False) as stored:
-            names = json.loads(str(stored["names"]))
-            self._results[seed] = _unflatten({name: stored[f"leaf{i}"] for i, name in enumerate(names)})
+        path = self._folder.path / name
+        try:
+            if not self._folder.owns(name):
+                raise ValueError("it is not what was written")
+            with np.load(path, allow_pickle=False) as stored:
+                names = json.loads(str(stored["names"]))
+                self._results[seed] = _unflatten({name: stored[f"leaf{i}"] for i, name in enumerate(names)})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            place = files.set_aside(path)
+            progress.warn(f"{path} is damaged ({error}): set aside as {place.name}, and computed again")
+            return False
         return True
 
     def add(self, seed: int, result: dict[str, Any]) -> None:
         """Keep one seed's result, a nested dict of arrays."""
         self._results[seed] = result
-        path = self._path(seed)
-        if path is not None:
+        if self._folder is not None:
             flat = _flatten(result)
             buffer = io.BytesIO()
             arrays: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
             np.savez(buffer, names=np.asarray(json.dumps(list(flat))), **arrays)
-            files.write_bytes(path, buffer.getvalue())
+            self._folder.write_bytes(f"{seed}.npz", buffer.getvalue())
 
     def __getitem__(self, seed: int) -> Any:
         return self._results[seed]
-
-    def discard(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:

@@ -27,20 +27,27 @@ _CHAPTERS = {
     "table11": "survival",
     "table12": "survival",
     "figure14": "survival",
+    "birth_in_weights": "survival",
+    "evasions": "survival",
     "sink_interventions": "sinks",
+    "sink_knockout": "sinks",
     "sink_growth": "sinks",
     "figure12": "sinks",
     "table7": "sinks",
     "sink_cures": "sinks",
     "calibration": "lineage",
+    "weights_calibration": "lineage",
+    "court": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",
     "lineage_pairs": "lineage",
     "birth_to_life": "survival",
+    "anatomy": "survival",
+    "decay": "survival",
 }
-# Searches that a table of the documentation quotes; run by name alone.
-_BESIDE = {"sink_search": "sinks"}
+# Searches that a table of the documentation quotes, and what looks at a run that is named; run by name alone.
+_BESIDE = {"sink_search": "sinks", "anatomy_of_run": "survival", "decay_of_run": "survival"}
 MODULES: dict[str, str] = {name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE).items()}
 """Name on the command line -> module with an ``EXPERIMENT``, in the order in which the page shows them."""
 

@@ -30,20 +30,20 @@ def run(context: Context) -> dict[str, Any]:
         cfg = preset(settings["model"], **settings["changes"])
         inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
         found = probe(newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial")
-        return [{"seed": one["seed"], "share": one["preference"]["top1_share"]} for one in found]
+        return [{"seed": row["seed"], "share": row["preference"]["top1_share"]} for row in found]
 
     return {"seeds": context.cached("template/shares", dict(settings), compute)}
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
-    rows = [Row([one["seed"]], {"share": one["share"]}, configuration="ours") for one in record["result"]["seeds"]]
+    rows = [Row([row["seed"]], {"share": row["share"]}, configuration="ours") for row in record["result"]["seeds"]]
     return [Table("The most predicted token", ["seed"], [Quantity("share", percent(2))], rows)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
     """The rows of the page's first screen."""
-    largest = max(one["share"] for one in record["result"]["seeds"])
+    largest = max(row["share"] for row in record["result"]["seeds"])
     return [Claim("Largest share of one token over seeds", largest, format=percent(2), configuration="ours")]
 
 

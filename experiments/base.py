@@ -6,16 +6,22 @@ import dataclasses
 import hashlib
 import io
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import files, progress
 from bornbiased_jax.code import code_digest
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
+
+MAKER = "bornbiased reproduce"
 
 SCALES = ("smoke", "laptop", "paper")
 """Seconds, as the tests run it; minutes on two cores; the paper's sizes."""
@@ -77,15 +83,30 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any], code: Cal
     """
     folder = cache_folder(place, identity, code or compute)
     array, value = folder / "value.npy", folder / "value.json"
+    kept = Folder(folder, MAKER)
+    for path in (array, value):
+        if path.exists() and not _whole(kept, path):
+            aside = files.set_aside(path)
+            progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
         found = compute(folder)
         if isinstance(found, np.ndarray):
             stream = io.BytesIO()
             np.save(stream, found)
-            files.write_bytes(array, stream.getvalue())
+            kept.write_bytes(array.name, stream.getvalue())
         else:
-            files.write_json(value, {"identity": jsonable(identity), "value": jsonable(found)})
+            kept.write_json(value.name, {"identity": jsonable(identity), "value": jsonable(found)})
     return np.load(array) if array.exists() else files.read_json(value)["value"]
+
+
+def _whole(kept: Folder, path: Path) -> bool:
+    """Whether a value is as it was written; one of the versions that noted no digest, whether it can be read."""
+    if kept.knows(path.name):
+        return kept.owns(path.name)
+    try:
+        return np.load(path) is not None if path.suffix == ".npy" else "value" in files.read_json(path)
+    except (InputError, ValueError, EOFError, OSError, TypeError):
+        return False
 
 
 def cache_folder(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Path:
@@ -93,6 +114,23 @@ def cache_folder(place: Path, identity: Any, compute: Callable[[Path], Any]) -> 
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return place.with_name(f"{place.name}-{digest}")
+
+
+def split_data(data: str | None) -> list[tuple[str | None, str]]:
+    """The sources of ``--data``: SOURCE;… or ROLE=SOURCE;… as (role or None, source).
+
+    A path may hold "=": what lies there as a whole is no role, nor is what holds a slash before the "=".
+
+    Example:
+        >>> split_data("base=a.txt;b.txt;runs/lr=0.1/text.txt")
+        [('base', 'a.txt'), (None, 'b.txt'), (None, 'runs/lr=0.1/text.txt')]
+    """
+    found: list[tuple[str | None, str]] = []
+    for part in filter(None, (data or "").split(";")):
+        role, separator, source = part.partition("=")
+        named = separator and source and re.fullmatch(r"[^/~:@,]+", role) and not Path(part).expanduser().exists()
+        found.append((role, source) if named else (None, part))
+    return found
 
 
 def _nothing(record: Record) -> Sequence[Any]:
@@ -135,7 +173,7 @@ class Experiment:
     figures: Callable[[Record], Sequence[Panel]] = _nothing
     headline: Callable[[Record], str] = lambda record: ""
 
-    def command(self, scale: str, data: str | None = None) -> str:
-        """The command line that makes this."""
-        option = "" if data is None else f" --data {data}"
-        return f"bornbiased reproduce {self.name} --scale {scale}{option} --out out"
+    def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
+        """The command line that makes this, quoted for a shell."""
+        option = [] if data is None else ["--data", data]
+        return shlex.join(["bornbiased", "reproduce", self.name, "--scale", scale, *option, "--out", str(out)])

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import importlib
 import json
+import os
 import re
 import traceback
 from collections.abc import Sequence
@@ -16,12 +17,17 @@ import experiments
 from bornbiased_jax import files, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.record import jsonable, library_versions, measure, provenance
+from bornbiased_jax.folders import Folder
+from bornbiased_jax.record import content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
-from experiments.base import SCALES, Context, Experiment, Record
+from experiments.base import SCALES, Context, Experiment, Record, split_data
 
 TITLE = "Transformers are born biased"
+PAGE, RECORDS, COMPARE = "index.html", "records", "compare"
+MAKER = "bornbiased reproduce"
+OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
+"""What lies in a folder of the versions that had no marker yet."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
@@ -60,6 +66,7 @@ def reproduce(
     data: str | None = None,
     quiet: bool = False,
     mesh: Any = None,
+    overwrite: bool = False,
 ) -> Outcome:
     """Run experiments and write ``OUT/records/NAME.json`` for each, and ``OUT/index.html``.
 
@@ -74,9 +81,10 @@ def reproduce(
         data: text for the experiments that read some, in place of their default.
         quiet: show no progress.
         mesh: passed on to the experiments.
+        overwrite: take a folder that holds other things; files in the way of records and page are replaced.
 
     Raises:
-        InputError: an unknown name or scale, or an output that cannot be written.
+        InputError: an unknown name or scale, or an output that cannot be written or holds other things.
     """
     chosen = [load(name) for name in select(names)]
     _check_scale(chosen, scale)
@@ -84,8 +92,10 @@ def reproduce(
     # Now, and once: what is on disk later may be edited by then.
     for experiment in chosen:
         code_digest(experiment.run)
-    out = Path(out)
-    target = files.check_writable(out / "index.html")
+    folder = output_folder(out, overwrite)
+    out = folder.path
+    target = files.check_writable(out / PAGE)
+    folder.claim()
     done: list[str] = []
     kept: list[str] = []
     failed: dict[str, Exception] = {}
@@ -106,7 +116,7 @@ def reproduce(
                         quiet=quiet,
                         mesh=mesh,
                     )
-                    error = _run(experiment, context, path)
+                    error = _run(experiment, context, folder)
                     if error is None:
                         done.append(experiment.name)
                         say(f"{experiment.name}: done")
@@ -116,7 +126,7 @@ def reproduce(
                 advance()
     finally:
         # Also after Ctrl-C: the page shows what is finished.
-        not_shown = write_page(out)
+        not_shown = write_page(folder)
     for experiment in chosen:
         if experiment.name in not_shown:
             failed.setdefault(experiment.name, not_shown[experiment.name])
@@ -164,16 +174,15 @@ def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
 
 def record_path(out: Path | str, name: str) -> Path:
     """Where the record of an experiment lies below the output folder."""
-    return Path(out) / "records" / f"{name}.json"
+    return Path(out) / RECORDS / f"{name}.json"
 
 
 def _check_data(data: str | None) -> None:
     """Whether the files named in ``--data`` are there, before an experiment runs that reads none."""
-    for part in (data or "").split(";"):
-        source = part.partition("=")[2] or part
+    for _, source in split_data(data):
         # What has a scheme or names a part of a run is not a plain path, and left to the experiment.
         plain = source and not {":", "@", ","} & set(source)
-        if plain and not Path(source).expanduser().exists():
+        if plain and not files.user_path(source).exists():
             raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
@@ -204,7 +213,26 @@ def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str,
     return {"experiment": experiment.name, "scale": scale, "settings": settings, "data": data}
 
 
-def _run(experiment: Experiment, context: Context, path: Path) -> Exception | None:
+def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
+    """The folder of records and page, found to be new, empty or one of ours; nothing is written.
+
+    Raises:
+        InputError: it holds other things, or a page that somebody changed.
+    """
+    folder = Folder(out, MAKER, overwrite=overwrite)
+    # One that was made before there were markers is known by its records, or by what experiments keep.
+    entries = {*folder.entries()}
+    old = not folder.made_here and entries <= OLD_ENTRIES and not entries.isdisjoint({RECORDS, "work"})
+    compared = Folder(folder.path / COMPARE, MAKER).made_here
+    folder.check(PAGE, ignore=lambda name: old or (name == COMPARE and compared))
+    if old:
+        for path in (folder.path / PAGE, *(folder.path / RECORDS).glob("*.json")):
+            if path.is_file():
+                folder.note(str(path.relative_to(folder.path)), files.sha256(path))
+    return folder
+
+
+def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception | None:
     """Run one experiment and write its record; the exception, if there was one."""
     record = _identity(experiment, context.scale, context.data)
     failure: Exception | None = None
@@ -223,7 +251,12 @@ def _run(experiment: Experiment, context: Context, path: Path) -> Exception | No
         code=code_digest(experiment.run),
         corpora=corpora_of([record["settings"], context.data]),
     )
-    files.write_json(path, record)
+    record["digest"] = content_digest(record)
+    name = f"{RECORDS}/{experiment.name}.json"
+    if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
+        kept = files.set_aside(folder.path / name)
+        progress.warn(f"{folder.path / name} was damaged or changed: set aside as {kept.name}, and made again")
+    folder.write_json(name, record)
     return failure
 
 
@@ -237,9 +270,10 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
-def write_page(out: Path | str) -> dict[str, Exception]:
+def write_page(out: Folder | Path | str) -> dict[str, Exception]:
     """Write ``OUT/index.html`` from the records in OUT; the names that could not be shown, and why."""
-    out = Path(out)
+    folder = out if isinstance(out, Folder) else output_folder(out)
+    out = folder.path
     sections: list[page.Section] = []
     not_shown: dict[str, Exception] = {}
     for name in experiments.MODULES:
@@ -249,18 +283,18 @@ def write_page(out: Path | str) -> dict[str, Exception]:
         experiment = load(name)
         try:
             record = files.read_json(path)
-            sections.append(section(experiment, record))
+            sections.append(section(experiment, record, out))
         except Exception as error:
             not_shown[name] = error
             failure = f"The record {path.name} cannot be shown: {_reason(error)}"
-            sections.append(_empty_section(experiment, "unknown", None, failure))
-    files.write_text(out / "index.html", page.render(TITLE, STANDFIRST, sections))
+            sections.append(_empty_section(experiment, "unknown", None, failure, out))
+    folder.write_text(PAGE, page.render(TITLE, STANDFIRST, sections))
     return not_shown
 
 
-def section(experiment: Experiment, record: Record) -> page.Section:
-    """The part of the page that shows one record."""
-    empty = _empty_section(experiment, record["scale"], record["data"], record.get("error", ""))
+def section(experiment: Experiment, record: Record, out: Path | str = "out") -> page.Section:
+    """The part of the page that shows one record of an output folder."""
+    empty = _empty_section(experiment, record["scale"], record["data"], record.get("error", ""), out)
     if record["status"] != "complete":
         return dataclasses.replace(empty, record=record)
     with figures.style():
@@ -276,13 +310,13 @@ def section(experiment: Experiment, record: Record) -> page.Section:
     )
 
 
-def _empty_section(experiment: Experiment, scale: str, data: str | None, failure: str) -> page.Section:
+def _empty_section(experiment: Experiment, scale: str, data: str | None, failure: str, out: Path | str) -> page.Section:
     return page.Section(
         name=experiment.name,
         title=experiment.title,
         paper=experiment.paper,
         description=experiment.description,
-        command=experiment.command(scale, data),
+        command=experiment.command(scale, data, out),
         scale=scale,
         cost=experiment.cost.get(scale, ""),
         failure=failure,

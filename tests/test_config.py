@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bornbiased_jax.config import FIELDS, PRESETS, ModelConfig, parse_setting, preset
+from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, limits, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import count_parameters, parameter_shapes
 
@@ -54,6 +54,23 @@ def test_gpt2_large_preset_has_its_1_2_billion_block_parameters():
 def test_bad_fields_are_refused_by_name(changes, word):
     with pytest.raises(InputError, match=word):
         preset("gpt2-tiny", **changes)
+
+
+NUMBERS = [name for name, kind in TYPES.items() if "int" in str(kind) or "float" in str(kind)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_a_range_and_is_refused_beyond_it(name):
+    number, low, high = limits(name)
+    above = high + 1 if number is int else high * 1.01
+    for value in (low - 1, above, 10**400, float("nan"), float("inf"), -float("inf"), "1", True, [1]):
+        with pytest.raises(InputError, match=f"^{name}=.* is not an? (integer|number) from "):
+            preset("gpt2-tiny", **{name: value})
+
+
+def test_scaling_between_equal_frequencies_is_refused():
+    with pytest.raises(InputError, match="rope_low_freq_factor=4 is not below"):
+        preset("llama-tiny", rope_scaling="llama3", rope_low_freq_factor=4.0)
 
 
 def test_unknown_names_suggest_the_nearest():

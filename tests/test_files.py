@@ -2,7 +2,10 @@ import contextlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -115,7 +118,86 @@ def test_reading_what_is_missing_or_is_not_json(tmp_path):
     broken.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not readable as JSON"):
         files.read_json(broken)
-    with pytest.raises(InputError, match="not readable as JSON"):
+    with pytest.raises(InputError, match="is a folder"):
         files.read_json(tmp_path)
     broken.write_text(json.dumps([1]))
     assert files.read_json(broken) == [1]
+
+
+def test_an_empty_path_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="empty path"):
+        files.write_text("", "x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "far").mkdir()
+    target = files.write_text(tmp_path / "far" / "target", "old")
+    target.chmod(0o600)
+    (tmp_path / "link").symlink_to(Path("far") / "target")
+    (tmp_path / "dangling").symlink_to(tmp_path / "far" / "new")
+    files.write_text(tmp_path / "link", "new")
+    files.write_text(tmp_path / "dangling", "there")
+    assert (tmp_path / "link").is_symlink() and target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert (tmp_path / "far" / "new").read_text() == "there"
+    assert sorted(os.listdir(tmp_path / "far")) == ["new", "target"]
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(InputError, match="cannot write"):
+        files.write_text(tmp_path / "round", "x")
+
+
+def test_devices_and_pipes_are_written_to(tmp_path):
+    """As root, a rename would make a plain file of /dev/null for the whole machine: tried on a device of our own."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    files.write_text(pipe, "through")
+    reader.join(30)
+    assert got == [b"through"] and stat.S_ISFIFO(pipe.stat().st_mode)
+    try:
+        os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        return  # only root makes devices
+    (tmp_path / "link").symlink_to("null")
+    for name in ("null", "link"):
+        files.write_json(tmp_path / name, {"a": 1})
+    assert stat.S_ISCHR((tmp_path / "null").stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["link", "null", "pipe"]
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "link"])
+def test_what_a_shell_appends_to_is_not_cut_off(tmp_path, name):
+    if name == "link":
+        name = str(tmp_path / "link")
+        Path(name).symlink_to("/dev/stdout")
+    log = tmp_path / "log"
+    log.write_text("kept\n")
+    code = (
+        f"from bornbiased_jax import files; print('before'); files.write_text({name!r}, 'written\\n'); print('after')"
+    )
+    with log.open("a") as stream:
+        subprocess.run([sys.executable, "-c", code], stdout=stream, check=True, timeout=60)
+    assert log.read_text() == "kept\nbefore\nwritten\nafter\n"
+
+
+def test_what_killed_writes_left_is_cleared_and_what_is_being_written_is_not(tmp_path):
+    dead, alive, other = (tmp_path / name for name in (".a.00000000.part", ".a.11111111.part", ".ab.22222222.part"))
+    for path in (dead, alive, other):
+        path.write_text("half")
+    (tmp_path / ".a.33333333.part").mkdir()
+    with alive.open() as stream:
+        assert files.hold(stream.fileno())
+        files.write_text(tmp_path / "a", "whole")
+    assert sorted(os.listdir(tmp_path)) == [alive.name, other.name, "a"]
+
+
+def test_damage_is_set_aside_under_a_new_name(tmp_path):
+    for number in range(3):
+        files.write_text(tmp_path / "a", str(number))
+        files.set_aside(tmp_path / "a")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}

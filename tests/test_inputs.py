@@ -65,8 +65,8 @@ def test_random_tokens_are_uniform():
     assert abs(chi2 - (vocab_size - 1)) < 5 * np.sqrt(2 * (vocab_size - 1))
     # Neighbouring sequences and positions agree as often as chance: Bernoulli(1/V), five standard errors.
     for equal in (x_NT[1:] == x_NT[:-1], x_NT[:, 1:] == x_NT[:, :-1]):
-        spread = np.sqrt((1 / vocab_size) * (1 - 1 / vocab_size) / equal.size)
-        assert abs(equal.mean() - 1 / vocab_size) < 5 * spread
+        std = np.sqrt((1 / vocab_size) * (1 - 1 / vocab_size) / equal.size)
+        assert abs(equal.mean() - 1 / vocab_size) < 5 * std
 
 
 def test_gaussian_vectors_are_isotropic():
@@ -183,6 +183,9 @@ def test_random_windows_depend_on_seed_and_index_alone(book):
     assert len(set(found)) > 20
     # The only window of the whole text, end mark included, is the text.
     assert BYTES.decode(drawn(3, 5, len(whole) + 1).batch(2, 3)[0]) == whole + "\0"
+    # Of windows one shorter there are two, and both are drawn.
+    shorter = {BYTES.decode(window) for window in drawn(20, 5, len(whole)).batch(0, 20)}
+    assert shorter == {whole, whole[1:] + "\0"}
 
 
 def test_too_little_text_says_how_much_there_is(book):

@@ -67,9 +67,9 @@ def test_every_matrix_of_every_preset_is_cut():
             assert ("fsdp" in spec) == matrix, path
 
 
-def test_batch_share_of_one_process():
+def test_batch_part_of_one_process():
     mesh = parallel.build_mesh({"data": 1})
-    assert parallel.batch_share(mesh, 6) == (0, 1)
+    assert parallel.batch_part(mesh, 6) == (0, 1)
 
 
 def test_initialise_distributed_refuses():

@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
     cfg = PRESETS[name]
-    stack, laws = stack_of(cfg), distributions(cfg)
-    assert laws["embed/embedding"].std == stack.embedding_std
-    assert laws["blocks/mlp/up/kernel"].std == laws["blocks/attention/value/kernel"].std == stack.weight_std
-    assert laws["blocks/mlp/down/kernel"].std == laws["blocks/attention/output/kernel"].std == stack.output_std
-    assert laws["blocks/attention/output/kernel"].shape == (cfg.num_layers, stack.query_width, stack.width)
-    assert laws["blocks/attention/value/kernel"].shape == (cfg.num_layers, stack.width, stack.value_width)
-    assert laws["blocks/mlp/down/kernel"].shape == (cfg.num_layers, stack.mlp_width, stack.width)
-    learned = laws["positions/embedding"].std if "positions/embedding" in laws else 0.0
+    stack, drawn = stack_of(cfg), distributions(cfg)
+    assert drawn["embed/embedding"].std == stack.embedding_std
+    assert drawn["blocks/mlp/up/kernel"].std == drawn["blocks/attention/value/kernel"].std == stack.weight_std
+    assert drawn["blocks/mlp/down/kernel"].std == drawn["blocks/attention/output/kernel"].std == stack.output_std
+    assert drawn["blocks/attention/output/kernel"].shape == (cfg.num_layers, stack.query_width, stack.width)
+    assert drawn["blocks/attention/value/kernel"].shape == (cfg.num_layers, stack.width, stack.value_width)
+    assert drawn["blocks/mlp/down/kernel"].shape == (cfg.num_layers, stack.mlp_width, stack.width)
+    learned = drawn["positions/embedding"].std if "positions/embedding" in drawn else 0.0
     assert stack.position_std == learned
 
 
@@ -107,7 +107,7 @@ def test_every_field_is_predicted(changes: dict) -> None:
     ],
 )
 def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
-    """Cosines up to 1 exactly: the share's law may not need a lattice as fine as √(1 − ρ)."""
+    """Cosines up to 1 exactly: the fraction's distribution may not need a lattice as fine as √(1 − ρ)."""
     tracemalloc.start()
     found = predict(TINY.replace(activation="relu", **changes), 8, num_inputs=2_000)
     peak = tracemalloc.get_traced_memory()[1]

@@ -151,3 +151,9 @@ def test_on_a_real_terminal_the_bar_is_drawn_there():
 )
 def test_duration(seconds, words):
     assert progress.duration(seconds) == words
+
+
+def test_what_was_refused_before_it_began_did_not_stop(clock, capsys):
+    with pytest.raises(ValueError), progress.bar(10, "sweep", unit="seeds"):
+        raise ValueError
+    assert capsys.readouterr().err == ""

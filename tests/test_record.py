@@ -95,14 +95,14 @@ def test_the_precision_is_the_one_given():
     assert "precision" not in record.provenance()
 
 
-def test_no_git_revision_outside_git_nor_in_a_stranger_repository(tmp_path, monkeypatch):
+def test_no_git_revision_outside_git_nor_in_a_foreign_repository(tmp_path, monkeypatch):
     package = _package(tmp_path, monkeypatch)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert record.git_revision() is None
     # An environment inside a repository that does not track it.
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("bornbiased_jax\n")
-    _commit(tmp_path, "a stranger's")
+    _commit(tmp_path, "another project's")
     assert package.exists() and record.git_revision() is None
 
 

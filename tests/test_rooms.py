@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"config", "files", "keys", "parallel", "hardware", "progress", "record", "sweep", "code"},
+    {"code", "config", "files", "folders", "hardware", "keys", "parallel", "progress", "ranges", "record"}
+    | {"schema", "sweep"},
     {"stats"},
     {"models"},
     {"predict", "text"},
@@ -21,7 +22,7 @@ FLOORS: tuple[set[str], ...] = (
     {"checkpoints"},
     {"probes"},
     {"seedprint"},
-    {"adapt"},
+    {"adapt", "audit", "quantise"},
     {"evaluation", "pretrain"},
     {"report"},
     {"cli", "experiments"},

@@ -81,23 +81,53 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=stop_after_two)
-    assert sorted(path.name for path in folder.glob("*.npz")) == ["1.npz", "2.npz"]
+    assert sorted(path.name for path in folder.rglob("*.npz")) == ["1.npz", "2.npz"]
     calls_before = len(calls)
     resumed = totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=calls.append)
     assert len(calls) - calls_before == 2 * len(BATCHES)
-    fresh = totals([1, 2, 3, 4], chunk=1)
-    for seed, result in fresh.items():
-        np.testing.assert_array_equal(result["total"], resumed[seed]["total"])
-        np.testing.assert_array_equal(result["nested"]["count"], resumed[seed]["nested"]["count"])
-    assert not folder.exists()
+    equal(resumed, totals([1, 2, 3, 4], chunk=1))
 
 
-def test_a_folder_of_another_sweep_is_refused(tmp_path):
-    folder = tmp_path / "partial"
-    with pytest.raises(KeyboardInterrupt):
-        totals([1], resume=folder, identity="a", advance=_interrupt)
-    with pytest.raises(InputError, match="another sweep"):
-        totals([1], resume=folder, identity="b")
+def equal(one, other):
+    """The same seeds, the same bits."""
+    assert list(one) == list(other)
+    for seed, result in one.items():
+        np.testing.assert_array_equal(result["total"], other[seed]["total"])
+        np.testing.assert_array_equal(result["nested"]["count"], other[seed]["nested"]["count"])
+
+
+@pytest.mark.parametrize("options", [dict(mode="map"), dict(mode="map", chunk=3), dict(mode="vmap")])
+def test_a_finished_sweep_is_extended_to_what_one_made_at_once_is(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 2)
+    totals([3], resume=tmp_path / "parts", identity="a", **options)
+    calls = []
+    extended = totals(range(5), resume=tmp_path / "parts", identity="a", advance=calls.append, **options)
+    assert sum(calls) == 4 * len(BATCHES)
+    equal(extended, totals(range(5), resume=tmp_path / "whole", identity="a", **options))
+
+
+def test_sweeps_of_other_identity_lie_side_by_side(tmp_path):
+    one = totals([1], resume=tmp_path, identity="a")
+    calls = []
+    totals([1], resume=tmp_path, identity="b", advance=calls.append)
+    assert calls
+    again = totals([1], resume=tmp_path, identity="a", advance=lambda _: pytest.fail("computed again"))
+    equal(one, again)
+
+
+@pytest.mark.parametrize("damage", ["torn", "empty", "flipped", "foreign"])
+def test_a_damaged_result_is_named_set_aside_and_computed_again(tmp_path, damage, capsys):
+    before = totals([1, 2], resume=tmp_path, identity="a")
+    (path,) = tmp_path.rglob("1.npz")
+    data = path.read_bytes()
+    other = (path.parent / "2.npz").read_bytes()
+    at = len(data) // 2
+    bad = {"torn": data[:at], "empty": b"", "flipped": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]}
+    path.write_bytes(bad.get(damage, other))
+    equal(totals([1, 2], resume=tmp_path, identity="a"), before)
+    assert f"{path} is damaged" in capsys.readouterr().err
+    assert path.with_name("1.npz.damaged").read_bytes() == bad.get(damage, other)
+    totals([1, 2], resume=tmp_path, identity="a", advance=lambda _: pytest.fail("computed again"))
 
 
 def _interrupt(_):

@@ -16,7 +16,7 @@ Proposition 5, as it follows from Definition 3    ``prop5_exact``, ``prop5_close
 … its two tails                                   ``prop5_depth_asymptote``, ``prop5_finite_asymptote_gap``
 Finding 4, contraction of a whole decoder         ``profile``, ``contraction``, ``predict`` of a ``Stack``
 Table 2's gated models: no leading order          ``gated_dual``
-Findings 1 and 2, the top-1 token's fraction      ``share_distribution``, ``expected_share``, ``expected_overlap``
+Findings 1 and 2, the top-1 token's fraction      ``top1_distribution``, ``expected_fraction``, ``expected_overlap``
 Appendix B.2, the p-value                         ``log10_p_value``, ``log10_p_values``, ``uniform_top_count_tail``
 Equation (2), the variance σ²/i, and mitigations  ``output_variance``, ``output_variance_uniform``, ``stack_variance``
 softmax weights of random logits                  ``participation``
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from theory.mlp import relu_map as relu_map
     from theory.predict import contraction as contraction
     from theory.predict import scatter as scatter
+    from theory.preference import expected_fraction as expected_fraction
     from theory.preference import expected_overlap as expected_overlap
-    from theory.preference import expected_share as expected_share
     from theory.preference import log10_p_value as log10_p_value
     from theory.preference import log10_p_values as log10_p_values
-    from theory.preference import share_distribution as share_distribution
+    from theory.preference import top1_distribution as top1_distribution
     from theory.preference import uniform_top_count_tail as uniform_top_count_tail
     from theory.stack import Stack as Stack
     from theory.variance import output_variance as output_variance
@@ -89,7 +89,7 @@ _HOMES = {
     ),
     "predict": "contraction scatter",
     "preference": (
-        "expected_overlap expected_share log10_p_value log10_p_values share_distribution uniform_top_count_tail"
+        "expected_overlap expected_fraction log10_p_value log10_p_values top1_distribution uniform_top_count_tail"
     ),
     "stack": "Stack",
     "variance": "output_variance output_variance_uniform stack_variance",

@@ -228,8 +228,8 @@ def prop5_exact_gap(T: int, layers: int) -> Array:
     shrink = 0.25 ** np.arange(1, depth + 1)
     norm = np.sqrt(first**2 + shrink[:, None] * square)
     psi = square / (norm * (norm + first))
-    spread = np.mean(square / norm**2, axis=1) - _mean_vector_square(1 / norm)
-    return shrink * (spread + shrink * np.var(psi, axis=1))
+    excess = np.mean(square / norm**2, axis=1) - _mean_vector_square(1 / norm)
+    return shrink * (excess + shrink * np.var(psi, axis=1))
 
 
 def _row_parts(T: int, layers: int) -> tuple[Array, Array]:

@@ -77,6 +77,15 @@ def _grid(length: int, reach: int, exact: bool) -> Grid:
     return Grid(length, nodes, seen, nodes.copy(), between)
 
 
+def num_nodes(length: int) -> int:
+    """How many nodes :func:`grid` has for a sequence of this length, without making it.
+
+    >>> num_nodes(100_000) == grid(100_000).nodes.size
+    True
+    """
+    return length if length <= EXACT_UP_TO else _nodes(length).size
+
+
 def _nodes(length: int) -> Array:
     nodes = list(range(1, DENSE + 1))
     while nodes[-1] < length:

@@ -11,7 +11,7 @@ from theory import checks, finite_width, preference, seeds
 from theory.activations import Array
 from theory.logits import Scatter
 from theory.mean_field import Profile, profile
-from theory.preference import Share
+from theory.preference import TopFraction
 from theory.stack import Stack
 
 SECOND_ORDER = 1.5
@@ -47,10 +47,10 @@ class Prediction(NamedTuple):
 
     profile: Profile
     contraction: Contraction
-    share: Share
+    top1: TopFraction
 
 
-def contraction(found: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
+def contraction(profiled: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
     """Mean, standard deviation and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
@@ -71,9 +71,9 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
         checks.whole(num_inputs, "num_inputs", 2)
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: {coverage} lies outside (0, 1)")
-    rho, overlap = found.inter_cosine, _last_overlap(found)
-    over_seeds = seeds.fluctuations(found)
-    bias = 0.0 if found.stack.gated_mlp else overlap.cosine_bias(rho)
+    rho, overlap = profiled.inter_cosine, _last_overlap(profiled)
+    over_seeds = seeds.fluctuations(profiled)
+    bias = 0.0 if profiled.stack.gated_mlp else overlap.cosine_bias(rho)
     mean = np.clip(rho + bias + over_seeds.shift, -1.0, 1.0)
     sampling = np.zeros_like(mean)
     if num_inputs is not None:
@@ -92,22 +92,22 @@ def contraction(found: Profile, num_inputs: int | None = None, coverage: float =
     )
 
 
-def _last_overlap(found: Profile) -> finite_width.Overlap:
+def _last_overlap(profiled: Profile) -> finite_width.Overlap:
     """How cosines vary from pair to pair at the last position, [L + 1] each."""
-    last = [[part[-1] for part in fields.overlap().diagonal()] for fields in found.layers]
+    last = [[part[-1] for part in fields.overlap().diagonal()] for fields in profiled.layers]
     return finite_width.Overlap(*np.array(last).T)
 
 
-def scatter(found: Profile) -> Scatter:
-    """How the final states of one seed lie around their mean, for ``share_distribution``.
+def scatter(profiled: Profile) -> Scatter:
+    """How the final states of one seed lie around their mean, for ``top1_distribution``.
 
     That is D tr Σ²/(tr Σ)² of their covariance Σ over inputs, and the variance of their cosine with the mean.
     Both follow from how cosines vary from pair to pair: a pair's own parts have the variance tr Σ²/D², and a cosine
     ρ + δ + δ' + … of two states means a cosine √ρ + δ/√ρ with the mean.
     """
-    overlap = _last_overlap(found)
-    rho = np.clip(found.inter_cosine, 0.0, 1.0)
-    width, cosine, own, single = found.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
+    overlap = _last_overlap(profiled)
+    rho = np.clip(profiled.inter_cosine, 0.0, 1.0)
+    width, cosine, own, single = profiled.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
     even = (1 - cosine) ** 2
     anisotropy = max(float(width * own / even), 1.0) if even > 0 else 1.0
     return Scatter(width if width > 1 else None, anisotropy, float(single / cosine) if cosine > ROUNDING else 0.0)
@@ -137,7 +137,7 @@ def predict(
 
     >>> from theory.stack import Stack
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
-    >>> round(predict(stack, 16, vocabulary=100, num_inputs=200).share.share_mean, 3)
+    >>> round(predict(stack, 16, vocabulary=100, num_inputs=200).top1.fraction_mean, 3)
     0.047
     """
     checks.whole(vocabulary, "vocabulary")
@@ -148,13 +148,13 @@ def predict(
     if tied and stack.residual:
         last = found.layers[-1].variance_n[-1]
         alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
-        lost = preference.tied_last_token_share(rho, vocabulary, stack.width, float(alignment))
-    share = preference.share_distribution(
+        lost = preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
+    top1 = preference.top1_distribution(
         rho,
         vocabulary,
         num_inputs,
         rho_std=float(cosine.seed_std[-1]),
-        last_token_share=lost,
+        last_token_fraction=lost,
         **scatter(found)._asdict(),
     )
-    return Prediction(found, cosine, share)
+    return Prediction(found, cosine, top1)

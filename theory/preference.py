@@ -90,7 +90,7 @@ def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> floa
 # The infinite-sample, infinite-width mean: exact.
 
 
-def expected_share(rho: float, vocab_size: int) -> float:
+def expected_fraction(rho: float, vocab_size: int) -> float:
     """E over seeds of max_v p_v, for infinitely many inputs and infinite width.
 
     Two nested quadratures: relative error below 1e-6 for every rho and vocabularies up to 10 million.
@@ -101,7 +101,7 @@ def expected_share(rho: float, vocab_size: int) -> float:
     Raises:
         ValueError: rho outside [0, 1], vocab_size < 1.
 
-    >>> round(expected_share(0.5, 2), 6)  # 1/2 + arcsin(√ρ)/π
+    >>> round(expected_fraction(0.5, 2), 6)  # 1/2 + arcsin(√ρ)/π
     0.75
     """
     r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
@@ -118,10 +118,10 @@ def _vocabulary(size: int) -> int:
     return int(size)
 
 
-class Share(NamedTuple):
+class TopFraction(NamedTuple):
     """The top-1 token's count over seeds: its distribution function on ``counts``, and summaries.
 
-    counts [k]: increasing; cdf [k]: P(count ≤ counts). share_*: count/N. overlap: Finding 2.2. log10_p_*: the
+    counts [k]: increasing; cdf [k]: P(count ≤ counts). fraction_*: count/N. overlap: Finding 2.2. log10_p_*: the
     p-value of Appendix B.2 at the mean over seeds and at its deciles (p10 is the weaker end); None for
     infinitely many inputs.
     """
@@ -129,28 +129,28 @@ class Share(NamedTuple):
     counts: Array
     cdf: Array
     num_inputs: int
-    share_mean: float
-    share_std: float
-    share_p10: float
-    share_p50: float
-    share_p90: float
+    fraction_mean: float
+    fraction_std: float
+    fraction_p10: float
+    fraction_p50: float
+    fraction_p90: float
     overlap: float
     log10_p_mean: float | None
     log10_p_p10: float | None
     log10_p_p90: float | None
 
 
-def share_distribution(
+def top1_distribution(
     rho: float,
     vocab_size: int,
     num_inputs: int | None = None,
     width: int | None = None,
     *,
     rho_std: float = 0.0,
-    last_token_share: float = 0.0,
+    last_token_fraction: float = 0.0,
     anisotropy: float = 1.0,
     lean: float = 0.0,
-) -> Share:
+) -> TopFraction:
     """Distribution over seeds of the fraction of the top-1 token, of its p-value, and the expected
     overlap.
 
@@ -160,7 +160,7 @@ def share_distribution(
         num_inputs: N; None for infinitely many (the fraction is then max_v p_v itself).
         width: d; None for infinite (rows of exactly equal length).
         rho_std: seed-to-seed standard deviation of rho (mixed over with three nodes).
-        last_token_share: fraction of inputs that predict their own last token (:func:`tied_last_token_share`):
+        last_token_fraction: fraction of inputs that predict their own last token (:func:`tied_last_token_fraction`):
             random tokens, evenly over the vocabulary.
         anisotropy: d tr Σ²/(tr Σ)² of the covariance over inputs, at least 1; needs ``width``.
         lean: variance over inputs of their cosine with the contraction direction (at most (1 − rho)/2 is used).
@@ -168,12 +168,12 @@ def share_distribution(
     Raises:
         ValueError: an argument out of range.
 
-    >>> round(share_distribution(0.446, 50_257, 2_000, 768).share_mean, 3)
+    >>> round(top1_distribution(0.446, 50_257, 2_000, 768).fraction_mean, 3)
     0.044
     """
     r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
     n = _MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
-    lost = checks.probability(last_token_share, "last_token_share")
+    lost = checks.probability(last_token_fraction, "last_token_fraction")
     if width is not None:
         checks.whole(width, "width", 2)
     checks.finite(rho_std, "rho_std")
@@ -203,12 +203,12 @@ def expected_overlap(
     """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted
     one).
 
-    Arguments as :func:`share_distribution`. 1 for infinitely many inputs and infinite width.
+    Arguments as :func:`top1_distribution`. 1 for infinitely many inputs and infinite width.
     """
-    return share_distribution(rho, vocab_size, num_inputs, width, anisotropy=anisotropy, lean=lean).overlap
+    return top1_distribution(rho, vocab_size, num_inputs, width, anisotropy=anisotropy, lean=lean).overlap
 
 
-def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: float) -> float:
+def tied_last_token_fraction(rho: float, vocab_size: int, width: int, alignment: float) -> float:
     """Fraction of inputs whose predicted token is their own last token, when the embedding is also the head.
 
     The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final
@@ -229,10 +229,10 @@ def tied_last_token_share(rho: float, vocab_size: int, width: int, alignment: fl
         checks.whole(vocab_size, "vocab_size"),
         checks.whole(width, "width"),
     )
-    spread = np.sqrt(max(1 - c * c, 1e-12))
+    std = np.sqrt(max(1 - c * c, 1e-12))
     z = np.linspace(-10, 10, 2001)
     weight = np.exp(-z * z / 2) / ROOT_2PI * (z[1] - z[0])
-    return float(np.sum(weight * np.exp((v - 1) * special.log_ndtr(c * np.sqrt(d) + spread * z))))
+    return float(np.sum(weight * np.exp((v - 1) * special.log_ndtr(c * np.sqrt(d) + std * z))))
 
 
 # The machinery.
@@ -261,9 +261,9 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
     # An expected count below e^-12 is lumped there: two inputs then agree on such a token once in 1e10.
     log_rate = np.arange(-12.0, np.log(n) + _RATE_STEP, _RATE_STEP)
     # Inputs that predict their own last token fall evenly on all: they add lost/V to every token's probability.
-    spread = lost / v
+    evenly = lost / v
     # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
-    exceed = 1.0 - _binomial_cdf(counts, n, np.minimum(np.exp(log_rate) / n + spread, 1.0))
+    exceed = 1.0 - _binomial_cdf(counts, n, np.minimum(np.exp(log_rate) / n + evenly, 1.0))
     scales = range(field.scale.size)
     for m, outer in zip(nodes, node_weight, strict=True):
         g = field.given(m)
@@ -271,7 +271,7 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
         rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
         rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
-        own = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + spread, 1.0))
+        own = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + evenly, 1.0))
         cdf += weight @ (own * rivals)
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
         step = np.diff(own, axis=1)
@@ -309,14 +309,14 @@ def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> A
     regression of its presence on the leader's p.
     """
     mean, variance = g.mean[scale], g.variance[scale]
-    spread = variance > 1e-12 * mean**2
-    lean = (g.with_rival[scale] - mean) / variance if spread else np.zeros(g.rival_weight.size)
+    varies = variance > 1e-12 * mean**2
+    lean = (g.with_rival[scale] - mean) / variance if varies else np.zeros(g.rival_weight.size)
     with np.errstate(divide="ignore"):
         log_p = np.log(g.ratio[scale]) + np.log(max(n, 1e-300))
     result = np.empty((p.size, log_rate.size))
-    for i, share in enumerate(p):
-        w = g.rival_weight * np.maximum(1 + lean * (share - mean), 0.0)
-        position = (log_p + np.log(max(share, 1e-300)) - log_rate[0]) / _RATE_STEP
+    for i, fraction in enumerate(p):
+        w = g.rival_weight * np.maximum(1 + lean * (fraction - mean), 0.0)
+        position = (log_p + np.log(max(fraction, 1e-300)) - log_rate[0]) / _RATE_STEP
         position = np.clip(position, 0.0, log_rate.size - 1.000001)
         cell = position.astype(int)
         part, size = position - cell, log_rate.size
@@ -324,7 +324,7 @@ def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> A
     return result
 
 
-def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: bool) -> Share:
+def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: bool) -> TopFraction:
     mass = np.diff(cdf, prepend=0.0)
     # A cell of several counts is represented by its middle.
     middle = (counts + np.concatenate([[0.0], counts[:-1] + 1])) / 2
@@ -337,4 +337,4 @@ def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: 
         table = log10_p_values(n, v)
         log_p = [float(np.sum(mass * table[np.round(middle).astype(int)]))]
         log_p += [float(table[int(p10)]), float(table[int(p90)])]
-    return Share(counts, cdf, n, mean / n, std / n, p10 / n, p50 / n, p90 / n, overlap, *log_p)
+    return TopFraction(counts, cdf, n, mean / n, std / n, p10 / n, p50 / n, p90 / n, overlap, *log_p)

@@ -59,8 +59,8 @@ def measure(
         shape = (num_inputs, length, cfg.d_model)
         x_BTD = cfg.embedding_std * jax.random.normal(keys.stream_key(seed, "inputs"), shape)
 
-        def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            x = found["residual"]
+        def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            x = captured["residual"]
             unit = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
             last = unit[:, -1]
             gram = jnp.matmul(last, last.T, precision="highest") * (1.0 - jnp.eye(num_inputs))

@@ -55,9 +55,9 @@ def test_llama_rows_of_table_1_come_from_uneven_scatter():
     for T, expected in ((64, 6.9e-4), (1024, 8.1e-4)):
         found = profile(gpt2_nano(**changes), T)
         rho = contraction(found, 10_000).mean[-1]
-        share = preference.share_distribution(rho, 32_000, 10_000, **scatter(found)._asdict())
-        assert share.share_mean == pytest.approx(expected, abs=1e-5)
-        assert preference.share_distribution(rho, 32_000, 10_000, 768).share_mean < 6e-4
+        fraction = preference.top1_distribution(rho, 32_000, 10_000, **scatter(found)._asdict())
+        assert fraction.fraction_mean == pytest.approx(expected, abs=1e-5)
+        assert preference.top1_distribution(rho, 32_000, 10_000, 768).fraction_mean < 6e-4
 
 
 def test_table_1b_cannot_show_finding_1_2():
@@ -65,9 +65,9 @@ def test_table_1b_cannot_show_finding_1_2():
     changes = dict(norm="rmsnorm", activation="silu", gated_mlp=True, mlp_width=2048, mlp=True, vocabulary=32_000)
     masses = []
     for T in (64, 256, 1024):
-        share = predict(gpt2_nano(**changes), T, 32_000, num_inputs=10_000).share
-        assert 0.9e-4 < share.share_std < 1.5e-4
-        masses.append(np.diff(np.interp(np.arange(60), share.counts, share.cdf), prepend=0))
+        fraction = predict(gpt2_nano(**changes), T, 32_000, num_inputs=10_000).top1
+        assert 0.9e-4 < fraction.fraction_std < 1.5e-4
+        masses.append(np.diff(np.interp(np.arange(60), fraction.counts, fraction.cdf), prepend=0))
     means = [mass @ np.arange(60) for mass in masses]
     assert means[0] < means[1] < means[2]
     below = [np.concatenate([[0.0], np.cumsum(mass)[:-1]]) for mass in masses]
@@ -78,9 +78,9 @@ def test_table_1b_cannot_show_finding_1_2():
 
 def test_table_2_attention_only():
     """2,000 isotropic vectors, 768 dimensions: the mean of all pairwise cosines has std √(2/(768·2000·1999))."""
-    spread = np.sqrt(2 / (768 * 2000 * 1999))
-    assert 1.11e-4 / spread == pytest.approx(4.35, abs=0.005)
-    assert stats.norm.sf(1.11e-4 / spread) < 1e-5 < 0.16
+    std = np.sqrt(2 / (768 * 2000 * 1999))
+    assert 1.11e-4 / std == pytest.approx(4.35, abs=0.005)
+    assert stats.norm.sf(1.11e-4 / std) < 1e-5 < 0.16
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 40, 16))
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -100,11 +100,11 @@ def test_table_2_p_value_is_that_of_pairs():
     found = contraction(profile(gpt2_nano(), 1024), 2_000)
     assert found.mean[-1] == found.seed_std[-1] == 0
     pairs = 2_000 * 1_999 / 2
-    spread = found.sampling_std[-1] * np.sqrt(pairs)
-    assert round(spread, 3) == 0.111
-    p = [2 * stats.norm.sf(1.11e-4 / s * np.sqrt(pairs)) for s in (spread, 768**-0.5)]
+    std = found.sampling_std[-1] * np.sqrt(pairs)
+    assert round(std, 3) == 0.111
+    p = [2 * stats.norm.sf(1.11e-4 / s * np.sqrt(pairs)) for s in (std, 768**-0.5)]
     assert round(p[0], 2) == 0.16 and p[1] == pytest.approx(1.4e-5, rel=0.05)
-    assert round(2 * stats.norm.sf(1.11e-4 / (1.05 * spread) * np.sqrt(pairs)), 2) != 0.16
+    assert round(2 * stats.norm.sf(1.11e-4 / (1.05 * std) * np.sqrt(pairs)), 2) != 0.16
 
 
 def test_figure_8_with_and_without_residual():

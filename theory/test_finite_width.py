@@ -82,7 +82,7 @@ def test_llama_nano_is_as_established() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_spread_of_cosines_over_pairs(case: str) -> None:
+def test_std_of_cosines_over_pairs(case: str) -> None:
     cfg, length = CASES[case]
     found = measure(cfg, length)
     variance_SL = found["pair_square"] - found["inter"] ** 2
@@ -98,7 +98,7 @@ def test_spread_of_cosines_over_pairs(case: str) -> None:
     assert np.all(np.abs(variance_SL.mean(axis=0) - theory) < ERRORS * se + beyond)
 
 
-def test_spread_over_seeds() -> None:
+def test_std_over_seeds() -> None:
     found, theory = control(), predicted(CONTROL, 1)
     error = ERRORS / np.sqrt(2 * found.shape[0])
     ratio = found.std(axis=0, ddof=1) / theory.std[1:]
@@ -107,7 +107,7 @@ def test_spread_over_seeds() -> None:
     assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
 
 
-def test_few_neurons_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 32 neurons and no residual they make a third and more of the second block's spread."""
     cfg, seeds_drawn = CONTROL.replace(num_layers=2, d_ff=32, residual=False), 400
     found = measure(cfg, 1, seeds_drawn)["inter"].std(axis=0, ddof=1)
@@ -124,7 +124,7 @@ def test_few_neurons_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not accepts()
 
 
-def test_few_values_spread_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one head of 16 values and no residual, W_V makes a third of the second block's spread."""
     head_dim, seeds_drawn = 16, 300
     shape = dict(num_layers=2, residual=False, attention=True, num_heads=1, num_kv_heads=1, head_dim=head_dim)
@@ -185,7 +185,7 @@ def test_intervals_are_not_won_by_width() -> None:
         assert half_width < 2 * 2.6 * measured * (1 + ERRORS / np.sqrt(2 * SEEDS))
 
 
-def test_intervals_without_the_spread_over_seeds_are_rejected() -> None:
+def test_intervals_without_the_std_over_seeds_are_rejected() -> None:
     outside, total = 0, 0
     for cfg, length in CASES.values():
         theory = predicted(cfg, length)
@@ -201,11 +201,11 @@ def test_intervals_without_the_spread_over_seeds_are_rejected() -> None:
 @given(variance=st.floats(0.0, 8.0))
 @settings(max_examples=10)
 def test_participation_of_two(variance: float) -> None:
-    def share(z: float) -> float:
+    def fraction(z: float) -> float:
         w = special.expit(np.sqrt(2 * variance) * z)
         return (w**2 + (1 - w) ** 2) * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
-    assert participation(2, variance) == pytest.approx(integrate.quad(share, -9, 9)[0], rel=1e-6)
+    assert participation(2, variance) == pytest.approx(integrate.quad(fraction, -9, 9)[0], rel=1e-6)
 
 
 @pytest.mark.parametrize(("count", "variance"), [(5, 0.3), (40, 1.0), (300, 2.5)])

@@ -143,7 +143,7 @@ def test_amplification_flattens_the_variance() -> None:
         scale: profile(gpt2(1, 64, positional_scale=scale, max_seq_len=32), 32, uniform=True)
         for scale in ("none", "amplify", "attenuate")
     }
-    std = {scale: found.sublayers[0].aggregated_n for scale, found in first.items()}
+    std = {scale: profiled.sublayers[0].aggregated_n for scale, profiled in first.items()}
     places = np.arange(1, 33)
     np.testing.assert_allclose(std["none"] * places, std["none"][0], rtol=1e-10)
     np.testing.assert_allclose(std["amplify"], std["amplify"][0], rtol=1e-10)
@@ -151,7 +151,7 @@ def test_amplification_flattens_the_variance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cure", "same"),
+    ("mitigation", "same"),
     [
         ({}, {}),
         ({"window": 5}, {"window": 5}),
@@ -163,9 +163,9 @@ def test_amplification_flattens_the_variance() -> None:
         ({"output_gate": True}, {"output_gate": "headwise", "gate_std": 0.16}),
     ],
 )
-def test_every_cure_is_that_of_one_layer(cure: dict, same: dict) -> None:
+def test_every_mitigation_is_that_of_one_layer(mitigation: dict, same: dict) -> None:
     """Uniform attention to independent values of variance 0.02²·64 = 0.16²; gate logits have it, too."""
-    stack, grid = gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **cure), positions.grid(16, cure.get("window"))
+    stack, grid = gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **mitigation), positions.grid(16, mitigation.get("window"))
     found = profile(stack, 16, uniform=True).sublayers[0]
     np.testing.assert_allclose(found.aggregated_n, variance.output_variance(16, 0.16**2, **same), rtol=1e-9)
     # The mean weight enters covariances, the mean square the variance.

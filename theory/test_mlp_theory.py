@@ -182,7 +182,7 @@ def test_exact_finite_width_cosine(rho, width, seed):
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_spread_of_a_finite_width_cosine(rho):
+def test_std_of_a_finite_width_cosine(rho):
     """30,000 pairs: a standard error of 0.4% of the standard deviation, and 1/d of it is left out."""
     width, rng = 200, np.random.default_rng(4)
     x, z = rng.standard_normal((2, 30_000, width), dtype=np.float32)

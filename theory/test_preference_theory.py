@@ -1,4 +1,4 @@
-"""The favourite's share: against closed forms, exact arithmetic and simulation of the model it is the law of."""
+"""The top-1 token's fraction: against closed forms, exact arithmetic and simulation of its model."""
 
 import tracemalloc
 
@@ -44,8 +44,8 @@ def _digits(printed):
 
 def test_p_values_under_the_settings_of_the_text_are_others():
     """N = 10,000 and V = 50,000, as the text has it, give none of the printed values."""
-    for share, printed in ((0.0260, -136.34), (0.0485, -284.18), (0.0520, -308.17), (0.0395, -223.59)):
-        value = preference.log10_p_value(round(share * 10_000), 10_000, 50_000)
+    for fraction, printed in ((0.0260, -136.34), (0.0485, -284.18), (0.0520, -308.17), (0.0395, -223.59)):
+        value = preference.log10_p_value(round(fraction * 10_000), 10_000, 50_000)
         assert abs(value - printed) > 400
 
 
@@ -89,30 +89,30 @@ def test_uniform_top_count():
 def test_two_tokens_have_a_closed_form(rho):
     """V = 2: P(two differences of correlation √ρ have one sign) = ½ + arcsin(√ρ)/π."""
     exact = 0.5 + np.arcsin(np.sqrt(rho)) / np.pi
-    assert preference.expected_share(rho, 2) == pytest.approx(exact, abs=2e-6)
+    assert preference.expected_fraction(rho, 2) == pytest.approx(exact, abs=2e-6)
 
 
 @pytest.mark.parametrize("vocab", [10, 50_257])
-def test_ends_of_the_expected_share(vocab):
-    assert preference.expected_share(0.0, vocab) == pytest.approx(1 / vocab, rel=1e-6)
-    assert preference.expected_share(1.0, vocab) == 1.0
-    shares = [preference.expected_share(rho, vocab) for rho in (0.0, 0.1, 0.3, 0.9, 1.0)]
-    assert np.all(np.diff(shares) > 0)
+def test_ends_of_the_expected_fraction(vocab):
+    assert preference.expected_fraction(0.0, vocab) == pytest.approx(1 / vocab, rel=1e-6)
+    assert preference.expected_fraction(1.0, vocab) == 1.0
+    fractions = [preference.expected_fraction(rho, vocab) for rho in (0.0, 0.1, 0.3, 0.9, 1.0)]
+    assert np.all(np.diff(fractions) > 0)
 
 
 @settings(max_examples=8)
 @given(rho=st.floats(0.02, 0.95), vocab=st.integers(3, 400), seed=st.integers(0, 2**31))
-def test_expected_share_is_the_probability_that_two_maxima_agree(rho, vocab, seed):
+def test_expected_fraction_is_the_probability_that_two_maxima_agree(rho, vocab, seed):
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((2, 4000, vocab), dtype=np.float32)
     agree = np.argmax(a, 1) == np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * b, 1)
-    share = preference.expected_share(rho, vocab)
-    error = np.sqrt(share * (1 - share) / agree.size)
-    assert abs(np.mean(agree) - share) <= STANDARD_ERRORS * error
+    fraction = preference.expected_fraction(rho, vocab)
+    error = np.sqrt(fraction * (1 - fraction) / agree.size)
+    assert abs(np.mean(agree) - fraction) <= STANDARD_ERRORS * error
 
 
 @pytest.mark.parametrize(("rho", "vocab"), [(0.1, 5), (0.446, 30), (0.9, 400)])
-def test_expected_share_against_adaptive_quadrature(rho, vocab):
+def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
     """V ∫∫ φ(a) φ(b) P(a' < a, √ρ a' + √(1 − ρ) b' < x)^(V−1) da db, x = √ρ a + √(1 − ρ) b."""
     r, s = np.sqrt(rho), np.sqrt(1 - rho)
 
@@ -133,10 +133,10 @@ def test_expected_share_against_adaptive_quadrature(rho, vocab):
     def accepts(value):
         return abs(value - found) < 1e-4 * found
 
-    assert accepts(preference.expected_share(rho, vocab))
-    assert not accepts(1.05 * preference.expected_share(rho, vocab))
-    assert not accepts(preference.expected_share(rho, vocab + 1))
-    assert not accepts(preference.expected_share(1.05 * rho, vocab))
+    assert accepts(preference.expected_fraction(rho, vocab))
+    assert not accepts(1.05 * preference.expected_fraction(rho, vocab))
+    assert not accepts(preference.expected_fraction(rho, vocab + 1))
+    assert not accepts(preference.expected_fraction(1.05 * rho, vocab))
 
 
 def simulate(rho, vocab, inputs, width, seeds, seed):
@@ -157,13 +157,13 @@ def simulate(rho, vocab, inputs, width, seeds, seed):
     return counts, won
 
 
-def share_accepts(share, counts):
+def distribution_accepts(fraction, counts):
     """Does the law fit the simulated counts: the mean, and a chi-square test over the law's deciles?"""
     error = np.std(counts) / np.sqrt(counts.size)
-    if abs(np.mean(counts) - share.share_mean * share.num_inputs) > STANDARD_ERRORS * error:
+    if abs(np.mean(counts) - fraction.fraction_mean * fraction.num_inputs) > STANDARD_ERRORS * error:
         return False
-    edges = np.unique([share.counts[np.searchsorted(share.cdf, q)] for q in np.arange(0.1, 0.95, 0.1)])
-    below = np.interp(edges, share.counts, share.cdf)
+    edges = np.unique([fraction.counts[np.searchsorted(fraction.cdf, q)] for q in np.arange(0.1, 0.95, 0.1)])
+    below = np.interp(edges, fraction.counts, fraction.cdf)
     expected = np.diff(np.concatenate([[0.0], below, [1.0]])) * counts.size
     observed = np.bincount(np.searchsorted(edges, counts, side="left"), minlength=edges.size + 1)
     keep = expected > 5
@@ -181,41 +181,43 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rho", "vocab", "inputs", "width"), CASES)
-def test_the_law_of_the_top_count_against_simulation(rho, vocab, inputs, width):
+def test_the_distribution_of_the_top_count_against_simulation(rho, vocab, inputs, width):
     counts, won = simulate(rho, vocab, inputs, width, 500, 1)
-    share = preference.share_distribution(rho, vocab, inputs, width)
-    assert share_accepts(share, counts)
-    error = np.sqrt(max(share.overlap * (1 - share.overlap), 1e-3) / won.size)
-    assert abs(np.mean(won) - share.overlap) <= STANDARD_ERRORS * error
+    fraction = preference.top1_distribution(rho, vocab, inputs, width)
+    assert distribution_accepts(fraction, counts)
+    error = np.sqrt(max(fraction.overlap * (1 - fraction.overlap), 1e-3) / won.size)
+    assert abs(np.mean(won) - fraction.overlap) <= STANDARD_ERRORS * error
 
 
-def test_the_simulation_refuses_other_laws():
+def test_the_simulation_refuses_other_distributions():
     counts, _ = simulate(0.3, 150, 100, None, 6000, 2)
-    share = preference.share_distribution(0.3, 150, 100)
-    assert share_accepts(share, counts)
-    assert not share_accepts(share._replace(share_mean=1.05 * share.share_mean), counts)
-    assert not share_accepts(preference.share_distribution(0.33, 150, 100), counts)
-    assert not share_accepts(preference.share_distribution(0.0, 150, 100), counts)
-    assert not share_accepts(preference.share_distribution(0.3, 300, 100), counts)
-    # The number of inputs matters: the largest of many noisy counts is not the count of the favourite.
-    assert not share_accepts(preference.share_distribution(0.3, 150, None)._replace(num_inputs=100), counts)
+    fraction = preference.top1_distribution(0.3, 150, 100)
+    assert distribution_accepts(fraction, counts)
+    assert not distribution_accepts(fraction._replace(fraction_mean=1.05 * fraction.fraction_mean), counts)
+    assert not distribution_accepts(preference.top1_distribution(0.33, 150, 100), counts)
+    assert not distribution_accepts(preference.top1_distribution(0.0, 150, 100), counts)
+    assert not distribution_accepts(preference.top1_distribution(0.3, 300, 100), counts)
+    # The number of inputs matters: the largest of many noisy counts is not the count of the top-1 token.
+    assert not distribution_accepts(preference.top1_distribution(0.3, 150, None)._replace(num_inputs=100), counts)
 
 
-def test_the_shares_of_random_gpt2():
+def test_the_fractions_of_random_gpt2():
     """The measured and predicted means at V = 50,257 lie inside the stated 10-90% spreads."""
     stated = {0.238: (0.007, 0.019), 0.333: (0.012, 0.035), 0.446: (0.020, 0.071)}
     for rho, (low, high) in stated.items():
-        share = preference.share_distribution(rho, 50_257, 2_000)
-        assert low < share.share_mean < high
-        assert low < preference.expected_share(rho, 50_257) < high
-        assert share.share_p10 == pytest.approx(low, rel=0.2) and share.share_p90 == pytest.approx(high, rel=0.2)
-    assert preference.expected_share(0.446, 50_257) == pytest.approx(0.0429, abs=2e-4)
+        fraction = preference.top1_distribution(rho, 50_257, 2_000)
+        assert low < fraction.fraction_mean < high
+        assert low < preference.expected_fraction(rho, 50_257) < high
+        assert fraction.fraction_p10 == pytest.approx(low, rel=0.2) and fraction.fraction_p90 == pytest.approx(
+            high, rel=0.2
+        )
+    assert preference.expected_fraction(0.446, 50_257) == pytest.approx(0.0429, abs=2e-4)
 
 
 def test_gated_models_are_barely_significant():
-    share = preference.share_distribution(0.0032, 32_000, 10_000)
-    assert 4 <= share.share_p50 * 10_000 <= 6
-    assert share.log10_p_p10 is not None and share.log10_p_p10 > -1.5
+    fraction = preference.top1_distribution(0.0032, 32_000, 10_000)
+    assert 4 <= fraction.fraction_p50 * 10_000 <= 6
+    assert fraction.log10_p_p10 is not None and fraction.log10_p_p10 > -1.5
 
 
 def test_overlap_of_finding_2_2():
@@ -227,20 +229,22 @@ def test_overlap_of_finding_2_2():
     assert preference.expected_overlap(0.446, 50_257) == 1.0
 
 
-def test_many_inputs_approach_the_share_itself():
-    limit = preference.expected_share(0.4, 300)
+def test_many_inputs_approach_the_fraction_itself():
+    limit = preference.expected_fraction(0.4, 300)
     for inputs, off in ((10**3, 0.05), (10**5, 0.002), (None, 0.002)):
-        share = preference.share_distribution(0.4, 300, inputs)
-        assert share.share_mean == pytest.approx(limit, rel=off)
-        assert share.share_mean >= limit * (1 - 1e-3)  # The largest count is biased upwards.
+        fraction = preference.top1_distribution(0.4, 300, inputs)
+        assert fraction.fraction_mean == pytest.approx(limit, rel=off)
+        assert fraction.fraction_mean >= limit * (1 - 1e-3)  # The largest count is biased upwards.
 
 
-def test_spread_of_rho_widens_the_share():
-    narrow = preference.share_distribution(0.3, 500, 400)
-    wide = preference.share_distribution(0.3, 500, 400, rho_std=0.08)
-    assert wide.share_std > 1.05 * narrow.share_std
-    assert wide.share_p90 - wide.share_p10 > narrow.share_p90 - narrow.share_p10
-    assert preference.share_distribution(0.3, 500, 400, rho_std=1e-9).share_mean == pytest.approx(narrow.share_mean)
+def test_std_of_rho_widens_the_fraction():
+    narrow = preference.top1_distribution(0.3, 500, 400)
+    wide = preference.top1_distribution(0.3, 500, 400, rho_std=0.08)
+    assert wide.fraction_std > 1.05 * narrow.fraction_std
+    assert wide.fraction_p90 - wide.fraction_p10 > narrow.fraction_p90 - narrow.fraction_p10
+    assert preference.top1_distribution(0.3, 500, 400, rho_std=1e-9).fraction_mean == pytest.approx(
+        narrow.fraction_mean
+    )
 
 
 @pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-12, 2.0**-53])
@@ -248,81 +252,83 @@ def test_spread_of_rho_widens_the_share():
 def test_near_certain_preference_needs_little_memory(gap, vocab):
     """The noise is √gap wide: a lattice over all logits would need 1e8 nodes and more."""
     tracemalloc.start()
-    share = preference.share_distribution(1 - gap, vocab, 2_000, 768)
+    fraction = preference.top1_distribution(1 - gap, vocab, 2_000, 768)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200e6
     # The leader loses its place where the runner-up is within the noise: with a probability of order √gap · √(ln V).
     lost = 2 * np.sqrt(gap * np.log(vocab))
-    for value in (share.share_mean, share.overlap):
+    for value in (fraction.fraction_mean, fraction.overlap):
         assert 1 - lost - 1e-9 < value <= 1 + 1e-12
-    assert np.all(np.diff(share.cdf) >= 0) and share.cdf[-1] == pytest.approx(1.0, abs=1e-9)
+    assert np.all(np.diff(fraction.cdf) >= 0) and fraction.cdf[-1] == pytest.approx(1.0, abs=1e-9)
 
 
-def test_the_share_near_certainty_has_its_closed_form():
+def test_the_fraction_near_certainty_has_its_closed_form():
     """V = 2, infinitely many inputs: 1 − share = arccos(√ρ)/π, of order √gap."""
     for gap in (1e-2, 1e-4, 1e-6):
         exact = np.arccos(np.sqrt(1 - gap)) / np.pi
-        assert 1 - preference.expected_share(1 - gap, 2) == pytest.approx(exact, rel=1e-4, abs=1e-9)
+        assert 1 - preference.expected_fraction(1 - gap, 2) == pytest.approx(exact, rel=1e-4, abs=1e-9)
 
 
 def test_certain_preference():
-    share = preference.share_distribution(1.0, 50, 20)
-    assert share.share_mean == 1.0 and share.overlap == 1.0 and share.share_std == 0.0
-    assert share.log10_p_p90 == pytest.approx(-19 * np.log10(50))
+    fraction = preference.top1_distribution(1.0, 50, 20)
+    assert fraction.fraction_mean == 1.0 and fraction.overlap == 1.0 and fraction.fraction_std == 0.0
+    assert fraction.log10_p_p90 == pytest.approx(-19 * np.log10(50))
     # The table of counts has its finest steps at either end, so that a share of 1 is read as 1.
-    assert preference.share_distribution(1.0, 50_257, 2_000).share_mean == 1.0
-    assert preference.share_distribution(1.0, 50_257).share_mean == 1.0
+    assert preference.top1_distribution(1.0, 50_257, 2_000).fraction_mean == 1.0
+    assert preference.top1_distribution(1.0, 50_257).fraction_mean == 1.0
 
 
 @settings(max_examples=8)
 @given(alignment=st.floats(0, 0.4), vocab=st.integers(2, 300), width=st.integers(20, 200), seed=st.integers(0, 2**31))
-def test_tied_share_against_simulation(alignment, vocab, width, seed):
+def test_tied_fraction_against_simulation(alignment, vocab, width, seed):
     rng = np.random.default_rng(seed)
     own = alignment * np.sqrt(width) + np.sqrt(1 - alignment**2) * rng.normal(size=4000)
     others = rng.normal(size=(4000, vocab - 1)).max(axis=1)
-    share = preference.tied_last_token_share(0.3, vocab, width, alignment)
-    error = np.sqrt(max(share * (1 - share), 1e-4) / own.size)
-    assert abs(np.mean(own > others) - share) <= STANDARD_ERRORS * error
+    fraction = preference.tied_last_token_fraction(0.3, vocab, width, alignment)
+    error = np.sqrt(max(fraction * (1 - fraction), 1e-4) / own.size)
+    assert abs(np.mean(own > others) - fraction) <= STANDARD_ERRORS * error
 
 
 @given(alignment=st.floats(0, 0.5), vocab=st.integers(2, 10**5), width=st.integers(20, 2000))
 @settings(max_examples=10)
-def test_tied_share_against_adaptive_quadrature(alignment, vocab, width):
-    lift, spread = alignment * np.sqrt(width), np.sqrt(1 - alignment**2)
+def test_tied_fraction_against_adaptive_quadrature(alignment, vocab, width):
+    lift, std = alignment * np.sqrt(width), np.sqrt(1 - alignment**2)
 
     def density(x):
-        z = (x - lift) / spread
-        return np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / spread * special.ndtr(x) ** (vocab - 1)
+        z = (x - lift) / std
+        return np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / std * special.ndtr(x) ** (vocab - 1)
 
     found = integrate.quad(density, lift - 9, lift + 9, points=[lift], limit=400, epsabs=1e-12)[0]
-    assert preference.tied_last_token_share(0.3, vocab, width, alignment) == pytest.approx(found, rel=1e-6, abs=1e-10)
+    assert preference.tied_last_token_fraction(0.3, vocab, width, alignment) == pytest.approx(
+        found, rel=1e-6, abs=1e-10
+    )
 
 
-def test_tied_share_at_birth_is_small_and_is_lost_to_the_favourite():
+def test_tied_fraction_at_birth_is_small_and_is_lost_to_the_top1_token():
     """GPT-2 nano, T = 64: the embedding holds about 1/300 of the final variance; measured, 0.6-1.0% of inputs."""
-    assert preference.tied_last_token_share(0.333, 50_257, 768, 0.0) == pytest.approx(1 / 50_257, rel=1e-6)
-    assert 0.003 < preference.tied_last_token_share(0.333, 50_257, 768, np.sqrt(1 / 300)) < 0.012
-    tied = preference.share_distribution(0.5, 500, 400, last_token_share=0.1)
-    untied = preference.share_distribution(0.5, 500, 400)
-    assert tied.share_mean == pytest.approx(0.9 * untied.share_mean, rel=0.02)
+    assert preference.tied_last_token_fraction(0.333, 50_257, 768, 0.0) == pytest.approx(1 / 50_257, rel=1e-6)
+    assert 0.003 < preference.tied_last_token_fraction(0.333, 50_257, 768, np.sqrt(1 / 300)) < 0.012
+    tied = preference.top1_distribution(0.5, 500, 400, last_token_fraction=0.1)
+    untied = preference.top1_distribution(0.5, 500, 400)
+    assert tied.fraction_mean == pytest.approx(0.9 * untied.fraction_mean, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: preference.expected_share(-0.1, 10), "rho"),
-        (lambda: preference.expected_share(0.1, 0), "vocab_size"),
-        (lambda: preference.share_distribution(1.1, 10), "rho"),
-        (lambda: preference.share_distribution(0.1, 10, 0), "num_inputs"),
-        (lambda: preference.share_distribution(0.1, 10, 5, 1), "width"),
-        (lambda: preference.share_distribution(0.1, 10, 5, rho_std=-1.0), "rho_std"),
-        (lambda: preference.share_distribution(0.1, 10, 5, last_token_share=2.0), "last_token_share"),
+        (lambda: preference.expected_fraction(-0.1, 10), "rho"),
+        (lambda: preference.expected_fraction(0.1, 0), "vocab_size"),
+        (lambda: preference.top1_distribution(1.1, 10), "rho"),
+        (lambda: preference.top1_distribution(0.1, 10, 0), "num_inputs"),
+        (lambda: preference.top1_distribution(0.1, 10, 5, 1), "width"),
+        (lambda: preference.top1_distribution(0.1, 10, 5, rho_std=-1.0), "rho_std"),
+        (lambda: preference.top1_distribution(0.1, 10, 5, last_token_fraction=2.0), "last_token_fraction"),
         (lambda: preference.log10_p_value(11, 10, 5), "count"),
         (lambda: preference.log10_p_values(0, 5), "num_inputs"),
         (lambda: preference.uniform_top_count_tail(-1, 10, 5), "count"),
-        (lambda: preference.tied_last_token_share(0.1, 10, 5, 1.5), "alignment"),
-        (lambda: preference.tied_last_token_share(0.1, 10, 0, 0.5), "width"),
+        (lambda: preference.tied_last_token_fraction(0.1, 10, 5, 1.5), "alignment"),
+        (lambda: preference.tied_last_token_fraction(0.1, 10, 0, 0.5), "width"),
     ],
 )
 def test_bad_arguments_are_named(call, word):

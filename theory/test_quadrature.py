@@ -162,16 +162,16 @@ def agreement(rho: float, vocab: int) -> float:
 
 
 @pytest.mark.parametrize(("rho", "vocab"), [(1e-4, 50_257), (0.01, 10**7), (0.9, 10**7), (0.999, 10**4)])
-def test_expected_share_over_its_range(rho: float, vocab: int) -> None:
-    assert preference.expected_share(rho, vocab) == pytest.approx(agreement(rho, vocab), rel=1e-6)
+def test_expected_fraction_over_its_range(rho: float, vocab: int) -> None:
+    assert preference.expected_fraction(rho, vocab) == pytest.approx(agreement(rho, vocab), rel=1e-6)
 
 
 @pytest.mark.parametrize("vocab", [2, 10**8])
-def test_tied_share_at_the_ends(vocab: int) -> None:
+def test_tied_fraction_at_the_ends(vocab: int) -> None:
     """No alignment is a fair draw; full alignment sets the logit at √d."""
-    assert preference.tied_last_token_share(0.3, vocab, 16, 0.0) == pytest.approx(1 / vocab, rel=1e-6)
+    assert preference.tied_last_token_fraction(0.3, vocab, 16, 0.0) == pytest.approx(1 / vocab, rel=1e-6)
     certain = float(np.exp((vocab - 1) * special.log_ndtr(4.0)))
-    assert preference.tied_last_token_share(0.3, vocab, 16, 1.0) == pytest.approx(certain, rel=1e-3)
+    assert preference.tied_last_token_fraction(0.3, vocab, 16, 1.0) == pytest.approx(certain, rel=1e-3)
 
 
 @pytest.mark.parametrize(("width", "anisotropy"), [(2, 1.0), (16, 16.0), (64, 30.0), (768, 300.0)])
@@ -224,7 +224,7 @@ def test_the_correlation_at_any_ratio(layers: int, ratio: float) -> None:
         (lambda: finite_width.kernel("tanh", False, np.array([1.0, 4.0])), "std_n"),
         (lambda: finite_width.kernel("silu", True, np.array([9.0])), "std_n"),
         (lambda: finite_width.neuron_moments("gelu", np.array([1.01 * EDGE]), np.zeros(1), 2), "std_n"),
-        (lambda: preference.expected_share(0.5, 10**7 + 1), "vocab_size"),
+        (lambda: preference.expected_fraction(0.5, 10**7 + 1), "vocab_size"),
         (lambda: quadrature.normal_nodes(257), "count"),
         (lambda: quadrature.normal_lattice(-1.0), "scale"),
         (lambda: quadrature.normal_lattice(np.inf), "scale"),

@@ -1,4 +1,4 @@
-"""The favourite's share where inputs scatter unevenly around their mean: its model, and the real modules."""
+"""The top-1 token's fraction where inputs scatter unevenly around their mean: its model, and the real modules."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from theory import preference
 from theory.logits import Scatter
 from theory.mean_field import profile
 from theory.predict import contraction, scatter
-from theory.test_preference_theory import share_accepts
+from theory.test_preference_theory import distribution_accepts
 
 # The model, written out: unit vectors √ρ û + a part of their own, whose covariance is that of a product of Gaussian
 # matrices; tokens are Gaussian rows.
@@ -43,22 +43,22 @@ def simulated(factors: int, lean: float, seeds: int = 300) -> tuple[np.ndarray, 
     return counts, anisotropy
 
 
-def law(anisotropy: float, lean: float, rho: float = RHO) -> preference.Share:
-    return preference.share_distribution(rho, VOCAB, INPUTS, WIDTH, anisotropy=anisotropy, lean=lean)
+def distribution(anisotropy: float, lean: float, rho: float = RHO) -> preference.TopFraction:
+    return preference.top1_distribution(rho, VOCAB, INPUTS, WIDTH, anisotropy=anisotropy, lean=lean)
 
 
 @pytest.mark.parametrize("factors", [1, 2])
 def test_uneven_scatter_against_simulation(factors: int) -> None:
     counts, anisotropy = simulated(factors, 0.0)
     assert anisotropy == pytest.approx(factors + 1, rel=0.05)
-    assert share_accepts(law(anisotropy, 0.0), counts)
-    assert not share_accepts(law(1.0, 0.0), counts)
+    assert distribution_accepts(distribution(anisotropy, 0.0), counts)
+    assert not distribution_accepts(distribution(1.0, 0.0), counts)
 
 
 def test_inputs_that_lean_against_simulation() -> None:
     counts, anisotropy = simulated(1, 0.03)
-    assert share_accepts(law(anisotropy, 0.03), counts)
-    assert not share_accepts(law(anisotropy, 0.0), counts)
+    assert distribution_accepts(distribution(anisotropy, 0.03), counts)
+    assert not distribution_accepts(distribution(anisotropy, 0.0), counts)
 
 
 @pytest.mark.parametrize("anisotropy", [1.0, 2.0, 3.5])
@@ -99,18 +99,18 @@ def measured() -> np.ndarray:
     return np.asarray(jax.jit(lambda seeds: jax.lax.map(one, seeds, batch_size=10), compiler_options=THOROUGH)(numbers))
 
 
-def test_the_favourites_share_of_real_blocks() -> None:
+def test_the_top1_fraction_of_real_blocks() -> None:
     found = profile(stack_of(GPT2, tokens=False), LENGTH)
     cosine = contraction(found)
-    rho, spread, right = float(cosine.mean[-1]), float(cosine.seed_std[-1]), scatter(found)
+    rho, std, right = float(cosine.mean[-1]), float(cosine.seed_std[-1]), scatter(found)
 
-    def law(factor: float, **changes: float) -> preference.Share:
+    def distribution(factor: float, **changes: float) -> preference.TopFraction:
         scattered = right._replace(**changes)._asdict()
-        return preference.share_distribution(factor * rho, GPT2.vocab_size, SEEN, rho_std=spread, **scattered)
+        return preference.top1_distribution(factor * rho, GPT2.vocab_size, SEEN, rho_std=std, **scattered)
 
-    assert share_accepts(law(1.0), measured())
-    assert not share_accepts(law(1.0, anisotropy=1.0, lean=0.0), measured())
-    assert not share_accepts(law(2.0), measured())
+    assert distribution_accepts(distribution(1.0), measured())
+    assert not distribution_accepts(distribution(1.0, anisotropy=1.0, lean=0.0), measured())
+    assert not distribution_accepts(distribution(2.0), measured())
 
 
 def test_scatter_of_no_blocks_is_even() -> None:
@@ -127,8 +127,8 @@ def test_scatter_of_no_blocks_is_even() -> None:
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: preference.share_distribution(0.1, 10, 5, 8, anisotropy=0.9), "anisotropy"),
-        (lambda: preference.share_distribution(0.1, 10, 5, 8, lean=-0.1), "lean"),
+        (lambda: preference.top1_distribution(0.1, 10, 5, 8, anisotropy=0.9), "anisotropy"),
+        (lambda: preference.top1_distribution(0.1, 10, 5, 8, lean=-0.1), "lean"),
         (lambda: preference.expected_overlap(0.1, 10, 5, 8, lean=np.nan), "lean"),
     ],
 )

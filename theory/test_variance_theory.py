@@ -1,4 +1,4 @@
-"""The positional decay and its cures, against the weights written out, Monte Carlo and the real block."""
+"""The positional decay and its mitigations, against the weights written out, Monte Carlo and the real block."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from bornbiased_jax.models import apply, attn0, init_seed
 from theory import attention, variance
 
 STANDARD_ERRORS = 5.0
-CURES = [
+MITIGATIONS = [
     {},
     {"sink_logit": "zero"},
     {"attention_kernel": "sigmoid", "max_seq_len": 32},
@@ -23,7 +23,7 @@ CURES = [
     {"output_gate": "elementwise", "sink_logit": "learned", "window": 5},
     {"positional_scale": "amplify", "head_norm": True, "output_gate": "headwise", "sink_logit": "zero"},
 ]
-IDS = [",".join(f"{k}={v}" for k, v in cure.items()) or "baseline" for cure in CURES]
+IDS = [",".join(f"{k}={v}" for k, v in mitigation.items()) or "baseline" for mitigation in MITIGATIONS]
 
 
 def accepts(prediction, squares, allowance=0.0):
@@ -73,23 +73,23 @@ def test_correlated_values(T, c):
     assert variance.output_variance(T, 2.0, c, head_norm=True) == pytest.approx(np.ones(T), rel=1e-12)
 
 
-@pytest.mark.parametrize("cure", CURES, ids=IDS)
-def test_running_sums_are_the_matrix_product(cure):
-    weights = {k: v for k, v in cure.items() if k in ("window", "attention_kernel", "sink_logit", "max_seq_len")}
+@pytest.mark.parametrize("mitigation", MITIGATIONS, ids=IDS)
+def test_running_sums_are_the_matrix_product(mitigation):
+    weights = {k: v for k, v in mitigation.items() if k in ("window", "attention_kernel", "sink_logit", "max_seq_len")}
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(9, 9))
     k = mix @ mix.T
     a = variance.born_matrix(9, **weights)
-    plain = {key: value for key, value in cure.items() if key in weights}
+    plain = {key: value for key, value in mitigation.items() if key in weights}
     assert variance.output_covariance(k, **plain) == pytest.approx(a @ k @ a.T, rel=1e-12)
-    assert np.all(np.diagonal(variance.output_covariance(k, **cure)) > 0)
+    assert np.all(np.diagonal(variance.output_covariance(k, **mitigation)) > 0)
 
 
-def real_outputs(cure, T, seeds, input_std=1.0):
+def real_outputs(mitigation, T, seeds, input_std=1.0):
     """Squared entries of the attention output of one real block, mean over its width. [seeds, T], and the cfg."""
     cfg = ModelConfig(
         num_layers=1, num_heads=2, d_model=32, d_ff=1, vocab_size=2, norm="none", mlp=False, positions="none",
-        residual=False, **{"max_seq_len": 32, **cure},
+        residual=False, **{"max_seq_len": 32, **mitigation},
     )  # fmt: skip
 
     def one(number):
@@ -101,21 +101,21 @@ def real_outputs(cure, T, seeds, input_std=1.0):
     return np.asarray(jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32)), np.float64), cfg
 
 
-@pytest.mark.parametrize("cure", CURES, ids=IDS)
-def test_the_real_block_at_birth(cure):
+@pytest.mark.parametrize("mitigation", MITIGATIONS, ids=IDS)
+def test_the_real_block_at_birth(mitigation):
     T = 12
-    squares, cfg = real_outputs(cure, T, 300)
+    squares, cfg = real_outputs(mitigation, T, 300)
     value_variance = cfg.d_model * 0.02**2
     # Logits of variance l² = (D·0.02²)² raise the mean square weight by a factor of at most e^(l²), and their
     # covariance with the values as much; the gate's logit, of variance D·0.02², raises ¼ by a sixteenth of that.
     logit = value_variance**2
     gate = value_variance / 4 if cfg.output_gate != "none" else 0.0
     allowance = np.expm1(2 * logit) + gate
-    expected = variance.output_variance(T, value_variance, **cure)
+    expected = variance.output_variance(T, value_variance, **mitigation)
     if cfg.head_norm:
-        before = {k: v for k, v in cure.items() if k not in ("head_norm", "output_gate")}
+        before = {k: v for k, v in mitigation.items() if k not in ("head_norm", "output_gate")}
         power = variance.output_variance(T, value_variance, **before)
-        # The expected epsilon share, E[power/(power + ε)], lies below 1 by at most (1 + spread)·ε/power.
+        # The expected epsilon fraction, E[power/(power + ε)], lies below 1 by at most (1 + std²)·ε/power.
         allowance = allowance + 2 * float(np.max(cfg.norm_eps / power))
     assert accepts(expected, squares, allowance)
     assert not accepts(expected * np.sqrt(np.arange(1, T + 1)), squares, allowance)
@@ -182,11 +182,11 @@ THROUGH = [
 ]
 
 
-def real_stack(cure, T, layers, seeds):
+def real_stack(mitigation, T, layers, seeds):
     """Mean squares of the attention outputs and of the stream after each real pre-norm block, [seeds, L, T] each."""
     cfg = ModelConfig(
         num_layers=layers, num_heads=2, d_model=64, d_ff=1, vocab_size=2, norm="rmsnorm", norm_eps=1e-9, mlp=False,
-        positions="none", init="normal-0.02", **{"max_seq_len": 32, **cure},
+        positions="none", init="normal-0.02", **{"max_seq_len": 32, **mitigation},
     )  # fmt: skip
 
     def one(number):
@@ -199,22 +199,31 @@ def real_stack(cure, T, layers, seeds):
     return np.asarray(output, np.float64), np.asarray(stream, np.float64), cfg
 
 
-@pytest.mark.parametrize("cure", THROUGH, ids=[",".join(cure) or "baseline" for cure in THROUGH])
-def test_the_cures_through_the_real_stack(cure):
+@pytest.mark.parametrize("mitigation", THROUGH, ids=[",".join(mitigation) or "baseline" for mitigation in THROUGH])
+def test_the_mitigations_through_the_real_stack(mitigation):
     T, layers = 10, 3
-    output, stream, cfg = real_stack(cure, T, layers, 600)
+    output, stream, cfg = real_stack(mitigation, T, layers, 600)
     gains = dict(value_gain=cfg.d_model * 0.02**2, output_gain=cfg.d_model * 0.02**2)
     theory = variance.stack_variance(
-        T, layers, covariance=0.02**2 * np.eye(T), residual=True, norm=True, norm_eps=cfg.norm_eps, **gains, **cure
+        T,
+        layers,
+        covariance=0.02**2 * np.eye(T),
+        residual=True,
+        norm=True,
+        norm_eps=cfg.norm_eps,
+        **gains,
+        **mitigation,
     )
     # A logit's variance (D·0.02²)² is neglected, and at finite width each layer of norms shifts a cosine by at most
     # max ρ(1 − ρ²)/2 = 0.2 over the dimensions normalised: D in the stream, K = D/2 in a head.
     for layer in range(layers):
-        allowance = np.expm1(2 * (cfg.d_model * 0.02**2) ** 2) + 0.2 * layer * (1 / 64 + ("head_norm" in cure) / 32)
+        allowance = np.expm1(2 * (cfg.d_model * 0.02**2) ** 2) + 0.2 * layer * (
+            1 / 64 + ("head_norm" in mitigation) / 32
+        )
         assert accepts(theory.output[layer], output[:, layer], allowance)
         assert accepts(theory.stream[layer + 1], stream[:, layer], allowance)
         assert not accepts(1.15 * theory.output[layer], output[:, layer], allowance)
-    others = [other for other in THROUGH if other != cure]
+    others = [other for other in THROUGH if other != mitigation]
     for other in others:
         wrong = variance.stack_variance(
             T, layers, covariance=0.02**2 * np.eye(T), residual=True, norm=True, norm_eps=cfg.norm_eps, **gains, **other
@@ -222,11 +231,11 @@ def test_the_cures_through_the_real_stack(cure):
         assert not accepts(wrong.stream[-1], stream[:, -1], allowance)
 
 
-def test_what_the_cures_leave_of_the_decay():
+def test_what_the_mitigations_leave_of_the_decay():
     """Through a stack with residual: √i equalises the first layer only, head-wise RMSNorm every layer."""
     T, layers = 64, 6
     options = dict(residual=True, norm=True, value_gain=0.3, output_gain=0.3)
-    found = {name: variance.stack_variance(T, layers, **options, **cure) for name, cure in
+    found = {name: variance.stack_variance(T, layers, **options, **mitigation) for name, mitigation in
              (("none", {}), ("amplify", THROUGH[1]), ("attenuate", {"positional_scale": "attenuate"}),
               ("norm", THROUGH[3]))}  # fmt: skip
     i = np.arange(1, T + 1)
@@ -251,7 +260,7 @@ def test_the_decay_of_deep_stacks_ends():
     assert deep == pytest.approx(np.ones(64), abs=1e-6)
 
 
-def test_gate_spread():
+def test_gate_std():
     # E[σ(g)²] = ¼ + s²/16 + O(s⁴).
     small = variance.output_variance(1, 1.0, output_gate="headwise", gate_std=0.1)[0]
     assert small == pytest.approx(0.25 + 0.01 / 16, abs=1e-5)

@@ -106,22 +106,40 @@ def permute_units(cfg: ModelConfig, params: Params, orders_LF: np.ndarray) -> Mo
     return cfg, unflatten(flat)
 
 
-def permute_heads(cfg: ModelConfig, params: Params, orders_LG: np.ndarray) -> Model:
-    """Renumber key/value heads of every block, the query heads of each group with them."""
+def permute_heads(
+    cfg: ModelConfig, params: Params, orders_LG: np.ndarray, within_LGR: np.ndarray | None = None
+) -> Model:
+    """Renumber key/value heads of every block, the query heads of each group with them.
+
+    Args:
+        cfg, params: the model.
+        orders_LG: new key/value head g of block l is the old ``orders_LG[l, g]``.
+        within_LGR: the order of the query heads within each (old) group; kept unless given.
+    """
     flat = _copy(params)
     size = cfg.num_heads // cfg.kv_heads
     for layer, order_G in enumerate(orders_LG):
-        order_H = (order_G[:, None] * size + np.arange(size)).ravel()
-        for module, order in (("query", order_H), ("key", order_G), ("value", order_G)):
-            channels = (order[:, None] * cfg.key_dim + np.arange(cfg.key_dim)).ravel()
+        within_GR = np.arange(size)[None] if within_LGR is None else within_LGR[layer][order_G]
+        order_H = (order_G[:, None] * size + within_GR).ravel()
+        of_heads, of_groups = (
+            (order[:, None] * cfg.key_dim + np.arange(cfg.key_dim)).ravel() for order in (order_H, order_G)
+        )
+        for module, channels in (("query", of_heads), ("key", of_groups), ("value", of_groups)):
             for leaf in ("kernel", "bias"):
-                path = f"blocks/attention/{module}/{leaf}"
-                if path in flat:
-                    flat[path][layer] = flat[path][layer][..., channels]
-        channels = (order_H[:, None] * cfg.key_dim + np.arange(cfg.key_dim)).ravel()
+                _reorder_last(flat, f"blocks/attention/{module}/{leaf}", layer, channels)
+            if cfg.qk_norm_scope == "projection":
+                _reorder_last(flat, f"blocks/attention/{module}_norm/scale", layer, channels)
+        _reorder_last(flat, "blocks/attention/sink_logit", layer, order_H)
+        gates = order_H if cfg.output_gate == "headwise" else of_heads
+        _reorder_last(flat, "blocks/attention/gate/kernel", layer, gates)
         output = flat["blocks/attention/output/kernel"]
-        output[layer] = output[layer][channels]
+        output[layer] = output[layer][of_heads]
     return cfg, unflatten(flat)
+
+
+def _reorder_last(flat: Flat, path: str, layer: int, order: np.ndarray) -> None:
+    if path in flat:
+        flat[path][layer] = flat[path][layer][..., order]
 
 
 def rescale_units(cfg: ModelConfig, params: Params, factors_LF: np.ndarray) -> Model:

@@ -22,6 +22,7 @@ from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, init_seed, parameter_shapes, unflatten
+from bornbiased_jax.models.memory import check_weights
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
@@ -134,6 +135,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
 
 def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Opened:
     assert reference.seed is not None and reference.cfg is not None
+    check_weights(reference.cfg)
     seed = jnp.uint32(keys.check_seed(reference.seed))
     born = partial(init_seed, reference.cfg)
     if sharding is not None:

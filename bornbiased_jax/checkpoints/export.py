@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import files, folders
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.huggingface import WEIGHTS
@@ -25,11 +23,17 @@ from bornbiased_jax.models.fields import fields_of
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 
+MAKER = "bornbiased export"
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def export_hugging_face(
-    cfg: ModelConfig, params: Params, folder: str | Path, *, tokenizer: Tokenizer | None = None
+    cfg: ModelConfig,
+    params: Params,
+    folder: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    overwrite: bool = False,
 ) -> str:
     """Write ``config.json``, ``model.safetensors`` and the tokenizer. All of it appears at once, or nothing.
 
@@ -38,6 +42,7 @@ def export_hugging_face(
         params: float32, float16 or bfloat16 weights; the file keeps their type.
         folder: a new or empty folder, or one that an earlier export wrote, which is replaced.
         tokenizer: saved beside the weights.
+        overwrite: also replace a model that no export of this program wrote, or that was changed since.
 
     Returns:
         The model type that was chosen.
@@ -54,7 +59,8 @@ def export_hugging_face(
     ...     family, open_checkpoint(folder).digest() == born.digest()
     ('llama', True)
     """
-    folder = Path(folder)
+    place = folders.Folder(folder, MAKER, overwrite=overwrite)
+    _check_replaceable(place)
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
     flat = flatten(params)
@@ -64,38 +70,54 @@ def export_hugging_face(
                 f"transformers' {family.name} has no {path}, and these weights have one that is not zero: "
                 "train with bias=false to export"
             )
-    files.check_writable(folder / "config.json")
-    _check_replaceable(folder)
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with folders.fresh(place.path, MAKER) as fresh:
         entries = family.entries(shapes)
         _write_weights(fresh / WEIGHTS, cfg, flat, entries, shapes)
         if tokenizer is not None:
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
         files.write_json(fresh / "config.json", config_json(cfg, family, dtype=dtype, tokenizer=tokenizer))
-        os.chmod(fresh, 0o755)
-        # A folder cannot be swapped in one step: the old one goes aside first, and comes back if the rename fails.
-        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-        os.rename(folder, aside / "old")
-        try:
-            os.rename(fresh, folder)
-        except OSError:
-            os.rename(aside / "old", folder)
-            raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}; free some room or choose another place") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        # Again, now that the time has passed that writing took.
+        _check_replaceable(folders.Folder(folder, MAKER, overwrite=overwrite))
     return family.name
 
 
-def _check_replaceable(folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        if path.name not in ("config.json", WEIGHTS) and not path.name.startswith("tokenizer"):
-            raise InputError(f"{folder} holds {path.name}, which no export wrote: choose a new folder")
+def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = False) -> None:
+    """Look whether a model may be exported to a folder, before it is opened.
+
+    Args:
+        folder: where it would go.
+        checkpoint: the reference of the model.
+        overwrite: as of :func:`export_hugging_face`.
+
+    Raises:
+        InputError: the folder holds other things, or the model itself.
+    """
+    place = folders.Folder(folder, MAKER, overwrite=overwrite)
+    target = place.path.resolve()
+    for source in filter(None, (checkpoint, checkpoint.rpartition("@")[0])):
+        model = Path(source).expanduser().resolve()
+        if model.exists() and (target == model or target in model.parents):
+            raise InputError(f"{folder} holds the model that is to be exported: name another folder")
+    _check_replaceable(place)
+
+
+def _check_replaceable(place: folders.Folder) -> None:
+    """Whether the folder holds nothing but an earlier export, untouched; or, to be overwritten, a model's files."""
+    if place.path.exists() and not place.path.is_dir():
+        raise InputError(f"cannot write {place.path}: it is a file; name a folder")
+    for name in place.entries():
+        if place.owns(name):
+            continue
+        is_part = name in ("config.json", WEIGHTS) or name.startswith("tokenizer")
+        if not is_part or (place.path / name).is_dir():
+            raise InputError(f"{place.path} holds {name}, which no export wrote: choose a new folder")
+        if not place.overwrite:
+            what = "was changed since an export wrote it" if place.knows(name) else "no export of this program wrote"
+            raise InputError(
+                f"{place.path} holds a {name} that {what}: choose a new folder, or give {folders.OVERWRITE} to replace "
+                "the model there"
+            )
 
 
 def family_of(cfg: ModelConfig) -> Family:

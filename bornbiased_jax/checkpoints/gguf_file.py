@@ -7,12 +7,14 @@ which interleaves query and key rows for the architecture "llama" and leaves the
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
+from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.families import GGUF, Family
 from bornbiased_jax.checkpoints.huggingface import Opened, opened
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
@@ -23,8 +25,12 @@ from bornbiased_jax.models.rope import frequencies
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
+# Types that keep each number by itself; all others are quantised in blocks.
+_WHOLE = tuple(gguf.GGMLQuantizationType[name] for name in ("F64", "F32", "F16", "BF16"))
 # Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
 _LLAMA3_FACTORS = (8.0, 32.0)
+# Numbers dequantised together.
+_CHUNK = 1 << 20
 ROPE_DIVISORS = "rope_freqs.weight"
 
 
@@ -78,25 +84,63 @@ def locate_gguf(path: Path) -> Located:
     biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
 
     def read(name: str) -> np.ndarray:
-        tensor = tensors[name]
-        try:
-            found = gguf.dequantize(tensor.data, tensor.tensor_type)
-        except NotImplementedError as error:
-            raise InputError(
-                f"tensor {name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "
-                "use a file with another quantisation"
-            ) from error
-        return found.reshape(shapes[name])
+        return _dequantised(path, tensors[name], shapes[name])
+
+    def first(name: str, axis: int, count: int) -> np.ndarray:
+        return _dequantised(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
     cfg = _config(metadata, family, shapes, biases)
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
     entries = gguf_entries(own_shapes, interleaved=family.interleaved)
-    source = Source(str(path), shapes, read)
+    source = Source(str(path), shapes, read, first)
     ignored = {ROPE_DIVISORS}.__contains__
     description = f"{architecture} model of GGUF file {path}"
-    return Located(cfg, source, entries, own_shapes, description, (path,), (path,), ignored)
+    blocked = any(tensor.tensor_type not in _WHOLE for tensor in tensors.values())
+    return Located(cfg, source, entries, own_shapes, description, (path,), (path,), ignored, blocked)
+
+
+def _dequantised(
+    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
+) -> np.ndarray:
+    """A tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
+
+    The bytes are read from the file: a mapping of it would stay in the resident set.
+    """
+    kind, stored = tensor.tensor_type, tensor.data.shape
+    if len(stored) != 2:
+        whole = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
+        return _decoded(path, tensor, whole.reshape(stored)).reshape(shape)
+    height, width = min(rows or stored[0], stored[0]), stored[1]
+    wanted = min(columns or shape[1], shape[1])
+    if columns:
+        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantised) as hold the columns.
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        width = -(-wanted // block) * block_bytes // tensor.data.dtype.itemsize
+    found = np.empty((height, wanted), np.float32)
+
+    def decode(start: int) -> None:
+        stop = min(start + step, height)
+        offset = tensor.data_offset + start * stored[1] * tensor.data.dtype.itemsize
+        some = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
+        found[start:stop] = _decoded(path, tensor, some.reshape(-1, stored[1])[:, :width])[:, :wanted]
+
+    step = max(1, _CHUNK // shape[1])
+    with ThreadPoolExecutor(hardware.cores()) as threads:
+        for _ in threads.map(decode, range(0, height, step)):
+            pass
+    return found
+
+
+def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
+    try:
+        return gguf.dequantize(stored, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise InputError(
+            f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "
+            "use a file with another quantisation"
+        ) from error
 
 
 def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:

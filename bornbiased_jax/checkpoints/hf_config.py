@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
+from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
-from bornbiased_jax.checkpoints.families.reading import Fields
+from bornbiased_jax.checkpoints.families.reading import SHARED, Fields
 from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import TYPES, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.activations import HUGGING_FACE as ACTIVATIONS
 
@@ -67,9 +69,10 @@ def read_config(values: Any, where: str) -> Read:
         raise InputError(f"{where} is not a JSON object: it should be a Hugging Face model's configuration")
     fields = Fields(values, where)
     name = fields.get("model_type", None)
-    if name not in FAMILIES:
-        raise InputError(f"{where} has model_type={name!r}, which is not one of {', '.join(FAMILIES)}")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise InputError(f"{where} has model_type={schema.shown(name)}, which is not one of {', '.join(FAMILIES)}")
     family = FAMILIES[name]
+    schema.check(file_schema(name), values, where)
     found = dict(family.fixed)
     for ours, (theirs, default) in family.sizes.items():
         found[ours] = fields.get(theirs, default)
@@ -87,6 +90,18 @@ def read_config(values: Any, where: str) -> Read:
         return Read(ModelConfig(**found), family, biases)
     except InputError as error:
         raise InputError(f"{where} describes no model that can be built: {error}") from error
+
+
+@functools.cache
+def file_schema(name: str) -> Any:
+    """The type of a family's ``config.json``: what is read of it, each field with the range of ours that it becomes."""
+    from typing_extensions import TypedDict
+
+    fields: dict[str, Any] = dict(SHARED)
+    for ours, (theirs, default) in FAMILIES[name].sizes.items():
+        kind = str if ours == "activation" else TYPES[ours]
+        fields[theirs] = kind | None if default is None else kind
+    return TypedDict("ConfigFile", fields, total=False)  # type: ignore[operator]
 
 
 def _refuse_the_rest(fields: Fields) -> None:

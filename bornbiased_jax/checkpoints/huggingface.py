@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from annotated_types import Len
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files
+from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
-from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, load
+from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
+from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, check_entries, load
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.memory import check_weights
 from bornbiased_jax.models.parameters import Params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -34,6 +37,12 @@ _TOKENIZERS = (
     "*.tiktoken",
     "vocab.json",
 )
+
+
+class IndexFile(TypedDict):
+    """``model.safetensors.index.json``: from tensors to the files that hold them."""
+
+    weight_map: Annotated[dict[str, str], Len(1)]
 
 
 class Opened(NamedTuple):
@@ -63,6 +72,8 @@ def opened(located: Located, *, dtype: Any = None, sharding: Shardings | None = 
         InputError: a tensor is missing, unknown, of a wrong shape or not finite.
     """
     cfg, source, entries, shapes = located[:4]
+    check_entries(source, entries, shapes, located.ignored)
+    check_weights(cfg)
     params = load(cfg, source, entries, shapes, dtype=dtype, sharding=sharding, ignored=located.ignored)
     return Opened(cfg, params, located.description, located.files, located.tokenizer_files)
 
@@ -93,10 +104,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / INDEX
     if index.is_file():
-        content = files.read_json(index)
-        table = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()) or not table:
-            raise InputError(f"{index} has no weight_map from tensors to files: fetch it again")
+        table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
         paths = [folder / Path(name).name for name in sorted(set(table.values()))]
         for path in paths:
             if not path.is_file():
@@ -108,35 +116,6 @@ def weight_files(folder: Path) -> list[Path]:
         for path in sorted(folder.glob(pattern)):
             raise InputError(f"{path} {HOW_TO_CONVERT}")
     raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
-
-
-def open_safetensors(folder: Path, paths: list[Path]) -> Source:
-    """The tensors of all files, mapped into memory, none read yet.
-
-    Raises:
-        InputError: a file is truncated or no safetensors file, a name occurs twice, or a type is not a float.
-    """
-    handles: dict[str, Any] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in paths:
-        try:
-            handle = safe_open(path, framework="numpy")
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is truncated or no safetensors file ({error}): fetch it again") from error
-        for name in handle.keys():
-            if name in handles:
-                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
-            handles[name] = handle
-            shapes[name] = tuple(handle.get_slice(name).get_shape())
-
-    def read(name: str) -> np.ndarray:
-        kind = handles[name].get_slice(name).get_dtype()
-        if kind not in ("F32", "F16", "BF16"):
-            raise InputError(f"tensor {name} of {folder} is of type {kind}, not F32, F16 or BF16: save it as a float")
-        tensor: np.ndarray = handles[name].get_tensor(name)
-        return tensor
-
-    return Source(str(folder), shapes, read)
 
 
 def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry]:

@@ -143,6 +143,14 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
     return [flipped]
 
 
+def leading_axis(entry: Entry) -> int:
+    """The axis of a matrix in the file along which its parameters' rows follow one another.
+
+    The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone.
+    """
+    return 0 if entry.form in ("same", "fused columns") else 1
+
+
 def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
     """The inverse of :func:`unpack`."""
     arrays = list(parameters)

@@ -70,7 +70,10 @@ def locate_llama2c(path: Path) -> Located:
         shape = tensors[name]
         return np.memmap(path, "<f4", mode="r", offset=offsets[name], shape=shape)
 
-    source = Source(str(path), tensors, read)
+    def first(name: str, axis: int, count: int) -> np.ndarray:
+        return read(name)[(slice(None),) * axis + (slice(count),)]
+
+    source = Source(str(path), tensors, read, first)
     beside = sorted({*path.parent.glob("tok*.bin"), *path.parent.glob("tok*.model")} - {path})
     return Located(cfg, source, entries, shapes, f"llama2.c model {path}", (path,), tuple(beside))
 

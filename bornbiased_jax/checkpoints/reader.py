@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys
+from bornbiased_jax import hardware, keys
 from bornbiased_jax.checkpoints.digests import combine, tensor_digest
 from bornbiased_jax.checkpoints.gguf_file import locate_gguf
 from bornbiased_jax.checkpoints.huggingface import locate_directory
-from bornbiased_jax.checkpoints.layout import Entry, unpack
+from bornbiased_jax.checkpoints.layout import Entry, leading_axis, unpack
 from bornbiased_jax.checkpoints.llama2c import locate_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
 from bornbiased_jax.checkpoints.run import RunPlace, load_parameter, locate_run, read_run, tokenizer_file
@@ -28,9 +28,11 @@ from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_fi
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import distributions, flatten
+from bornbiased_jax.models.memory import largest_tensor_bytes
 from bornbiased_jax.models.parameters import Params
 
-ReadTensor = Callable[[str, int | None], np.ndarray]
+ReadTensor = Callable[[str, int | None, int | None], np.ndarray]
+"""From a path, a layer and a number of rows (None: all) to those rows."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +47,7 @@ class WeightsReader:
         seed: of a birth or a run, None where it is not known.
         files: the files that hold the weights.
         tokenizer_files: where its tokenizer may be.
+        blocked: whether the file says that its numbers were quantised in contiguous blocks.
     """
 
     cfg: ModelConfig
@@ -55,6 +58,7 @@ class WeightsReader:
     _read: ReadTensor
     files: tuple[Path, ...] = ()
     tokenizer_files: tuple[Path, ...] = ()
+    blocked: bool = False
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """One parameter, of one block (counted from 0) where it lies in the blocks: float32, not to be written to.
@@ -63,10 +67,27 @@ class WeightsReader:
             InputError: it holds NaN or infinite values.
             KeyError: the architecture has no such parameter, or no such block.
         """
+        self._check(path, layer)
+        return np.asarray(self._read(path, layer, None), np.float32)
+
+    def read_first(self, path: str, layer: int | None, rows: int) -> np.ndarray:
+        """The first rows of one parameter as :meth:`read` gives it, and no more of a file than they need.
+
+        A vector is given whole; of a run the parameter is read whole.
+
+        Raises:
+            InputError: they hold NaN or infinite values.
+            KeyError: the architecture has no such parameter, or no such block.
+        """
+        shape = self._check(path, layer)
+        return np.asarray(self._read(path, layer, rows if len(shape) > 1 else None), np.float32)
+
+    def _check(self, path: str, layer: int | None) -> tuple[int, ...]:
+        """The shape of a parameter that there is."""
         row = distributions(self.cfg)[path]
         if row.stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
-        return np.asarray(self._read(path, layer), np.float32)
+        return row.shape[1:] if row.stacked else row.shape
 
     def tensor_digests(self) -> dict[str, str]:
         """SHA-256 of every tensor by path and layer, as :func:`.digests.tensor_digests` of the opened model gives them.
@@ -114,8 +135,8 @@ def params_reader(
     """A reader of weights that are in memory already, as :func:`bornbiased_jax.models.init` lays them out."""
     flat = flatten(params)
 
-    def read(path: str, layer: int | None) -> np.ndarray:
-        return np.asarray(flat[path] if layer is None else flat[path][layer])
+    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
+        return np.asarray(flat[path] if layer is None else flat[path][layer])[:rows]
 
     return WeightsReader(cfg, "weights in memory", "memory", is_birth, seed, read)
 
@@ -128,10 +149,13 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
     """
     key = keys.init_key(keys.check_seed(seed))
     drawn = distributions(cfg)
+    hardware.check_memory(2 * largest_tensor_bytes(cfg), "the largest tensor of this model", "choose a smaller one")
 
-    def read(path: str, layer: int | None) -> np.ndarray:
+    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         row = drawn[path]
         shape = row.shape if layer is None else row.shape[1:]
+        # The first numbers of a draw do not depend on how many follow.
+        shape = shape if rows is None else (min(rows, shape[0]), *shape[1:])
         if row.constant is not None:
             return np.full(shape, row.constant, np.float32)
         block = -1 if layer is None else layer
@@ -157,14 +181,14 @@ def _run(reference: Reference) -> WeightsReader:
     # One parameter of all layers lies together: it is kept until another is asked for.
     held: dict[str, np.ndarray] = {}
 
-    def read(path: str, layer: int | None) -> np.ndarray:
+    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         if path not in held:
             held.clear()
             tensor = load_parameter(place, path)
             if not np.all(np.isfinite(tensor)):
                 raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
             held[path] = tensor
-        return held[path] if layer is None else held[path][layer]
+        return (held[path] if layer is None else held[path][layer])[:rows]
 
     description = f"run {place.folder}, seed {place.seed}, step {step}"
     tokenizer = tokenizer_file(place.folder)
@@ -182,10 +206,13 @@ def _file(kind: Kind, located: Located) -> WeightsReader:
             place[path, entry.layer] = (entry, index)
     drawn = distributions(cfg)
 
-    def read(path: str, layer: int | None) -> np.ndarray:
+    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         if (path, layer) not in place:  # a bias that the configuration has and the file has not
             return np.zeros(drawn[path].shape if layer is None else drawn[path].shape[1:], np.float32)
         entry, index = place[path, layer]
-        return unpack(entry, cfg, read_finite(source, entry.name))[index]
+        first = None if rows is None else (leading_axis(entry), rows)
+        return unpack(entry, cfg, read_finite(source, entry.name, first=first))[index]
 
-    return WeightsReader(cfg, located.description, kind, False, None, read, located.files, located.tokenizer_files)
+    return WeightsReader(
+        cfg, located.description, kind, False, None, read, located.files, located.tokenizer_files, located.blocked
+    )

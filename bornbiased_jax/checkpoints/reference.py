@@ -46,12 +46,12 @@ def parse_ref(text: str | Path) -> Reference:
     text = str(text)
     if text.startswith("seed:"):
         return _birth(text)
-    path = Path(text).expanduser()
+    path = files.user_path(text)
     options: dict[str, int] = {}
     if not path.exists() and "@" in text:
         before, _, after = text.rpartition("@")
-        if Path(before).expanduser().exists():
-            path, options = Path(before).expanduser(), _options(text, after)
+        if files.user_path(before).exists():
+            path, options = files.user_path(before), _options(text, after)
     if not path.exists():
         raise InputError(f"{text} does not exist: {FORMS}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
@@ -93,6 +93,7 @@ def _kind_of_directory(path: Path) -> Kind:
 
 
 def _kind_of_file(path: Path) -> Kind:
+    files.check_regular(path)
     try:
         with path.open("rb") as stream:
             head = stream.read(16)

@@ -9,22 +9,47 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, parameter_shapes, unflatten
+from bornbiased_jax.models.memory import check_weights
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.ranges import Length, Seed, Steps
 
 RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
+
+
+class RunSettings(TypedDict):
+    """Of what was asked for, that which is needed to read a run back; there is more."""
+
+    model: dict[str, Any]
+    seeds: Annotated[list[Seed], Len(1, 1_000_000)]
+    context: Length
+    data: str
+    init_from: NotRequired[str | None]
+
+
+class RunRecord(TypedDict):
+    """``run.json``."""
+
+    config: RunSettings
+    steps: Steps
+    tokens_digest: str
+    initial_digest: str | None
+    parameters: NotRequired[Annotated[int, Interval(ge=1)]]
+    provenance: NotRequired[dict[str, Any]]
 
 
 class RunInfo(TypedDict, total=False):
@@ -60,14 +85,14 @@ def _checksum(leaf: jax.Array) -> jax.Array:
 
 
 def find_steps(folder: Path) -> list[int]:
-    """Steps of the whole checkpoints in a run's folder, ascending; temporary ones are left out."""
-    from orbax.checkpoint import v1 as ocp
+    """Steps of the checkpoints in a run's folder, ascending; those that are still being written are left out.
 
+    Damaged ones are among them, for a folder gets its plain name only when it is whole: who reads one will see.
+    """
     root = folder / FOLDER
     if not root.is_dir():
         return []
-    names = [entry.name for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir()]
-    return sorted(int(name) for name in names if ocp.is_orbax_checkpoint(root / name))
+    return sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
 def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
@@ -75,19 +100,22 @@ def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], s
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
 
-def read_run(folder: Path | str) -> dict[str, Any]:
+def read_run(folder: Path | str) -> RunRecord:
     """What ``run.json`` says.
 
     Raises:
-        InputError: the folder is not a run.
+        InputError: the folder is not a run, or the file is damaged: the sentence names the field.
     """
-    folder = Path(folder).expanduser()
+    folder = files.user_path(folder)
     if not (folder / RUN_FILE).is_file():
         raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
-    content = files.read_json(folder / RUN_FILE)
-    for name in ("config", "steps", "tokens_digest", "initial_digest"):
-        if not isinstance(content, dict) or name not in content:
-            raise InputError(f"{folder / RUN_FILE} has no {name}: it is not that of a pretraining run, or was edited")
+    content: RunRecord = files.read_json(folder / RUN_FILE)
+    place = str(folder / RUN_FILE)
+    schema.check(RunRecord, content, place, "it was edited or damaged, or is of another version")
+    try:
+        ModelConfig.from_dict(content["config"]["model"])
+    except InputError as error:
+        raise InputError(f"{place} describes no model that can be built: {error}") from error
     return content
 
 
@@ -99,39 +127,47 @@ def restore_params(
     Args:
         run_dir: a run's folder.
         seed: which of its seeds; None when it has only one.
-        step: after how many updates; None for the last checkpoint (one that is damaged is reported and passed over).
+        step: after how many updates; None for the last checkpoint.
 
     Returns:
         The architecture, the weights as numpy arrays without a leading axis of seeds, and :class:`RunInfo`.
 
     Raises:
-        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint.
+        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint: the
+            sentence names the newest whole one.
     """
     folder, cfg, seeds, seed, steps, context = locate_run(run_dir, seed, step)
-    have = ", ".join(map(str, find_steps(folder)))
-    for candidate in reversed(steps):
-        try:
-            params = _load_params(folder / FOLDER / str(candidate), cfg, seeds, seeds.index(seed))
-        except Exception as error:  # whatever a damaged file makes of itself in the layers below
-            if may_pass(error):
-                raise InputError(
-                    f"the checkpoint of step {candidate} in {folder} cannot be read now ({first_line(error)}): mend "
-                    "that, then try again"
-                ) from error
-            reason = f"the checkpoint of step {candidate} in {folder} is damaged ({first_line(error)})"
-            if step is not None:
-                raise InputError(f"{reason}: choose another of {have}") from error
-            progress.warn(f"{reason}: taking the one before")
-            continue
-        info: RunInfo = {
-            "run": str(folder),
-            "seed": seed,
-            "step": candidate,
-            "context": context,
-            "tokenizer_file": tokenizer_file(folder),
-        }
-        return cfg, params, info
-    raise InputError(f"every checkpoint in {folder / FOLDER} is damaged: train again")
+    wanted = steps[-1]
+    try:
+        params = _load_params(folder / FOLDER / str(wanted), cfg, seeds, seeds.index(seed))
+    except Exception as error:  # whatever a damaged file makes of itself in the layers below
+        raise _unreadable(folder, cfg, seeds, seed, wanted, error) from error
+    info: RunInfo = {
+        "run": str(folder),
+        "seed": seed,
+        "step": wanted,
+        "context": context,
+        "tokenizer_file": tokenizer_file(folder),
+    }
+    return cfg, params, info
+
+
+def _unreadable(
+    folder: Path, cfg: ModelConfig, seeds: tuple[int, ...], seed: int, step: int, error: Exception
+) -> InputError:
+    """What to say of a checkpoint that could not be read: its step, why, and the newest one that can be taken."""
+    where = f"the checkpoint of step {step} in {folder}"
+    if may_pass(error):
+        return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
+    reason = f"{where} is damaged ({first_line(error)})"
+    for other in reversed(find_steps(folder)):
+        if other != step:
+            try:
+                _load_params(folder / FOLDER / str(other), cfg, seeds, seeds.index(seed))
+            except Exception:  # as above: it is damaged too
+                continue
+            return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={other}")
+    return InputError(f"{reason}, and no other is whole: put one back from a copy, or train again")
 
 
 class RunPlace(NamedTuple):
@@ -151,7 +187,7 @@ def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = 
     Raises:
         InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
-    folder = Path(run_dir).expanduser().resolve()
+    folder = files.user_path(run_dir).resolve()
     config = read_run(folder)["config"]
     cfg, seeds = ModelConfig.from_dict(config["model"]), tuple(int(value) for value in config["seeds"])
     names = ", ".join(map(str, seeds))
@@ -175,6 +211,7 @@ def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: in
 
     shapes = flatten(parameter_shapes(cfg))
     count = len(seeds)
+    check_weights(cfg, copies=count)
     empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
     with silent_libraries():
         params = ocp.load(path, unflatten(empty), checkpointable_name="params")
@@ -204,11 +241,7 @@ def load_parameter(place: RunPlace, name: str) -> np.ndarray:
         if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
             raise ValueError(f"the checksum of {name} does not match")
     except Exception as error:  # whatever a damaged file makes of itself in the layers below
-        what = "cannot be read now" if may_pass(error) else "is damaged"
-        raise InputError(
-            f"the checkpoint of step {place.steps[-1]} in {place.folder} {what} ({first_line(error)}): name another "
-            "step, or mend it"
-        ) from error
+        raise _unreadable(place.folder, place.cfg, place.seeds, place.seed, place.steps[-1], error) from error
     return np.asarray(loaded)[place.seeds.index(place.seed)]
 
 

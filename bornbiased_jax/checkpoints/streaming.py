@@ -30,17 +30,20 @@ class Source:
         where: what to call it in an error.
         shapes: of every tensor, as the file lays it out.
         read: one tensor by name, in whatever float type the file has.
+        first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
     """
 
     where: str
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
+    first: Callable[[str, int, int], np.ndarray]
 
 
 class Located(NamedTuple):
     """A file (or several) whose configuration is read, and whose tensors are not yet.
 
-    ``entries`` say what lies where, ``shapes`` which parameters they make up, ``ignored`` which tensors are none.
+    ``entries`` say what lies where, ``shapes`` which parameters they make up, ``ignored`` which tensors are none, and
+    ``blocked`` whether any was quantised in contiguous blocks, as far as the file says.
     """
 
     cfg: ModelConfig
@@ -51,6 +54,7 @@ class Located(NamedTuple):
     files: tuple[Path, ...]
     tokenizer_files: tuple[Path, ...]
     ignored: Callable[[str], bool] = lambda name: False
+    blocked: bool = False
 
 
 def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool]) -> None:
@@ -161,13 +165,21 @@ def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
     }
 
 
-def read_finite(source: Source, name: str, dtype: Any = np.float32) -> np.ndarray:
+def read_finite(
+    source: Source, name: str, dtype: Any = np.float32, *, first: tuple[int, int] | None = None
+) -> np.ndarray:
     """One tensor of a file as the file has it.
+
+    Args:
+        source: the file.
+        name: of the tensor.
+        dtype: that it is to fit in.
+        first: an axis and a count: only the beginning along that axis, all by default.
 
     Raises:
         InputError: it holds NaN or infinity, or does not fit in float16 where that is asked for.
     """
-    tensor = source.read(name)
+    tensor = source.read(name) if first is None else source.first(name, *first)
     # A sum is finite only if every term is, and is found without an array of flags; one that overflows
     # is looked at term by term.
     with np.errstate(over="ignore", invalid="ignore"):

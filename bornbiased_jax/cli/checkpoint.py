@@ -6,13 +6,16 @@ import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Batch, Count, CountOrNone, SeqLen
 
 
 @click.command("generate")
 @click.argument("checkpoint", metavar="C")
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
-@click.option("--max-new-tokens", type=int, default=32, show_default=True, help="Tokens to add at most.")
+@click.option(
+    "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
+)
 @options.json_option
 def generate(
     checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
@@ -44,8 +47,12 @@ def generate(
 
 @click.command("parity")
 @click.argument("directory", metavar="DIR")
-@click.option("--num-sequences", type=int, default=4, show_default=True, help="Sequences of random tokens.")
-@click.option("--seq-len", type=int, default=64, show_default=True, metavar="T", help="Their length.")
+@click.option(
+    "--num-sequences", type=options.Ranged(Count), default=4, show_default=True, help="Sequences of random tokens."
+)
+@click.option(
+    "--seq-len", type=options.Ranged(SeqLen), default=64, show_default=True, metavar="T", help="Their length."
+)
 @options.json_option
 def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
     """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
@@ -67,12 +74,20 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.argument("checkpoint", metavar="C")
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
-@click.option("--num-sequences", type=int, default=256, show_default=True, help="At most so many (Table 7: 256).")
 @click.option(
-    "--context", type=int, help="Tokens a sequence (Table 7: 2,048); a run's own, else the model's, unless given."
+    "--num-sequences",
+    type=options.Ranged(Count),
+    default=256,
+    show_default=True,
+    help="At most so many (Table 7: 256).",
+)
+@click.option(
+    "--context",
+    type=options.Ranged(SeqLen),
+    help="Tokens a sequence (Table 7: 2,048); a run's own, else the model's, unless given.",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--batch-size", type=int, default=8, show_default=True, help="Sequences in a batch.")
+@click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
 def evaluate(

@@ -10,6 +10,7 @@ import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, Vocabulary
 from bornbiased_jax.seedprint.lineage_tests import TESTS
 
 if TYPE_CHECKING:
@@ -22,11 +23,19 @@ _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_
 
 def _probe_options(function: F) -> F:
     for option in (
-        click.option("--batch-size", type=int, help="Sequences in a batch; chosen by size unless given."),
-        click.option("--input-seed", type=int, help="Seed of the inputs.  [default: 0]"),
-        click.option("--vocab-size", type=int, help="Draw token ids below this; the smaller vocabulary unless given."),
-        click.option("--seq-len", type=int, metavar="T", help="The shorter context, 64 at most, unless given."),
-        click.option("--num-inputs", type=int, metavar="N", help="How many.  [default: 2000]"),
+        click.option(
+            "--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."
+        ),
+        click.option("--input-seed", type=options.Ranged(Seed), help="Seed of the inputs.  [default: 0]"),
+        click.option(
+            "--vocab-size",
+            type=options.Ranged(Vocabulary),
+            help="Draw token ids below this; the smaller vocabulary unless given.",
+        ),
+        click.option(
+            "--seq-len", type=options.Ranged(SeqLen), metavar="T", help="The shorter context, 64 at most, unless given."
+        ),
+        click.option("--num-inputs", type=options.Ranged(Count), metavar="N", help="How many.  [default: 2000]"),
         click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="[default: tokens]"),
         click.option("--quiet", is_flag=True, help="No progress display."),
     ):
@@ -42,7 +51,9 @@ def _tests() -> str:
 @click.command("fingerprint")
 @click.argument("checkpoint", metavar="C")
 @click.option("--out", required=True, metavar="FILE", help="Where to store it.")
-@click.option("--layer", type=int, help="Read after this block (1 to L) instead of after the final norm.")
+@click.option(
+    "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
+)
 @_probe_options
 @options.json_option
 def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | None, quiet: bool, **probe: Any) -> None:
@@ -66,6 +77,8 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     num_outputs, width = found.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}
     about = {"layer": found.layer, "inputs": found.inputs, "weights_digest": found.weights_digest}
+    # Of the file, so that it can be published: the same model and inputs give the same bytes.
+    about["digest"] = files.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")
 
@@ -78,8 +91,12 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     type=click.Choice(list(TESTS)),
     help=f"{_tests()}.  [default: auto, and permutation with a stored fingerprint]",
 )
-@click.option("--alpha", type=float, help="Level of the decision; that of the test unless given (0.01 or 1e-4).")
-@click.option("--num-permutations", type=int, help="Relabellings drawn; enough for alpha unless given.")
+@click.option(
+    "--alpha", type=options.Ranged(Level), help="Level of the decision; that of the test unless given (0.01 or 1e-4)."
+)
+@click.option(
+    "--num-permutations", type=options.Ranged(Count), help="Relabellings drawn; enough for alpha unless given."
+)
 @click.option(
     "--align",
     type=click.Choice(["none", "rotation", "units"]),
@@ -105,8 +122,12 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     metavar="HEX",
     help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
 )
-@click.option("--num-references", type=int, help="Fresh seeds, for population and rank.  [default: 200, 199]")
-@click.option("--baselines", is_flag=True, help="Also published similarity scores of the weights: Intrinsic, PCS, ICS.")
+@click.option(
+    "--num-references", type=options.Ranged(Count), help="Fresh seeds, for population and rank.  [default: 200, 199]"
+)
+@click.option(
+    "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
+)
 @_probe_options
 @click.option("--page", metavar="FILE", help="Draw the verdict as one HTML page here: where it shows, and its null.")
 @options.json_option
@@ -164,8 +185,10 @@ def _table(scores: Sequence[Score]) -> str:
     """The baselines as lines of text."""
     said = {None: "undefined", True: "same", False: "not the same"}
     width = max(len(score.method) for score in scores)
-    lines = ["Published similarity scores of the weights, read at their threshold of 0.8:"]
+    lines = ["Published scores of the weights, read at their threshold of 0.8, or at p < 0.01 where they give a p:"]
     for score in scores:
         value = score.reason if score.value is None else f"{score.value:.4f}"
+        if score.log10_p is not None:
+            value += f", log10 p {score.log10_p:.2f}"
         lines.append(f"  {score.method:<{width}}  {value}  ({said[score.same]})")
     return "\n".join(lines)

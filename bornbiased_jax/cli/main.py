@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -25,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "parity": ("checkpoint", "parity"),
     "evaluate": ("checkpoint", "evaluate"),
     "sinks": ("sinks", "sinks"),
+    "intervene": ("intervene", "intervene"),
     "fingerprint": ("lineage", "fingerprint"),
     "seedprint": ("lineage", "seedprint"),
     "whichseed": ("whichseed", "whichseed"),
@@ -33,8 +37,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("pretrain", "runs"),
     "plot": ("pretrain", "plot"),
     "export": ("pretrain", "export"),
+    "derive": ("derive", "derive"),
+    "audit": ("audit", "audit"),
     "reproduce": ("reproduce", "reproduce"),
 }
+
+
+INTERRUPTED = 130
+NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
 
 
 class LazyGroup(click.Group):
@@ -50,6 +60,7 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[name]
         command: click.Command = getattr(importlib.import_module(f"bornbiased_jax.cli.{module}"), attribute)
+        importlib.import_module("bornbiased_jax.cli.options").refuse_empty(command)
         return command
 
 
@@ -67,13 +78,71 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 bad call or input, 130 interrupted, 143 terminated, 1 anything else."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # in the background of a shell it stays ignored
+        _listen(_interrupted)
+    sys.unraisablehook, before = _unraisable, sys.unraisablehook
     try:
         code = run(sys.argv[1:] if argv is None else argv)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
+    except KeyboardInterrupt:
+        # A second one while the sentence about the first was being written.
+        code = INTERRUPTED
+    finally:
+        sys.unraisablehook = before
+    # Here, and not by the interpreter, which has no sentence for a disk that is full.
+    code = _flush() or code
     if code:
         leave(code)
+    # All is done: an interrupt while the interpreter packs up would only hide that.
+    _listen(signal.SIG_IGN)
     sys.exit(0)
+
+
+def _listen(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGINT, handler)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Answer Ctrl-C: at once while modules are being imported, else as Python does.
+
+    A library that is interrupted half imported may bring the process down later, or take the exception for a missing
+    module and go on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _say("interrupted")
+            leave(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Answer an interrupt where no exception can be raised, in a callback of the garbage collector: Python would print
+    it and go on."""
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        _say("interrupted")
+        leave(INTERRUPTED)
+    sys.__unraisablehook__(what)
+
+
+def _flush() -> int:
+    """Write out what standard output still holds; the exit code where that fails."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        return _lost_output(error)
+    return 0
+
+
+def _lost_output(error: Exception) -> int:
+    """Answer a standard output that takes no more; there is nobody to tell where its reader has left."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, OSError) or error.errno == errno.EPIPE:
+        return 1
+    return _complain(f"cannot write the output: {error.strerror}; free some room or write elsewhere")
 
 
 def leave(code: int) -> NoReturn:
@@ -83,7 +152,7 @@ def leave(code: int) -> NoReturn:
     fill the screen on it after our sentence.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 
@@ -104,21 +173,28 @@ def run(argv: Sequence[str]) -> int:
     except click.ClickException as error:
         return _complain(error.format_message())
     except (KeyboardInterrupt, click.Abort):
-        print("bornbiased: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has left; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError as error:
+        return _lost_output(error)
     except Exception as error:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
             return _complain(
                 "there is not enough memory for this: use shorter sequences, a smaller batch or fewer seeds"
             )
-        traceback.print_exc()
+        if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
+            return _lost_output(error)
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         return 1
 
 
 def _complain(sentence: str) -> int:
-    print(f"bornbiased: {' '.join(sentence.split())}", file=sys.stderr)
+    _say(sentence)
     return 2
+
+
+def _say(sentence: str) -> None:
+    """One line on standard error, where that still takes one."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"bornbiased: {' '.join(sentence.split())}", file=sys.stderr, flush=True)

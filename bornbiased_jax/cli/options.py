@@ -13,6 +13,8 @@ import click
 from bornbiased_jax import files
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, within
+from bornbiased_jax.schema import cut, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
@@ -21,6 +23,60 @@ MAX_SEEDS = 1_000_000
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
+
+
+class TextType(click.types.StringParamType):
+    """A text that is not empty: as a path, an empty one would stand for the folder that one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself.
+
+        Raises:
+            click.BadParameter: it is empty.
+        """
+        if not str(value).strip():
+            self.fail("it is empty: give a value, or leave it out", param, ctx)
+        return str(super().convert(value, param, ctx))
+
+
+class OutputType(TextType):
+    """A file to write, or - for standard output, which /dev/stdout stands for as well."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, or "-"."""
+        text = super().convert(value, param, ctx)
+        return "-" if files.open_descriptor(text) == 1 else text
+
+
+TEXT = TextType()
+OUTPUT = OutputType()
+
+
+def refuse_empty(command: click.Command) -> None:
+    """Let no text among the parameters of a command, or of the commands below it, be empty."""
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = TEXT
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        refuse_empty(below)
+
+
+class Ranged(click.ParamType):
+    """A number of a type of :mod:`bornbiased_jax.ranges`; what lies outside is refused by option, value and range."""
+
+    def __init__(self, kind: Any) -> None:
+        found = ends(kind)
+        assert found is not None
+        self.kind, self.number = kind, found[0]
+        self.name = "integer" if self.number is int else "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that a text means."""
+        try:
+            return within(self.kind, self.number(value), "")
+        except (ValueError, OverflowError) as error:  # InputError is a ValueError
+            option = "" if param is None else param.opts[0]
+            raise click.UsageError(f"{option} {cut(str(value))} is not {in_words(self.kind)}", ctx) from error
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -39,11 +95,11 @@ def parse_seeds(text: str) -> list[int]:
         try:
             found = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
         except ValueError as error:
-            raise InputError(f"--seeds {text!r} is not of the form 0:64 or 42,43") from error
+            raise InputError(f"--seeds {shown(text)} is not of the form 0:64 or 42,43") from error
         if not found:
-            raise InputError(f"--seeds {text!r}: the range {part} is empty, its end is left out")
+            raise InputError(f"--seeds {shown(text)}: the range {part} is empty, its end is left out")
         if len(found) > MAX_SEEDS:
-            raise InputError(f"--seeds {text!r}: more than {MAX_SEEDS} seeds in one call")
+            raise InputError(f"--seeds {shown(text)}: more than {MAX_SEEDS} seeds in one call")
         seeds.extend(found)
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
@@ -85,22 +141,24 @@ def parse_ids(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {text!r} is not a list of integers such as 5,17,3") from error
+        raise InputError(f"{option} {shown(text)} is not a list of integers such as 5,17,3") from error
 
 
-def parse_integers(text: str, option: str) -> list[int]:
-    """Positive integers separated by commas.
+def parse_lengths(text: str, option: str) -> list[int]:
+    """Lengths of sequences separated by commas.
 
     Raises:
-        InputError: anything else.
+        InputError: anything else, or one out of range.
     """
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {text!r} is not a list of integers such as 64,256") from error
+        raise InputError(f"{option} {shown(text)} is not a list of integers such as 64,256") from error
     for number in numbers:
-        if number < 1:
-            raise InputError(f"{option} {number} is not at least 1")
+        try:
+            within(SeqLen, number, option)
+        except InputError as error:
+            raise InputError(f"{option} {shown(number)} is not {in_words(SeqLen)}") from error
     return numbers
 
 
@@ -130,15 +188,15 @@ def model_options(function: F) -> F:
 def json_option(function: F) -> F:
     """--json FILE, "-" for standard output."""
     return click.option(
-        "--json", "json_file", metavar="FILE", help="Write one JSON object here; - for standard output."
+        "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
     )(function)
 
 
 def common_options(function: F) -> F:
     """--quiet, --mesh and the options of multi-process runs."""
     for option in (
-        click.option("--process-id", type=int, help="Rank of this process, from 0."),
-        click.option("--num-processes", type=int, help="How many processes run this same command."),
+        click.option("--process-id", type=Ranged(Rank), help="Rank of this process, from 0."),
+        click.option("--num-processes", type=Ranged(Processes), help="How many processes run this same command."),
         click.option("--coordinator", metavar="HOST:PORT", help="Address of process 0."),
         click.option("--mesh", "mesh", metavar="AXIS=N,…", help="Devices by axis, as in seed=2,data=4."),
         click.option("--quiet", is_flag=True, help="No progress display."),

@@ -7,12 +7,15 @@ import os
 import click
 
 from bornbiased_jax.cli import options
+from bornbiased_jax.ranges import Count, SeqLen
 
 
 @click.command("predict")
 @options.model_options
-@click.option("--seq-len", type=int, required=True, metavar="T", help="Length of the sequences.")
-@click.option("--num-inputs", type=int, default=2_000, show_default=True, metavar="N", help="Sequences a seed.")
+@click.option("--seq-len", type=options.Ranged(SeqLen), required=True, metavar="T", help="Length of the sequences.")
+@click.option(
+    "--num-inputs", type=options.Ranged(Count), default=2_000, show_default=True, metavar="N", help="Sequences a seed."
+)
 @click.option(
     "--inputs",
     type=click.Choice(options.PREDICTED_INPUTS),
@@ -53,8 +56,8 @@ def predict(
     ]
     columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
     options.print_table(f"Theory for {model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
-    share = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
+    fraction = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
     click.echo(
-        f"Fraction of the top-1 token: {share[0]:.3%} (10–90% of seeds: {share[1]:.3%}–{share[2]:.3%})",
+        f"Fraction of the top-1 token: {fraction[0]:.3%} (10–90% of seeds: {fraction[1]:.3%}–{fraction[2]:.3%})",
         err=json_file == "-",
     )

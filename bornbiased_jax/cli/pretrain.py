@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bornbiased_jax import ranges
 from bornbiased_jax.cli import options
 
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
@@ -13,29 +14,39 @@ TERMINATED = 143
 
 # Options that override a schedule's number, when given: name on the command line -> type, help.
 OVERRIDES: dict[str, tuple[Any, str]] = {
-    "steps": (int, "Updates; one epoch with the schedule seedprint unless given."),
-    "batch-size": (int, "Sequences a step."),
-    "accumulation": (int, "Micro-batches of a batch, which go through the model one after the other."),
-    "context": (int, "Predicted tokens a sequence."),
-    "learning-rate": (float, "At its highest, after the warm-up."),
-    "min-learning-rate": (float, "Where the cosine ends."),
-    "warmup": (int, "Steps of linear warm-up."),
-    "weight-decay": (float, "Decoupled, on matrices only."),
-    "clip": (float, "Largest norm of the gradient."),
-    "beta1": (float, "AdamW's decay of the mean gradient."),
-    "beta2": (float, "AdamW's decay of the mean squared gradient."),
-    "epsilon": (float, "AdamW's epsilon."),
+    "steps": (options.Ranged(ranges.Steps), "Updates; one epoch with the schedule seedprint unless given."),
+    "schedule-steps": (
+        options.Ranged(ranges.Steps),
+        "Lay the learning rate out for so many; a later call may go on up to them.  [default: steps]",
+    ),
+    "batch-size": (options.Ranged(ranges.Batch), "Sequences a step."),
+    "accumulation": (
+        options.Ranged(ranges.Batch),
+        "Micro-batches of a batch, which go through the model one after the other.",
+    ),
+    "context": (options.Ranged(ranges.SeqLen), "Predicted tokens a sequence."),
+    "learning-rate": (options.Ranged(ranges.LearningRate), "At its highest, after the warm-up."),
+    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "Where the cosine ends."),
+    "warmup": (options.Ranged(ranges.StepsOrNone), "Steps of linear warm-up."),
+    "weight-decay": (options.Ranged(ranges.LearningRateOrNone), "Decoupled, on matrices only."),
+    "clip": (options.Ranged(ranges.Clip), "Largest norm of the gradient."),
+    "beta1": (options.Ranged(ranges.Decay), "AdamW's decay of the mean gradient."),
+    "beta2": (options.Ranged(ranges.Decay), "AdamW's decay of the mean squared gradient."),
+    "epsilon": (options.Ranged(ranges.LearningRate), "AdamW's epsilon."),
     "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimiser stay float32."),
     "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
-    "validation-fraction": (float, "Fraction of the documents held out."),
+    "validation-fraction": (options.Ranged(ranges.HeldOut), "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
-    "checkpoint-every": (int, "Steps between two checkpoints; the first and the last are always kept."),
-    "keep-latest": (int, "Of the regular checkpoints, keep so many."),
-    "eval-every": (int, "Steps between two held-out losses; one at the end in any case."),
-    "eval-sequences": (int, "Sequences of the held-out loss."),
-    "log-every": (int, "Steps between two lines of metrics.jsonl."),
+    "checkpoint-every": (
+        options.Ranged(ranges.Steps),
+        "Steps between two checkpoints; the first and the last are always kept.",
+    ),
+    "keep-latest": (options.Ranged(ranges.Steps), "Of the regular checkpoints, keep so many."),
+    "eval-every": (options.Ranged(ranges.Steps), "Steps between two held-out losses; one at the end in any case."),
+    "eval-sequences": (options.Ranged(ranges.Count), "Sequences of the held-out loss."),
+    "log-every": (options.Ranged(ranges.Steps), "Steps between two lines of metrics.jsonl."),
     "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
-    "processes": (int, "Worker processes that tokenise."),
+    "processes": (options.Ranged(ranges.Processes), "Worker processes that tokenise."),
     "token-cache": (str, "Folder of tokenised data; the user's cache unless given."),
 }
 
@@ -53,7 +64,9 @@ def _overrides(function: Any) -> Any:
 )
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
 @click.option("--seeds", default="42", show_default=True, help="Trained at once on the same data: 42,123 or 0:4.")
-@click.option("--data-seed", type=int, default=0, show_default=True, help="Seed of the order of the data.")
+@click.option(
+    "--data-seed", type=options.Ranged(ranges.Seed), default=0, show_default=True, help="Seed of the order of the data."
+)
 @click.option(
     "--schedule",
     type=click.Choice(["tiny", "paper", "seedprint"]),
@@ -183,8 +196,9 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
 @click.command("export")
 @click.argument("checkpoint", metavar="RUN@seed=…,step=…")
 @click.argument("directory", metavar="DIR")
+@click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
 @options.json_option
-def export(checkpoint: str, directory: str, json_file: str | None) -> None:
+def export(checkpoint: str, directory: str, overwrite: bool, json_file: str | None) -> None:
     """Write a checkpoint as a Hugging Face directory that transformers opens.
 
     \b
@@ -192,10 +206,12 @@ def export(checkpoint: str, directory: str, json_file: str | None) -> None:
       bornbiased export runs/a@seed=42,step=200 exported/a
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+    from bornbiased_jax.checkpoints.export import check_folder
 
     options.prepare_json(json_file)
+    check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
-    family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer)
+    family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, overwrite=overwrite)
     facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
     options.write_result(json_file, {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name})
     click.echo(f"{directory}: {family}", err=json_file == "-")

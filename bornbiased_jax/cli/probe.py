@@ -9,6 +9,7 @@ import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Batch, Count, Seed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,7 +21,9 @@ def probe() -> None:
 
 def _probe_options(function: F) -> F:
     for option in (
-        click.option("--batch-size", type=int, help="Sequences in a batch; chosen by size unless given."),
+        click.option(
+            "--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."
+        ),
         click.option(
             "--mode",
             type=click.Choice(["auto", "vmap", "map"]),
@@ -28,10 +31,20 @@ def _probe_options(function: F) -> F:
             show_default=True,
             help="Seeds at once, or one after the other in one program.",
         ),
-        click.option("--chunk", type=int, help="Seeds held in memory together; chosen by memory unless given."),
+        click.option(
+            "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
+        ),
         click.option("--resume", metavar="DIR", help="Keep finished seeds here, so that a killed call goes on."),
-        click.option("--input-seed", type=int, default=0, show_default=True, help="Seed of the inputs."),
-        click.option("--embedding-seed", type=int, default=0, show_default=True, help="Seed of the fixed embeddings."),
+        click.option(
+            "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
+        ),
+        click.option(
+            "--embedding-seed",
+            type=options.Ranged(Seed),
+            default=0,
+            show_default=True,
+            help="Seed of the fixed embeddings.",
+        ),
         click.option(
             "--fix-embeddings/--no-fix-embeddings",
             default=True,
@@ -47,7 +60,9 @@ def _probe_options(function: F) -> F:
             metavar="KIND",
             help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
         ),
-        click.option("--num-inputs", type=int, required=True, metavar="N", help="Sequences to probe with."),
+        click.option(
+            "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
+        ),
         click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
         click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
@@ -102,15 +117,19 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
     from pathlib import Path
 
     from bornbiased_jax import progress
+    from bornbiased_jax.folders import Folder
     from bornbiased_jax.inputs import parse_inputs
     from bornbiased_jax.probes.run import given, newborn
     from bornbiased_jax.probes.run import probe as run_probe
 
     options.prepare_json(arguments["json_file"])
+    if arguments["resume"]:
+        kept = Folder(arguments["resume"], "bornbiased probe")
+        kept.check()
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
     mesh = options.start(**{name: arguments[name] for name in common})
     seeds = options.parse_seeds(arguments["seeds"])
-    lengths = options.parse_integers(arguments["seq_len"], "--seq-len")
+    lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     tokenizer: Any = arguments["tokenizer"]
     if arguments["checkpoint"]:
         if arguments["model"] or arguments["settings"]:
@@ -147,6 +166,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         resume = arguments["resume"]
+        if resume:
+            kept.claim()
         with progress.bar(total, label, unit="sequences") as advance:
             found = run_probe(
                 subject,

@@ -21,6 +21,7 @@ from bornbiased_jax.cli import options
     help="Seconds, minutes on two cores, or the papers' own sizes.",
 )
 @click.option("--out", default="out", show_default=True, metavar="DIR", help="Records and the page go here.")
+@click.option("--overwrite", is_flag=True, help="Take a folder that holds other things; only files in the way go.")
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments and their cost, and run nothing.")
 @click.option(
@@ -32,6 +33,7 @@ def reproduce(
     names: tuple[str, ...],
     scale: str,
     out: str,
+    overwrite: bool,
     data: str | None,
     only_list: bool,
     compare: bool,
@@ -61,8 +63,8 @@ def reproduce(
         options.print_table("Experiments", columns, rows, to_stderr=json_file == "-")
         return 0
     mesh = options.start(**common)
-    out = str(Path(out) / "compare") if compare else out
-    outcome = runner.reproduce(names, scale, out, data, quiet=common["quiet"], mesh=mesh)
+    out = str(Path(out) / runner.COMPARE) if compare else out
+    outcome = runner.reproduce(names, scale, out, data, quiet=common["quiet"], mesh=mesh, overwrite=overwrite)
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
     told: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
     told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}

@@ -8,17 +8,29 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options
+from bornbiased_jax.ranges import Count, Fraction, SeqLen
 
 
 @click.command("sinks")
 @click.argument("checkpoint", metavar="C")
-@click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
-@click.option("--epsilon", type=float, default=0.25, show_default=True, help="A head above this is a sink.")
+@click.option(
+    "--text",
+    metavar="FILE",
+    help="A text file, or builtin:prose; of a long text the first 4 million characters.",
+    required=True,
+)
+@click.option(
+    "--epsilon", type=options.Ranged(Fraction), default=0.25, show_default=True, help="A head above this is a sink."
+)
 @click.option(
     "--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…", help="Sequence lengths in tokens."
 )
-@click.option("--num-sequences", type=int, default=100, show_default=True, help="Windows drawn from the text.")
-@click.option("--position", type=int, default=1, show_default=True, help="The position looked at, from 1.")
+@click.option(
+    "--num-sequences", type=options.Ranged(Count), default=100, show_default=True, help="Windows drawn from the text."
+)
+@click.option(
+    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position looked at, from 1."
+)
 @click.option(
     "--convention",
     type=click.Choice(["all_rows", "rows_from_k"]),
@@ -38,7 +50,21 @@ from bornbiased_jax.cli import options
 @click.option(
     "--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside."
 )
+@click.option("--quantise", metavar="NAME,…", help="Also what rounding costs: w8a8, a6, kv4, w4a8kv4.")
+@click.option(
+    "--granularity",
+    default="tensor,token",
+    show_default=True,
+    metavar="NAME,…",
+    help="Whose largest value sets a scale: tensor, token, channel.",
+)
+@click.option(
+    "--keep-sinks", default="0,1,4", show_default=True, metavar="K,…", help="First positions left in full precision."
+)
 @click.option("--figures", metavar="DIR", help="Draw the sink map, variances and top channels into this folder.")
+@click.option(
+    "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
 def sinks(
@@ -47,8 +73,12 @@ def sinks(
     lengths: str,
     tokenizer: str | None,
     figures: str | None,
+    overwrite: bool,
     json_file: str | None,
     quiet: bool,
+    quantise: str | None,
+    granularity: str,
+    keep_sinks: str,
     **arguments: Any,
 ) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
@@ -57,29 +87,36 @@ def sinks(
     Example:
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json --figures sinks
     """
-    from pathlib import Path
-
     from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.sink_report import sinks_report
-    from bornbiased_jax.report.sink_figures import draw_report
+    from bornbiased_jax.folders import Folder
+    from bornbiased_jax.quantise import parse_granularities, parse_kept, parse_schemes
+    from bornbiased_jax.report.sink_figures import MAKER, draw_report
     from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
-    if figures is not None:
-        files.check_writable(Path(figures) / "sink-map.png")
+    place = None if figures is None else Folder(figures, MAKER, overwrite=overwrite)
+    if place is not None:
+        place.check("sink-map.png")
+        files.check_writable(place.path / "sink-map.png")
     options.start(quiet=quiet)
+    schemes = [] if quantise is None else parse_schemes(quantise)
+    granularities, kept = parse_granularities(granularity), parse_kept(keep_sinks)
     opened = open_checkpoint(checkpoint)
     report = sinks_report(
         opened,
         text,
         tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
-        lengths=options.parse_integers(lengths, "--lengths"),
+        lengths=options.parse_lengths(lengths, "--lengths"),
+        schemes=schemes,
+        granularities=granularities,
+        keep_sinks=kept,
         quiet=quiet,
         **arguments,
     )
     options.write_result(json_file, report)
-    drawn = [] if figures is None else draw_report(report, figures)
+    drawn = [] if place is None else draw_report(report, place)
     if json_file != "-":
         _print(report)
         for path in drawn:
@@ -108,3 +145,28 @@ def _print(report: Mapping[str, Any]) -> None:
         rows = [["only the first" if neuron[key] is None else neuron[key] for key in keys] for neuron in neurons]
         title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
         options.print_table(title, columns, rows)
+    if "quantisation" in report:
+        columns = [
+            "quantised",
+            "scale of a",
+            "first kept",
+            "Δ loss",
+            "95% interval",
+            "median KL",
+            "same top-1",
+            "D_sink",
+        ]
+        rows = [
+            [
+                cell["scheme"],
+                cell["granularity"],
+                cell["keep_sinks"],
+                "destroyed" if cell["destroyed"] else f"{cell['delta_nats']:+.4f}",
+                "" if cell["delta_interval"] is None else "{:+.4f} to {:+.4f}".format(*cell["delta_interval"]),
+                "" if cell["kl_median"] is None else f"{cell['kl_median']:.2g}",
+                f"{cell['same_top1']:.1%}",
+                "" if cell["d_sink"] is None else f"{cell['d_sink']:+.4f}",
+            ]
+            for cell in report["quantisation"]
+        ]
+        options.print_table("What rounding costs, in nats a token", columns, rows)

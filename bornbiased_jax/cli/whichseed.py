@@ -6,6 +6,7 @@ import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Entries, Level
 
 
 def _seed_range(text: str) -> range:
@@ -20,8 +21,14 @@ def _seed_range(text: str) -> range:
 @click.argument("suspect", metavar="C")
 @options.model_options
 @click.option("--seeds", required=True, metavar="A:B", help="Seeds to search; B is left out, 4294967296 at most.")
-@click.option("--alpha", type=float, default=1e-4, show_default=True, help="Level over all 2^32 seeds.")
-@click.option("--entries", type=int, default=256, show_default=True, help="Numbers drawn of each seed in the search.")
+@click.option("--alpha", type=options.Ranged(Level), default=1e-4, show_default=True, help="Level over all 2^32 seeds.")
+@click.option(
+    "--entries",
+    type=options.Ranged(Entries),
+    default=256,
+    show_default=True,
+    help="Numbers drawn of each seed in the search.",
+)
 @click.option("--resume", metavar="FILE", help="Keep the state of the search here, and go on from it.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option

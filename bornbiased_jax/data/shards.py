@@ -116,7 +116,7 @@ def prepare(
         source: what ``--data`` takes (:func:`bornbiased_jax.text.documents.read_documents`).
         tokenizer: turns documents into ids.
         folder: where tokenised sources are kept; None: in the user's cache.
-        validation_fraction: share of the documents that go to validation.
+        validation_fraction: fraction of the documents that go to validation.
         processes: worker processes; None: as many as cores, once there is enough to do.
         part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
         known: digest of the tokens wanted, if they were made before: with it they are found when the source is gone.

@@ -85,24 +85,24 @@ def batches(
     *,
     batch_size: int,
     data_seed: int,
-    share: tuple[int, int] = (0, 1),
+    part: tuple[int, int] = (0, 1),
     threads: int = 1,
 ) -> grain.DatasetIterator[np.ndarray]:
     """An endless iterator of batches [B / count, context + 1], int32, the same for the same data seed.
 
     Each epoch has its own order. ``get_state()`` and ``set_state()`` save and restore the place; the state is
-    the number of batches taken, whatever the share.
+    the number of batches taken, whatever the part.
 
     Args:
         windows: what to draw from.
         batch_size: B, of all processes together.
         data_seed: of the order alone.
-        share: (index, count): this process takes every count-th window of each batch.
+        part: (index, count): this process takes every count-th window of each batch.
         threads: that read ahead.
     """
     import grain  # brings jax along, which processes that tokenise do without
 
-    index, count = share
+    index, count = part
     ordered = grain.MapDataset.source(windows).seed(data_seed).shuffle().repeat()
     if count > 1:
         ordered = ordered[index::count]

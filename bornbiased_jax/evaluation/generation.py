@@ -15,6 +15,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, empty_cache
 from bornbiased_jax.models.limits import check_tokens
+from bornbiased_jax.models.memory import cache_bytes, check_forward
 from bornbiased_jax.models.parameters import Params
 
 
@@ -56,6 +57,7 @@ def generate(
         )
     if max_new_tokens == 0:
         return prompt
+    check_forward(cfg, 1, len(prompt), logits=1, also=2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens))
     stop = -1 if stop_id is None else stop_id
     tokens, count = _decode(cfg, checkpoint.params, np.asarray(prompt, np.int32)[None], stop, max_new_tokens)
     return prompt + [int(token) for token in np.asarray(tokens)[: int(count)]]

@@ -17,8 +17,8 @@ def unigram_entropy(ids: np.ndarray, vocab_size: int) -> float:
         0.6931
     """
     counts = np.bincount(ids, minlength=vocab_size).astype(np.float64)
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
+    fraction = counts[counts > 0] / counts.sum()
+    return float(-(fraction * np.log(fraction)).sum())
 
 
 def unigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float:

@@ -13,6 +13,7 @@ from bornbiased_jax.checkpoints.checkpoint import open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
+from bornbiased_jax.models.memory import check_forward
 
 
 def parity(
@@ -40,6 +41,7 @@ def parity(
     checkpoint = open_checkpoint(folder)
     cfg = checkpoint.cfg
     length = min(seq_len, cfg.max_seq_len)
+    check_forward(cfg, 1, length, logits=length, also=2.0 * 4 * num_sequences * length * cfg.vocab_size)
     tokens_BT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (num_sequences, length), dtype=np.int32)
     theirs_BTV, versions = transformers_logits(folder, tokens_BT)
     forward = jax.jit(functools.partial(apply, cfg))

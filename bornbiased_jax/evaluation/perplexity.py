@@ -18,6 +18,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.limits import check_length, check_tokens
 from bornbiased_jax.models.loss import bits_per_byte, loss_sum
+from bornbiased_jax.models.memory import check_forward
+from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
@@ -75,6 +77,7 @@ def evaluate(
     if context < 2:
         raise InputError(f"a context of {context} predicts nothing: use at least 2")
     check_length(cfg, context)
+    check_forward(cfg, min(batch_size, num_sequences), context, logits=1)
     if context > cfg.max_seq_len:
         progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
     sequences_NT = cut(encode_documents(tokenizer, documents), num_sequences, context)
@@ -114,6 +117,7 @@ def evaluate_checkpoint(
     tokenizer = tokenizer or checkpoint.tokenizer
     if tokenizer is None:
         raise InputError(f"{checkpoint.reference} has no tokenizer: name one with --tokenizer")
+    check_overflow(checkpoint.cfg, checkpoint.params)
     found = evaluate(
         checkpoint.cfg,
         checkpoint.params,

@@ -13,10 +13,13 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.limits import check_length, check_sequences
+from bornbiased_jax.models.memory import check_forward
+from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
+from bornbiased_jax.quantise import Granularity, Price, Scheme, prices
 from bornbiased_jax.text import Tokenizer, read_text, source_digest
 
 LENGTHS = (32, 64, 128, 256, 512)
@@ -46,6 +49,7 @@ class SinkReport(TypedDict):
     variance: NotRequired[dict[str, Any] | None]
     outliers: NotRequired[dict[str, Any]]
     super_neurons: NotRequired[list[dict[str, Any]]]
+    quantisation: NotRequired[list[Price]]
     checkpoint: NotRequired[str]
     weights_digest: NotRequired[str]
     text: NotRequired[str]
@@ -92,6 +96,9 @@ def report_on_ids(
     position: int = 1,
     normalise: bool = False,
     details: bool = True,
+    schemes: Sequence[Scheme] = (),
+    granularities: Sequence[Granularity] = ("tensor", "token"),
+    keep_sinks: Sequence[int] = (0,),
     seed: int = 0,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
@@ -108,6 +115,8 @@ def report_on_ids(
             prefixes.
         num_sequences: how many windows are drawn at random from the text.
         details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
+        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantise.prices`; measured on
+            ``DETAIL_SEQUENCES`` sequences of the longest length.
         seed: of the windows, and of the random tokens of the variances.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call (see :func:`count_sequences`).
@@ -116,7 +125,7 @@ def report_on_ids(
         ``sink_rate``, ``sink_rate_std`` (over sequences), ``sink_rate_of_average`` and
         ``score_by_layer_head``, each by length; the settings; with ``details`` also ``variance`` (by
         quantity: ``pooled``, ``across`` [L][T] on random tokens and the ``discrepancy`` of position 1 [L]),
-        ``outliers`` and ``super_neurons``. Blocks and positions count from 1,
+        ``outliers`` and ``super_neurons``; with ``schemes`` the ``quantisation``. Blocks and positions count from 1,
         channels and neurons from 0.
 
     Raises:
@@ -173,6 +182,10 @@ def report_on_ids(
         report["outliers"] = _outliers(cfg, params, x_DT, advance)
         if cfg.mlp and x_DT.shape[1] > 1:
             report["super_neurons"] = super_neurons(cfg, params, x_DT, advance=advance)
+    if schemes:
+        report["quantisation"] = prices(
+            cfg, params, x_NT[:DETAIL_SEQUENCES], schemes, granularities=granularities, keep=keep_sinks, advance=advance
+        )
     return report
 
 
@@ -185,6 +198,9 @@ def sinks_report(
     epsilon: float = 0.25,
     num_sequences: int = 100,
     details: bool = True,
+    schemes: Sequence[Scheme] = (),
+    granularities: Sequence[Granularity] = ("tensor", "token"),
+    keep_sinks: Sequence[int] = (0,),
     quiet: bool = False,
     **settings: Any,
 ) -> SinkReport:
@@ -194,7 +210,9 @@ def sinks_report(
         checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
         text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
         tokenizer: in place of the checkpoint's own.
-        lengths, epsilon, num_sequences, details, settings: see :func:`report_on_ids`.
+        lengths, epsilon, num_sequences, details, granularities, keep_sinks, settings: see :func:`report_on_ids`.
+        schemes: likewise; a GGUF file's weights are quantised already and are taken as they are stored, so that its
+            schemes lose their bits for weights.
         quiet: show no progress.
 
     Returns:
@@ -207,13 +225,17 @@ def sinks_report(
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
     for length in lengths:
         check_length(opened.cfg, length)
+    check_forward(opened.cfg, 1, max(lengths, default=1), all_weights=True)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
+    check_overflow(opened.cfg, opened.params)
+    if opened.source_format == "gguf":
+        schemes = [_stored_weights(scheme) for scheme in schemes]
     ids = tokenizer.encode(read_text(text))
-    with progress.bar(
-        count_sequences(opened.cfg, num_sequences, details), "sinks", unit="sequences", quiet=quiet
-    ) as advance:
+    cells = len(schemes) * len(granularities) * len(keep_sinks)
+    total = count_sequences(opened.cfg, num_sequences, details) + cells * min(num_sequences, DETAIL_SEQUENCES)
+    with progress.bar(total, "sinks", unit="sequences", quiet=quiet) as advance:
         report = report_on_ids(
             opened.cfg,
             opened.params,
@@ -222,6 +244,9 @@ def sinks_report(
             epsilon=epsilon,
             num_sequences=num_sequences,
             details=details,
+            schemes=schemes,
+            granularities=granularities,
+            keep_sinks=keep_sinks,
             advance=advance,
             **settings,
         )
@@ -233,6 +258,16 @@ def sinks_report(
         "tokenizer": tokenizer.name,
         "tokenizer_digest": tokenizer.digest,
     }
+
+
+def _stored_weights(scheme: Scheme) -> Scheme:
+    without = scheme._replace(weights=None)
+    if without == Scheme():
+        raise InputError(
+            f"{scheme} quantises weights alone, which a GGUF file holds quantised already: quantise activations or "
+            "the cache (a8, kv4), or open the model's Hugging Face directory"
+        )
+    return without
 
 
 def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -271,12 +306,12 @@ def _variance(
         "num_sequences": len(tokens_NT),
         **{
             name: {
-                "pooled": found.pooled_LT.tolist(),
-                "across": found.across_LT.tolist(),
-                "discrepancy": _numbers(discrepancy(found.pooled_LT)),
-                "discrepancy_across": _numbers(discrepancy(found.across_LT)),
+                "pooled": moment.pooled_LT.tolist(),
+                "across": moment.across_LT.tolist(),
+                "discrepancy": _numbers(discrepancy(moment.pooled_LT)),
+                "discrepancy_across": _numbers(discrepancy(moment.across_LT)),
             }
-            for name, found in moments.items()
+            for name, moment in moments.items()
         },
     }
 

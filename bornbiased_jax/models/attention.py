@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -16,8 +15,7 @@ from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.rope import rotate
-
-Edit = Callable[..., jax.Array]
+from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
 MIN_ROWS = 32
@@ -63,7 +61,7 @@ class Attention(nn.Module):
     capture: tuple[str, ...] = ()
     precision: Any = "highest"
     last_only: bool = False
-    edit: Edit | None = None
+    edits: Edits = NO_EDITS
 
     @nn.compact
     def __call__(
@@ -76,6 +74,7 @@ class Attention(nn.Module):
         cfg = self.cfg
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         use_bias = cfg.bias or cfg.qkv_bias
+        x_BTD = edited(self.edits.attention_input, x_BTD)
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
         query_T = positions_T[-1:] if self.last_only else positions_T
 
@@ -86,6 +85,7 @@ class Attention(nn.Module):
         if cfg.positions == "rope":
             q_BTHK = rotate(q_BTHK, query_T, cfg)
             k_BSGK = rotate(k_BSGK, positions_T, cfg)
+        k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
         key_S = positions_T
         if past is not None:
             past_keys, past_values, start = past
@@ -114,8 +114,7 @@ class Attention(nn.Module):
                 parts.append(self._aggregate(weights.astype(v_BSGK.dtype), v_BSGK[:, columns]))
             o_BTHK = jnp.concatenate(parts, axis=1)
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, query_T)
-        if self.edit is not None:
-            o_BTHK = self.edit(o_BTHK)
+        o_BTHK = edited(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
         found = {"attention_output": o_BTHK, "values": v_BSGK, "keys": k_BSGK, "attention_update": out_BTD}
         if weights_BHTS is not None:

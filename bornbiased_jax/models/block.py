@@ -8,9 +8,10 @@ import flax.linen as nn
 import jax
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models.attention import Attention, Edit
+from bornbiased_jax.models.attention import Attention
 from bornbiased_jax.models.mlp import MLP
 from bornbiased_jax.models.norm import Norm
+from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
 
 
 class Block(nn.Module):
@@ -24,7 +25,7 @@ class Block(nn.Module):
     capture: tuple[str, ...] = ()
     precision: Any = "highest"
     last_only: bool = False
-    edit: Edit | None = None
+    edits: Edits = NO_EDITS
 
     @nn.compact
     def __call__(
@@ -43,14 +44,14 @@ class Block(nn.Module):
 
         def attend(x: jax.Array) -> jax.Array:
             y = norm("attention_norm", x) if pre else x
-            module = Attention(cfg, self.capture, self.precision, self.last_only, self.edit, name="attention")
+            module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
             y, found = module(y, positions_T, mask_TS, past)
             captured.update(found)
             return y if pre else norm("attention_norm", y)
 
         def feed_forward(x: jax.Array) -> jax.Array:
             y = norm("mlp_norm", x) if pre else x
-            y, found = MLP(cfg, self.capture, self.precision, name="mlp")(y)
+            y, found = MLP(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
             captured.update(found)
             return y if pre else norm("mlp_norm", y)
 
@@ -64,6 +65,7 @@ class Block(nn.Module):
             if cfg.mlp:
                 update = feed_forward(stream)
                 stream = stream + update if cfg.residual else update
+        stream = edited(self.edits.residual, stream)
         if "residual" in self.capture:
             captured["residual"] = stream
         return stream, captured

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.transformer import EditOutput
+from bornbiased_jax.models.sites import Edit
 
 
 def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
@@ -47,7 +47,7 @@ def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
 
 def amplify_variance(
     positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, blocks: Sequence[int] | None = None
-) -> EditOutput:
+) -> Edit:
     """o'_k = μ_k + λ(o_k − μ_k) at ``positions``; pass it as ``edit``.
 
     Args:
@@ -74,7 +74,7 @@ def amplify_variance(
 
 def scale_output(
     positions: Sequence[int], factor: float, *, num_layers: int, blocks: Sequence[int] | None = None
-) -> EditOutput:
+) -> Edit:
     """The control λ·o_k at ``positions``; pass it as ``edit``.
 
     Args:
@@ -91,7 +91,7 @@ def scale_output(
     return _at(rows, lambda o_BPHK, layer: factor * o_BPHK, _active(num_layers, blocks))
 
 
-def _at(rows: np.ndarray, change: EditOutput, active_L: np.ndarray) -> EditOutput:
+def _at(rows: np.ndarray, change: Edit, active_L: np.ndarray) -> Edit:
     def edit(o_BTHK: jax.Array, layer: jax.Array) -> jax.Array:
         if o_BTHK.shape[1] <= rows.max():
             raise InputError(

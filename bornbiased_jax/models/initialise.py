@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
 from bornbiased_jax import keys
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import Init, ModelConfig
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.parameters import Params, flatten, unflatten
 
 STD = 0.02
+
+Exchangeable = Literal["coordinates", "units", "heads", "vocabulary"]
+EXCHANGEABLE: Mapping[Init, frozenset[Exchangeable]] = {
+    init: frozenset(get_args(Exchangeable)) for init in ("gpt2-scaled", "normal-0.02")
+}
+"""The labels that each initialisation leaves exchangeable: renumbered, a birth is as likely as it was.
+
+Independent draws leave all. Neurons in mirrored pairs would leave pairs of units alone, and an orthogonal matrix whose
+signs are not drawn, or one that resembles the identity, nothing.
+"""
 
 
 class Distribution(NamedTuple):

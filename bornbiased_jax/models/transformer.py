@@ -16,8 +16,9 @@ from bornbiased_jax.models.cache import Cache
 from bornbiased_jax.models.limits import check_length, check_width
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.sites import Edit, Edits, as_edits, of_layer
 
-CAPTURES = (
+CAPTURABLE = (
     "residual",
     "attention_output",
     "attention_weights",
@@ -25,12 +26,12 @@ CAPTURES = (
     "values",
     "keys",
     "mlp_preactivation",
+    "mlp_up",
     "mlp_hidden",
     "attention_update",
     "mlp_update",
 )
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
-EditOutput = Callable[..., jax.Array]
 
 
 class Outputs(NamedTuple):
@@ -60,7 +61,7 @@ def apply(
     dtype: Any = None,
     precision: Any = "highest",
     mask_TT: jax.Array | None = None,
-    edit: EditOutput | None = None,
+    edit: Edit | Edits | None = None,
     cache: Cache | None = None,
     remat: bool | Callable[..., bool] = False,
     unroll: int = 1,
@@ -73,14 +74,15 @@ def apply(
         params: its weights, as :func:`init` lays them out.
         x: token ids [B, T], or vectors [B, T, D] fed in place of token embeddings (Section 4.1).
         positions: "last" computes the last block's queries, MLP, final norm and logits at the last
-            position alone, and position-wise captures hold that position only. "all" computes everything.
+            position alone, and position-wise ones hold that position only. "all" computes everything.
         logits: whether to project on the vocabulary.
-        capture: names from ``CAPTURES`` to return for every layer.
-        reduce: applied to each layer's captures inside the scan, so that only its result is stacked.
+        capture: names from ``CAPTURABLE`` to return for every layer.
+        reduce: applied to each layer's captured activations inside the scan, so that only its result is stacked.
         dtype: compute dtype (default: that of the parameters). Norms and softmax stay in float32.
         precision: of the matrix products; "highest" means float32 products on every device.
         mask_TT: boolean, further restricts which keys each query sees.
-        edit: ``edit(o_BTHK, layer)`` replaces the aggregated values of each layer before W_O.
+        edit: what to put in place of activations, by site; a function alone replaces the aggregated values
+            before W_O (see :mod:`bornbiased_jax.models.sites`).
         cache: keys and values of earlier positions; ``x`` continues after them.
         remat: recompute each block in the backward pass instead of storing its activations; or what to store
             nevertheless, one of ``jax.checkpoint_policies``.
@@ -107,6 +109,7 @@ def apply(
     _check(cfg, x, capture, last)
     start = jnp.zeros((), jnp.int32) if cache is None else cache.length
     positions_T = start + jnp.arange(x.shape[1], dtype=jnp.int32)
+    edits = as_edits(edit)
     dtype = dtype or params["embed"]["embedding"].dtype
 
     def placed(stream_BTD: jax.Array) -> jax.Array:
@@ -116,8 +119,7 @@ def apply(
 
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
-        layer_edit = None if edit is None else functools.partial(edit, layer=index)
-        module = Block(cfg, tuple(capture), precision, last_only, layer_edit)
+        module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
         past = None if past_layer is None else (*past_layer, start)
         applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past)
         stream, found = applied
@@ -138,7 +140,7 @@ def apply(
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
         stream, stacked = jax.lax.scan(body, embedded_BTD, head, unroll=unroll)
         stream, found = block(stream, tail, last_only=True)
-        stacked = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), stacked, found)
+        stacked = jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), stacked, found)
     else:
         stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
     captured, filled = stacked
@@ -178,8 +180,8 @@ def _last_position(name: str, value: jax.Array) -> jax.Array:
 
 def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool) -> None:
     for name in capture:
-        if name not in CAPTURES:
-            raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURES)}")
+        if name not in CAPTURABLE:
+            raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
     if last and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
     if x.ndim == 3:

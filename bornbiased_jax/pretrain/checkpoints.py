@@ -6,8 +6,9 @@ The format is that of :mod:`bornbiased_jax.checkpoints.run`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import progress
+from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints.run import FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
@@ -24,6 +25,37 @@ from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State
 
 DAMAGED = "damaged"
+
+
+INTERRUPTED = ".interrupted.json"
+"""Steps whose checkpoints a signal made; each goes when there is a newer one."""
+
+
+@dataclasses.dataclass
+class _Preservation:
+    """Which checkpoints stay: those kept for ever, the latest of those that are due, and the newest in any case.
+
+    What a signal made (``passing``) does not count among the latest, so that an interrupted run keeps in the end what
+    an undisturbed one keeps.
+    """
+
+    forever: frozenset[int]
+    latest: int | None
+    passing: frozenset[int]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """One answer for each checkpoint, ascending by step; Orbax asks after every save."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        due = [step for step in steps if step not in self.passing]
+        kept = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
+        return [step in kept or step in self.forever for step in steps]
+
+
+def _read_interrupted(folder: Path) -> frozenset[int]:
+    try:
+        return frozenset(step for step in files.read_json(folder / INTERRUPTED) if isinstance(step, int))
+    except (InputError, TypeError):
+        return frozenset()
 
 
 class Resumed(NamedTuple):
@@ -57,12 +89,9 @@ class Checkpointer:
         self.folder, self._seeds = folder, config.seeds
         self._wanted = frozenset(checkpoint_steps(config, steps))
         self._saved: int | None = None
-        preserve = ocp.training.preservation_policies
-        keep: Any = preserve.PreserveAll()
-        if config.keep_latest is not None:
-            forever = preserve.CustomSteps(kept_forever(config, steps))
-            keep = preserve.AnyPreservationPolicy([preserve.LatestN(config.keep_latest), forever])
-        self._preservation = keep
+        self._preservation = _Preservation(
+            frozenset(kept_forever(config, steps)), config.keep_latest, _read_interrupted(folder) - self._wanted
+        )
         self._manager: ocp.training.Checkpointer | None = None
         # Until the end: threads report on their own time.
         self._silence = contextlib.ExitStack()
@@ -84,6 +113,16 @@ class Checkpointer:
     def wants(self, step: int) -> bool:
         """Whether a checkpoint is due after this many updates."""
         return step in self._wanted
+
+    def interrupted_at(self, step: int) -> None:
+        """Say that the checkpoint of a step is to be made because somebody stopped the run, until there is a newer one.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        self._preservation.passing |= {step}
+        if jax.process_index() == 0:
+            files.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
 
     def save(self, step: int, state: State, iterator: dict[str, Any]) -> None:
         """Begin to save; returns as soon as the arrays were copied. An earlier save is waited for.
@@ -109,6 +148,13 @@ class Checkpointer:
         if self._manager is not None:
             with self._errors("cannot save the last checkpoint"):
                 self._manager.wait()
+            path = self.folder / INTERRUPTED
+            if (
+                jax.process_index() == 0
+                and path.exists()
+                and self._preservation.passing.isdisjoint(find_steps(self.folder))
+            ):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Wait and release threads. Errors were told by :meth:`wait`."""

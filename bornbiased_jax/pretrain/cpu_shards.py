@@ -72,12 +72,12 @@ class CpuShardsStep:
         A, B, T1 = batch.shape
         if A * B % shards:
             raise ValueError(f"{A * B} sequences do not divide among {shards} shards")
-        share = A * B // shards
-        chunks = cache_chunks(share, T1 - 1, ROWS if shards == 1 else ROWS_SHARD)
+        per_shard = A * B // shards
+        chunks = cache_chunks(per_shard, T1 - 1, ROWS if shards == 1 else ROWS_SHARD)
         self.shards = shards
 
         def gradient(params: Any, tokens_ABT1: jax.Array, shard: jax.Array) -> Any:
-            tokens_SMBT1 = tokens_ABT1.reshape(shards, chunks, share // chunks, T1)
+            tokens_SMBT1 = tokens_ABT1.reshape(shards, chunks, per_shard // chunks, T1)
             tokens_MBT1 = jax.lax.dynamic_index_in_dim(tokens_SMBT1, shard, keepdims=False)
             return mean_gradient(cfg, params, tokens_MBT1, dtype=dtype, remat=remat)
 

@@ -68,7 +68,7 @@ def begin(config: PretrainConfig) -> tuple[State, Step]:
     """
     if config.steps is None:
         raise ValueError("a run in memory needs its number of steps")
-    rule = optimiser(config, config.steps)
+    rule = optimiser(config, config.schedule_steps or config.steps)
     mesh = parallel.build_mesh(parallel.parse_mesh(None))
     state = first_state(config, rule, abstract_state(config, rule, mesh), None)
     mode: Mode = "map" if jax.default_backend() == "cpu" else "vmap"

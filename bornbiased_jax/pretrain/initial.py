@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from bornbiased_jax import files
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
 from bornbiased_jax.errors import InputError
@@ -26,7 +26,7 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
         InputError: nothing there, or one model for several seeds, which would stay copies of one another.
     """
     path, _, rest = reference.partition("@")
-    run = Path(path).expanduser()
+    run = files.user_path(path)
     references = [reference]
     if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
         references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]

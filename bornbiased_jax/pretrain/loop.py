@@ -24,17 +24,19 @@ from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.cpu_shards import stacked
 from bornbiased_jax.pretrain.in_memory import train
-from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, read_metrics
+from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, mend_metrics, read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State
-from bornbiased_jax.pretrain.throughput import flops_per_token, matmul_peak
+from bornbiased_jax.pretrain.throughput import TrainingClock, flops_per_token, matmul_peak
 from bornbiased_jax.text.protocol import Tokenizer
 
 NOTE_SECONDS = 30.0
 # So many signals are answered by stopping in good order; after them Ctrl-C breaks off.
 PATIENCE = 3
+# Numbers of each seed, by name.
+Values = dict[str, list[float]]
 
 
 def pretrain(
@@ -52,8 +54,9 @@ def pretrain(
         JSON-ready: ``out``, ``seeds``, ``steps``, ``step`` (reached), ``finished`` (False after SIGTERM, which saves a
         checkpoint and stops), ``resumed_from`` (None for a new run), ``loss`` (None before the first step) and
         ``validation_loss`` by seed, ``digests`` of the weights by seed, ``tokens`` (seen by each seed),
-        ``tokens_per_second`` (of all seeds, while training), ``peak_share`` (of the matrix-product rate measured here),
-        ``mode`` ("vmap" or "map").
+        ``tokens_per_second`` (of all seeds, over the time that steps took since this call: compilation, evaluation and
+        saving are left out; None without a step), ``peak_share`` (that rate as a fraction of the matrix-product rate
+        measured here, at most 1), ``mode`` ("vmap" or "map").
 
     Raises:
         InputError: bad settings or data, a folder of another run or one that another process trains in, a full disk,
@@ -68,12 +71,13 @@ def pretrain(
     with stop.listening():
         setup.check_folder(config)
         mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
-        share = parallel.batch_share(mesh, config.micro_batch)
+        part = parallel.batch_part(mesh, config.micro_batch)
+        setup.check_memory(config)
         data = setup.load_data(config, tokenizer)
         steps = setup.total_steps(config, data.train)
         with setup.holding(setup.output_folder(config)):
             folder = setup.claim_folder(config, data, steps, start_params, mesh.size)
-            summary = _train(config, steps, mesh, share, data, folder, start_params, stop)
+            summary = _train(config, steps, mesh, part, data, folder, start_params, stop)
     if stop.signal == signal.SIGINT:
         raise KeyboardInterrupt
     return summary
@@ -83,17 +87,20 @@ def _train(
     config: PretrainConfig,
     steps: int,
     mesh: jax.sharding.Mesh,
-    share: tuple[int, int],
+    part: tuple[int, int],
     data: setup.Data,
     folder: Path,
     start_params: Any,
     stop: _Stop,
 ) -> dict[str, Any]:
     """Restore or begin, train, save; returns the summary."""
-    optimiser = make_optimiser(config, steps)
+    laid_out = setup.schedule_steps(config, folder, steps)
+    optimiser = make_optimiser(config, laid_out)
     abstract = setup.abstract_state(config, optimiser, mesh)
-    iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, share=share)
+    iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, part=part)
     checkpointer = Checkpointer(folder, config, steps)
+    if jax.process_index() == 0:
+        mend_metrics(folder)
     writer = None
     try:
         resumed = checkpointer.restore(abstract)
@@ -109,7 +116,7 @@ def _train(
             writer = MetricsWriter(folder, first, config.seeds, tensorboard=config.tensorboard)
         if resumed is None:
             checkpointer.save(0, state, iterator.get_state())
-        run = _Run(config, steps, mesh, share, data, checkpointer, writer, iterator, stop)
+        run = _Run(config, steps, laid_out, mesh, part, data, checkpointer, writer, iterator, stop)
         if first < steps:
             run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh)
             run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
@@ -147,30 +154,33 @@ class _Run:
         self,
         config: PretrainConfig,
         steps: int,
+        laid_out: int,
         mesh: jax.sharding.Mesh,
-        share: tuple[int, int],
+        part: tuple[int, int],
         data: setup.Data,
         checkpointer: Checkpointer,
         writer: MetricsWriter | None,
         iterator: Any,
         stop: _Stop,
     ) -> None:
-        self.config, self.steps, self.mesh, self.share, self.data = config, steps, mesh, share, data
+        self.config, self.steps, self.mesh, self.part, self.data = config, steps, mesh, part, data
         self.checkpointer, self.writer, self.iterator, self.stop = checkpointer, writer, iterator, stop
         self.program: Any = None
         self.mode = "map"
         self.peak = 0.0
-        self.speed: float | None = None
+        self.clock = TrainingClock(config.tokens_per_step * len(config.seeds))
         self.loss: list[float] | None = None
-        self._rate = schedule(config, steps)
+        self._rate = schedule(config, laid_out)
         self._needed = flops_per_token(config.model, config.context)
         self._evaluate: Any = None
-        # Time of the steps logged since the last line, without what checkpoints and evaluation took.
-        self._clock = 0.0
-        self._fresh = 0
         self._noted = time.monotonic()
+        # An accelerator must never wait for the host: there a step's numbers are read while the next step runs. A CPU
+        # computes and reads in turn.
+        self._reads_behind = jax.default_backend() != "cpu"
         # The last step whose numbers were not read yet, and those numbers.
         self._pending: tuple[int, Any] | None = None
+        # The last step that no line was due for.
+        self._unwritten: tuple[int, Values] | None = None
         self._advance: Callable[[], None] = lambda: None
 
     def go(self, first: int, state: State) -> tuple[State, int]:
@@ -181,13 +191,15 @@ class _Run:
         whole, label = self.steps * a_step, _label(config)
         with progress.bar(whole, label, unit="tokens", quiet=quiet, done=first * a_step) as advance:
             self._advance = functools.partial(advance, a_step)
-            self._clock = time.perf_counter()
+            self.clock.start()
             trained, step = train(state, self.program, self._batches(first), self._on_step, first=first)
             if self._pending is not None:
-                self._log(*self._pending, last=True)
-                self._advance()
+                self._write(*self._read())
+            if self._unwritten is not None:
+                self._write(*self._unwritten, last=True)
             state = stacked(trained)
             if first < step < self.steps and not self.checkpointer.wants(step):
+                self.checkpointer.interrupted_at(step)
                 self._save(step, state)
         return state, step
 
@@ -199,19 +211,21 @@ class _Run:
             yield self._batch()
 
     def _on_step(self, step: int, state: Any, measured: Any) -> None:
-        before, self._pending = self._pending, (step, measured)
-        if before is not None:
-            # Read one step behind, so that the device is never idle for the host.
-            self._log(*before)
-            self._advance()
-        if self.checkpointer.wants(step) or self._evaluates(step):
-            whole = stacked(state)
-            self._log(step, measured, extra=self._validation(step, whole))
-            self._advance()
-            self._pending = None
-            if self.checkpointer.wants(step):
-                self._save(step, whole)
-            self._clock = time.perf_counter()
+        if self._pending is not None:
+            self._write(*self._read())
+        self._pending = (step, measured)
+        saves, evaluates = self.checkpointer.wants(step), self._evaluates(step)
+        if self._reads_behind and not saves and not evaluates:
+            return
+        line = self._read()
+        if not saves and not evaluates:
+            self._write(*line)
+            return
+        whole = stacked(state)
+        self._write(*line, extra=self._validation(whole) if evaluates else {})
+        if saves:
+            self._save(step, whole)
+        self.clock.start()
 
     def _save(self, step: int, state: State) -> None:
         self.checkpointer.save(step, state, self.iterator.get_state())
@@ -226,13 +240,9 @@ class _Run:
         every = self.config.eval_every
         return step == self.steps or (every is not None and step % every == 0)
 
-    def _validation(self, step: int, state: State) -> dict[str, list[float]]:
-        """The held-out loss of every seed, where it is due."""
-        if not self._evaluates(step):
-            return {}
+    def _validation(self, state: State) -> Values:
+        """The held-out loss of every seed."""
         config = self.config
-        jax.block_until_ready(state)
-        before = time.perf_counter()
         if self._evaluate is None:
 
             def one(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -245,34 +255,41 @@ class _Run:
 
             self._evaluate = jax.jit(every, out_shardings=parallel.replicated(self.mesh))
         total, count = np.zeros(len(config.seeds)), 0
-        index, shares = self.share
+        index, parts = self.part
         for rows in held_out(self.data.validation, config.eval_sequences, config.micro_batch):
-            batch = parallel.place_batch(rows[index::shares], self.mesh, axis=0, rows=config.micro_batch)
+            batch = parallel.place_batch(rows[index::parts], self.mesh, axis=0, rows=config.micro_batch)
             nats_S, tokens_S = parallel.fetch(self._evaluate(state.params, batch))
             total, count = total + np.asarray(nats_S, np.float64), count + int(np.asarray(tokens_S)[0])
-        self._clock += time.perf_counter() - before
         return {"validation_loss": (total / count).tolist()}
 
-    def _log(self, step: int, measured: Any, extra: dict[str, list[float]] | None = None, last: bool = False) -> None:
-        config = self.config
+    def _read(self) -> tuple[int, Values]:
+        """Wait for the numbers of the pending step: its number and, by name, one of each seed."""
+        assert self._pending is not None
+        (step, measured), self._pending = self._pending, None
         values = {name: np.asarray(value, np.float64).tolist() for name, value in jax.device_get(measured).items()}
-        bad = first_bad({**values, **(extra or {})}, config.seeds)
+        self.clock.count_step()
+        self._check_finite(step, values)
+        self.loss = values["loss"]
+        self._advance()
+        return step, values
+
+    def _check_finite(self, step: int, values: Values) -> None:
+        bad = first_bad(values, self.config.seeds)
         if bad is not None:
             name, seed, value = bad
             raise InputError(
                 f"the {name} of seed {seed} is {value} at step {step}: what was saved before is intact; lower the "
                 "learning rate or raise the warm-up, with another --out"
             )
-        self.loss = values["loss"]
-        self._fresh += 1
+
+    def _write(self, step: int, values: Values, extra: Values | None = None, *, last: bool = False) -> None:
+        """Write a line of metrics where one is due; ``extra`` is what was evaluated after the step."""
+        config = self.config
+        self._check_finite(step, extra or {})
         if step % config.log_every and not extra and step != self.steps and not last:
+            self._unwritten = (step, values)
             return
-        now = time.perf_counter()
-        tokens = self._fresh * config.tokens_per_step * len(config.seeds)
-        speed = tokens / max(now - self._clock, 1e-9)
-        self._clock, self._fresh = now, 0
-        # The first line after a start holds what the queue of steps hides: a mean over the run is steadier.
-        self.speed = speed if self.speed is None else 0.9 * self.speed + 0.1 * speed
+        self._unwritten = None
         record: dict[str, Any] = {
             "step": step,
             "loss": values["loss"],
@@ -281,7 +298,7 @@ class _Run:
             # The rate that made this step's update.
             "lr": float(self._rate(jnp.asarray(step - 1))),
             "tokens": step * config.tokens_per_step,
-            "tokens_per_second": speed,
+            "tokens_per_second": self.clock.lap(),
             **(extra or {}),
         }
         if self.writer is not None:
@@ -292,16 +309,19 @@ class _Run:
 
     @property
     def peak_share(self) -> float | None:
-        """Needed operations a second over the measured rate of all devices, or None before the first step."""
-        if self.speed is None or not self.peak:
+        """Needed operations a second over the measured rate of all devices, or None before the first step.
+
+        At most 1: what training reaches, products reach too, and a lower rate was measured in a busy moment.
+        """
+        if self.clock.rate is None or not self.peak:
             return None
-        return self.speed * self._needed / (self.peak * self.mesh.size)
+        return min(1.0, self.clock.rate * self._needed / (self.peak * self.mesh.size))
 
     def describe(self, step: int) -> str:
-        """One line: step, loss, speed, share of the peak."""
+        """One line: step, loss, speed, fraction of the peak."""
         losses = " ".join(f"{value:.4f}" for value in self.loss or [])
-        share = "" if self.peak_share is None else f", {100 * self.peak_share:.0f}% of the matmul rate"
-        return f"step {step:,} of {self.steps:,}: loss {losses}, {self.speed or 0:,.0f} tokens/s{share}"
+        peak = "" if self.peak_share is None else f", {100 * self.peak_share:.0f}% of the matmul rate"
+        return f"step {step:,} of {self.steps:,}: loss {losses}, {self.clock.rate or 0:,.0f} tokens/s{peak}"
 
     def summary(self, state: State, reached: int) -> dict[str, Any]:
         """What :func:`pretrain` returns."""
@@ -323,7 +343,7 @@ class _Run:
             "validation_loss": last.get("validation_loss"),
             "digests": digests,
             "tokens": reached * config.tokens_per_step,
-            "tokens_per_second": self.speed,
+            "tokens_per_second": self.clock.rate,
             "peak_share": self.peak_share,
             "mode": self.mode,
         }
@@ -341,6 +361,7 @@ class _Stop:
         self.signal: int | None = None
         self.phase: Literal["before", "training", "saving"] = "before"
         self._asked = 0
+        self._former: dict[int, Any] = {}
 
     def asked(self, step: int) -> bool:
         """Whether to stop before the next step; the same answer in every process."""
@@ -357,17 +378,21 @@ class _Stop:
         if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._former = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in self._former.items():
                 signal.signal(number, handler)
 
     def _take(self, number: int, frame: Any) -> None:
         # Also where the exception is lost, as it is in a callback, the run ends before its first step.
         self.signal, self._asked = number, self._asked + 1
         if self.phase == "before":
+            former = self._former.get(number)
+            if number == signal.SIGINT and callable(former):
+                # Whoever listened before knows better when an exception may be raised.
+                former(number, frame)
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         if number == signal.SIGINT and self._asked > PATIENCE:
             raise KeyboardInterrupt

@@ -6,10 +6,27 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from bornbiased_jax import files
+from annotated_types import Interval
+from typing_extensions import TypedDict
+
+from bornbiased_jax import files, progress, schema
 from bornbiased_jax.errors import InputError
+
+
+class MetricsLine(TypedDict):
+    """What every line has; numbers of seeds are in their order."""
+
+    step: Annotated[int, Interval(ge=1)]
+    seeds: list[int]
+    loss: list[float]
+    grad_norm: list[float]
+    lr: float
+    tokens: Annotated[int, Interval(ge=0)]
+    tokens_per_second: float
+    validation_loss: NotRequired[list[float]]
+
 
 METRICS_FILE = "metrics.jsonl"
 EVENTS = "tensorboard"
@@ -19,22 +36,51 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
     """The lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or is damaged; the sentence names the line.
     """
+    lines, damage = _read(folder)
+    if damage is not None:
+        raise damage
+    return lines
+
+
+def mend_metrics(folder: Path | str) -> None:
+    """Set a damaged ``metrics.jsonl`` aside, if it is, and keep the lines of it that are whole.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    lines, damage = _read(folder)
+    if damage is not None:
+        path = Path(folder) / METRICS_FILE
+        place = files.set_aside(path)
+        progress.warn(f"{damage}: set aside as {place.name}; the {len(lines)} whole lines stay")
+        files.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
+    """The whole lines, and what is wrong with the first that is not."""
     path = Path(folder) / METRICS_FILE
     try:
-        text = path.read_text()
+        data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    lines = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
+    lines: list[dict[str, Any]] = []
+    damage: InputError | None = None
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        where = f"line {number} of {path}"
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}, is not JSON: {error.msg}") from error
-    return lines
+            found = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is damaged")
+            if any(len(value) != len(found["seeds"]) for value in found.values() if isinstance(value, list)):
+                raise InputError(f"{where} has not one number for each seed: it is damaged")
+            if lines and found["step"] <= lines[-1]["step"]:
+                raise InputError(f"{where} has step {found['step']} after step {lines[-1]['step']}: it is damaged")
+            lines.append(found)
+        except InputError as error:
+            damage = damage or error
+    return lines, damage
 
 
 class MetricsWriter:

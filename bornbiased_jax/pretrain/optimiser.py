@@ -26,7 +26,9 @@ def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
 
 def decayed(cfg: ModelConfig) -> Params:
     """True for every parameter that is a matrix, leading axes of seeds and layers aside; norms and biases are not."""
-    return unflatten({path: len(law.shape) - law.stacked >= 2 for path, law in distributions(cfg).items()})
+    return unflatten(
+        {path: len(distribution.shape) - distribution.stacked >= 2 for path, distribution in distributions(cfg).items()}
+    )
 
 
 def optimiser(config: PretrainConfig, steps: int) -> optax.GradientTransformation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     Raises:
         InputError: not a run, nothing logged yet, or an image that cannot be written.
     """
-    folder = Path(folder).expanduser()
+    folder = files.user_path(folder)
     config = read_run(folder)["config"]
     lines = read_metrics(folder)
     if not lines:
@@ -64,8 +65,10 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     for axes in (loss, rate, norm, speed):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
+    kind = path.suffix.lstrip(".") or "png"
+    stream = io.BytesIO()
     try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
+        figure.savefig(stream, format=kind, dpi=150)
+    except ValueError as error:
         raise InputError(f"cannot draw {path}: {error}") from error
-    return path
+    return files.write_bytes(path, stream.getvalue())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import progress
+from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain.metrics import read_metrics
@@ -23,16 +23,17 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     Raises:
         InputError: there is no such folder, or no whole run in it.
     """
-    root = Path(folder).expanduser()
+    root = files.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
     found, strange = [], None
     for path in sorted(root.rglob(RUN_FILE)):
         try:
             found.append(describe(path.parent))
-        except InputError as error:
-            strange = error
-            progress.warn(f"left out: {error}")
+        except (InputError, OSError) as error:
+            # One damaged run is no reason not to list its neighbours.
+            strange = error if isinstance(error, InputError) else InputError(f"{path.parent} cannot be read: {error}")
+            progress.warn(f"left out: {strange}")
     if not found and strange is not None:
         raise strange
     if not found:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bornbiased_jax import keys
+from bornbiased_jax import files, keys, ranges
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import parse_mesh
@@ -49,24 +50,26 @@ class PretrainConfig:
     out: str
     # What is learned, and from where.
     seeds: tuple[int, ...] = (42,)
-    data_seed: int = 0
+    data_seed: ranges.Seed = 0
     tokenizer: str | None = None
-    context: int = 128
-    validation_fraction: float = 0.05
+    context: ranges.SeqLen = 128
+    validation_fraction: ranges.HeldOut = 0.05
     init_from: str | None = None
     # Optimisation.
-    steps: int | None = 1000
+    steps: ranges.Steps | None = 1000
     """None: one epoch."""
-    batch_size: int = 16
-    accumulation: int = 1
-    learning_rate: float = 1e-3
-    min_learning_rate: float = 1e-4
-    warmup: int = 100
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
+    schedule_steps: ranges.Steps | None = None
+    """Steps that the learning rate is laid out for, up to which the run may be extended later; None: ``steps``."""
+    batch_size: ranges.Batch = 16
+    accumulation: ranges.Batch = 1
+    learning_rate: ranges.LearningRate = 1e-3
+    min_learning_rate: ranges.LearningRateOrNone = 1e-4
+    warmup: ranges.StepsOrNone = 100
+    weight_decay: ranges.LearningRateOrNone = 0.1
+    clip: ranges.Clip = 1.0
+    beta1: ranges.Decay = 0.9
+    beta2: ranges.Decay = 0.95
+    epsilon: ranges.LearningRate = 1e-8
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; parameters and optimiser are float32 always."""
     # Layout: none of it changes what is computed beyond rounding.
@@ -74,20 +77,20 @@ class PretrainConfig:
     seeds_mode: Literal["auto", "vmap", "map"] = "auto"
     mesh: str | None = None
     # What is written.
-    checkpoint_every: int | None = None
+    checkpoint_every: ranges.Steps | None = None
     """Steps between two checkpoints; None: the first and the last alone."""
     checkpoint_log_spaced: bool = False
     """Also after 1, 2, 4, 8, … steps; these are never deleted."""
-    keep_latest: int | None = None
+    keep_latest: ranges.Steps | None = None
     """Of the checkpoints at a fixed interval, how many; None keeps all."""
-    eval_every: int | None = None
-    eval_sequences: int = 64
-    log_every: int = 1
+    eval_every: ranges.Steps | None = None
+    eval_sequences: ranges.Count = 64
+    log_every: ranges.Steps = 1
     tensorboard: bool = True
     # How.
     token_cache: str | None = None
     """Folder of tokenised data; None: the user's cache."""
-    processes: int | None = None
+    processes: ranges.Processes | None = None
     """Worker processes that tokenise; None: one for each core, where there is much to do."""
     quiet: bool = False
 
@@ -99,27 +102,16 @@ class PretrainConfig:
             raise InputError("no seeds: give at least one, as in --seeds 42,123")
         if len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"seeds {', '.join(map(str, self.seeds))} name one twice: name each once")
-        keys.check_seed(self.data_seed)
-        for name in ("context", "batch_size", "accumulation", "eval_sequences", "log_every"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("steps", "checkpoint_every", "keep_latest", "eval_every", "processes"):
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        _at_least("warmup", self.warmup, 0)
-        for name in ("learning_rate", "clip", "epsilon"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise InputError(f"{name}={getattr(self, name)} is not a positive number")
-        for name in ("min_learning_rate", "weight_decay"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise InputError(f"{name}={getattr(self, name)} is not a number of at least 0")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is not from 0 to less than 1")
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation_fraction={self.validation_fraction} is not between 0 and 1")
+        for name, kind in _numbers().items():
+            if getattr(self, name) is not None or type(None) not in typing.get_args(kind):
+                object.__setattr__(self, name, ranges.within(kind, getattr(self, name), name))
         if self.min_learning_rate > self.learning_rate:
             raise InputError(
                 f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}: lower it"
+            )
+        if self.steps is not None and self.schedule_steps is not None and self.steps > self.schedule_steps:
+            raise InputError(
+                f"steps={self.steps} is beyond schedule_steps={self.schedule_steps}, where the rate ends: raise it"
             )
         if self.dtype not in ("float32", "bfloat16"):
             raise InputError(f"dtype={self.dtype!r} is not one of float32, bfloat16")
@@ -190,9 +182,18 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
 
 
 def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside."""
+    """The name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside.
+
+    A run may be extended, up to the steps that its learning rate was laid out for.
+    """
+    laid_out = scheduled(before)
     for name in now:
         if name in FREE_FIELDS:
+            continue
+        if name == "steps" and None not in (before.get(name), now[name], laid_out):
+            if before[name] <= now[name] <= laid_out:
+                continue
+        if name == "schedule_steps" and now[name] in (None, laid_out):
             continue
         if name == "model":
             old = before.get("model", {})
@@ -206,11 +207,18 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
     return None
 
 
+def scheduled(config: Mapping[str, Any]) -> int | None:
+    """The steps that a run's learning rate is laid out for; None for one epoch."""
+    return config.get("schedule_steps") or config.get("steps")
+
+
 def output_folder(config: PretrainConfig) -> Path:
     """The run's folder, absolute."""
-    return Path(config.out).expanduser().resolve()
+    return files.user_path(config.out).resolve()
 
 
-def _at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}={value!r} is not an integer of at least {least}")
+@functools.cache
+def _numbers() -> dict[str, Any]:
+    """The fields that are numbers, with their ranges."""
+    kinds = typing.get_type_hints(PretrainConfig, include_extras=True)
+    return {name: kind for name, kind in kinds.items() if ranges.ends(kind) is not None}

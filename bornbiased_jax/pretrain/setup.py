@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,18 +21,21 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.shards import Dataset, prepare
 from bornbiased_jax.data.windows import Windows, split
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.models import count_parameters, flatten, init_seed, parameter_shapes
 from bornbiased_jax.models.loss import unrolled_blocks
+from bornbiased_jax.models.memory import check_weights, forward_bytes, weights_bytes
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cpu_shards_for
-from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder
+from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder, scheduled
 from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer, tokenizer_for
 
 Initial = tuple[ModelConfig, Params]
-MEMORY_SHARE = 0.9
+MEMORY_FRACTION = 0.9
 LOCK = ".lock"
+MAKER = "bornbiased pretrain"
 
 
 class Data(NamedTuple):
@@ -61,17 +63,19 @@ def check_folder(config: PretrainConfig) -> None:
     if (folder / RUN_FILE).exists():
         before, now = read_run(folder)["config"], config.to_dict()
         field = changed_field(before, now)
+        if field == "steps" and config.steps is not None and config.steps > (scheduled(before) or config.steps):
+            raise InputError(
+                f"{folder} holds a run whose learning rate was laid out for {scheduled(before)} steps and ends there: "
+                f"one of {config.steps} is another run; name another --out (--schedule-steps leaves room)"
+            )
         if field is not None:
             raise InputError(
                 f"{folder} holds a run of {field}={_field(before, field)!r}, not {_field(now, field)!r}: name another "
                 "--out, or give the same value to resume"
             )
         return
-    # What a run killed before its first record leaves behind is no reason to refuse.
-    strange = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    strange = [name for name in strange if name != TOKENIZER and not name.startswith(".")]
-    if strange:
-        raise InputError(f"{folder} holds other things ({strange[0]}, …): name a new or empty folder as --out")
+    # What a run killed before its first record left behind is marked, and no reason to refuse.
+    Folder(folder, MAKER).check(ignore=lambda name: name == LOCK)
 
 
 @contextlib.contextmanager
@@ -87,6 +91,30 @@ def holding(folder: Path) -> Iterator[None]:
             if not stack.enter_context(files.locked(folder / LOCK, wait=False)):
                 raise InputError(f"another process is training in {folder}: wait until it ends, or name another --out")
         yield
+
+
+def check_memory(config: PretrainConfig) -> None:
+    """Refuse what does not fit: weights, gradients and the optimiser's two means of every seed, and one micro-batch.
+
+    Raises:
+        InputError: it does not.
+    """
+    devices = parallel.parse_mesh(config.mesh)
+    parts = devices["data"] * devices["fsdp"]
+    copies = (3 * len(config.seeds) // devices["seed"] + 1) / devices["fsdp"]
+    check_weights(config.model, copies=copies)
+    # One CPU takes a micro-batch in chunks, a sequence at the least.
+    alone = jax.default_backend() == "cpu" and parts == 1
+    half = 0.5 if config.dtype == "bfloat16" else 1.0
+    hardware.check_memory(
+        copies * weights_bytes(config.model)
+        + half
+        * forward_bytes(
+            config.model, 1 if alone else config.micro_batch // parts, config.context, kept=not config.remat
+        ),
+        f"a step of {config.micro_batch:,} sequences of {config.context:,} tokens",
+        "shorten the context, lower the batch size, raise the accumulation or recompute (remat)",
+    )
 
 
 def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Data:
@@ -144,6 +172,11 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     return steps
 
 
+def schedule_steps(config: PretrainConfig, folder: Path, steps: int) -> int:
+    """How many updates the learning rate is laid out for: what the run's record says, which began it."""
+    return scheduled(read_run(folder)["config"]) or steps if (folder / RUN_FILE).exists() else steps
+
+
 def _epoch(config: PretrainConfig, train: Windows) -> int:
     steps = len(train) // config.batch_size
     if steps < 1:
@@ -170,7 +203,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     # Again, now that no other process can: it may have made a run here while the data were tokenised.
     check_folder(config)
     if (folder / RUN_FILE).exists():
-        before = read_run(folder)
+        before: Mapping[str, Any] = read_run(folder)
         for name, what in (("tokens_digest", "data"), ("initial_digest", "init_from")):
             if before[name] != run[name]:
                 raise InputError(
@@ -178,9 +211,15 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
                     "restore it, or name another --out"
                 )
         _compare_versions(folder, before)
+        if before["steps"] < steps and jax.process_index() == 0:
+            longer = {**before, "config": {**before["config"], "steps": steps}, "steps": steps}
+            longer["config"]["schedule_steps"] = scheduled(before["config"])
+            files.write_json(folder / RUN_FILE, longer)
+        parallel.agree("ready", "folder")
         return folder
     if jax.process_index() == 0:
         files.check_writable(folder / RUN_FILE)
+        Folder(folder, MAKER).claim()
         data.tokenizer.save(folder / TOKENIZER)
         facts = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
         # What decides the order of sums, beside the versions.
@@ -195,7 +234,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     return folder
 
 
-def _compare_versions(folder: Path, run: dict[str, Any]) -> None:
+def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
     """Say so where a run goes on with other versions than it began with: the last digits may differ then."""
     if jax.process_index() > 0:
         return
@@ -206,7 +245,7 @@ def _compare_versions(folder: Path, run: dict[str, Any]) -> None:
         progress.warn(f"{folder} goes on with {changes}: losses may differ in their last digits")
 
 
-def _field(config: dict[str, Any], name: str) -> Any:
+def _field(config: Mapping[str, Any], name: str) -> Any:
     for part in name.split("."):
         config = config.get(part)  # type: ignore[assignment]
         if config is None:
@@ -325,15 +364,10 @@ def compiled_step(
         program = build("vmap")
         plan = program.memory_analysis()
         needed = plan.temp_size_in_bytes + plan.argument_size_in_bytes if plan is not None else 0
-        if not limit or needed <= MEMORY_SHARE * limit:
+        if not limit or needed <= MEMORY_FRACTION * limit:
             return program, "vmap"
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
     progress.note(f"{len(config.seeds)} seeds at once do not fit in memory: taking them one after the other")
     return build("map"), "map"
-
-
-def with_steps(config: PretrainConfig, steps: int) -> PretrainConfig:
-    """The run with the number of steps filled in."""
-    return dataclasses.replace(config, steps=steps)

@@ -1,4 +1,4 @@
-"""Count the arithmetic of a trained token, and measure how fast this machine multiplies matrices."""
+"""Count the arithmetic of a trained token, and measure how fast this machine trains and multiplies matrices."""
 
 from __future__ import annotations
 
@@ -54,3 +54,45 @@ def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3
             fastest = min(fastest, (time.perf_counter() - before) / 4)
         best = max(best, 2.0 * rows * cfg.d_model * width / fastest)
     return best
+
+
+class TrainingClock:
+    """The rate of training: tokens over the time in which their steps ran.
+
+    Times run from :meth:`start`, or from the step before, to :meth:`count_step`: what happens between a step and the
+    next :meth:`start` (evaluation, a checkpoint) is left out.
+
+    Args:
+        tokens_per_step: of all seeds.
+    """
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self._per_step = tokens_per_step
+        self._mark = time.perf_counter()
+        self._steps, self._seconds = 0, 0.0
+        self._lap = (0, 0.0)
+
+    def start(self) -> None:
+        """Begin to train, or go on after something that is no training."""
+        self._mark = time.perf_counter()
+
+    def count_step(self) -> None:
+        """Count a step whose numbers are in hand, and the time since the one before or the start."""
+        now = time.perf_counter()
+        self._seconds += now - self._mark
+        self._steps += 1
+        self._mark = now
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second over all steps; None before the first."""
+        return self._over(self._steps, self._seconds) if self._steps else None
+
+    def lap(self) -> float:
+        """Tokens a second over the steps since the last call; at least one was counted."""
+        steps, seconds = self._lap
+        self._lap = (self._steps, self._seconds)
+        return self._over(self._steps - steps, self._seconds - seconds)
+
+    def _over(self, steps: int, seconds: float) -> float:
+        return steps * self._per_step / max(seconds, 1e-9)

@@ -73,7 +73,7 @@ def preactivation(
         raise InputError("histogram edges must be at least two increasing numbers")
 
     count = 0
-    mean_L = spread_L = negative_L = np.zeros(cfg.num_layers)
+    mean_L = variance_L = negative_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
     for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
         found = {
@@ -81,23 +81,23 @@ def preactivation(
             for name, value in _batch_statistics(cfg, params, batch, edges.astype(np.float32)).items()
         }
         size = len(batch) * x.shape[1] * cfg.d_ff
-        share = size / (count + size)
+        weight = size / (count + size)
         shift_L = found["mean"] - mean_L
-        spread_L = spread_L + share * (found["spread"] - spread_L) + share * (1 - share) * np.square(shift_L)
-        mean_L = mean_L + share * shift_L
-        negative_L = negative_L + share * (found["negative"] - negative_L)
+        variance_L = variance_L + weight * (found["spread"] - variance_L) + weight * (1 - weight) * np.square(shift_L)
+        mean_L = mean_L + weight * shift_L
+        negative_L = negative_L + weight * (found["negative"] - negative_L)
         bins_LE += found["bins"]
         count += size
         if advance is not None:
             advance(len(batch))
     histogram_LE = bins_LE / (count * np.diff(edges)[None, :])
-    return Preactivation(mean_L, np.sqrt(spread_L), negative_L, histogram_LE, edges, count)
+    return Preactivation(mean_L, np.sqrt(variance_L), negative_L, histogram_LE, edges, count)
 
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _batch_statistics(cfg: ModelConfig, params: Params, x: jax.Array, edges: jax.Array) -> dict[str, jax.Array]:
-    def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        u = found["mlp_preactivation"].astype(jnp.float32).ravel()
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        u = captured["mlp_preactivation"].astype(jnp.float32).ravel()
         mean = jnp.mean(u)
         return {
             "mean": mean,

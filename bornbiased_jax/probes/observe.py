@@ -59,8 +59,8 @@ def observe(cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = Fal
         dtype: compute dtype; float32 unless given.
     """
 
-    def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        residual_BTD = found["residual"]
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        residual_BTD = captured["residual"]
         kept = {"last": residual_BTD[:, -1].astype(jnp.float32)}
         if intra:
             kept["intra"] = mean_cosine_between_positions(residual_BTD)

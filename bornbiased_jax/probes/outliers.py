@@ -249,8 +249,8 @@ def super_neurons(
 def _batch_outliers(
     cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool, dtype: Any
 ) -> dict[str, jax.Array]:
-    def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        h_BTD = found["residual"].astype(jnp.float32)
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        h_BTD = captured["residual"].astype(jnp.float32)
         size_BTD = jnp.abs(h_BTD)
         flat_BN = size_BTD.reshape(len(h_BTD), -1)
         kept = {
@@ -272,8 +272,8 @@ def _batch_outliers(
 def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any) -> tuple[jax.Array, ...]:
     """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
 
-    def reduce(found: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-        a_BTF = found["mlp_hidden"].astype(jnp.float32)
+    def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        a_BTF = captured["mlp_hidden"].astype(jnp.float32)
         size_BTF = jnp.abs(a_BTF)
         first, size = jnp.sum(a_BTF[:, 0], axis=0), jnp.sum(size_BTF[:, 0], axis=0)
         return first, size, jnp.sum(size_BTF[:, 1:], axis=(0, 1))

@@ -108,5 +108,5 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> Preferenc
 
 
 def _entropy_bits(counts_V: np.ndarray) -> float:
-    share = counts_V[counts_V > 0] / counts_V.sum()
-    return float(-np.sum(share * np.log2(share))) if len(share) > 1 else 0.0
+    fraction = counts_V[counts_V > 0] / counts_V.sum()
+    return float(-np.sum(fraction * np.log2(fraction))) if len(fraction) > 1 else 0.0

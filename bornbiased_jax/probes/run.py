@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import hardware, keys, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.memory import FLOAT, check_forward, check_weights, weights_bytes
+from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.observe import observe
@@ -137,6 +139,20 @@ def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> i
     return min(size, inputs.num_inputs)
 
 
+def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, born: bool, second_moment: bool) -> None:
+    """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
+
+    Raises:
+        InputError: it does not.
+    """
+    if born:
+        check_weights(cfg)
+    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
+    check_forward(cfg, size, inputs.seq_len, logits=1, also=2.0 * sums + born * weights_bytes(cfg))
+    # Last tokens, their order, and the same sorted.
+    hardware.check_memory(16.0 * inputs.num_inputs, f"{inputs.num_inputs:,} inputs", "ask for fewer", on_host=True)
+
+
 def order_inputs(inputs: Inputs, size: int) -> Batches:
     """Sort sequences by last token, so that runs of equal last tokens are adjacent (see ``contraction``)."""
     last_N = inputs.last_tokens()
@@ -200,7 +216,11 @@ def probe(
     """
     cfg = subject.cfg
     inputs.check_fits(cfg)
-    batches = order_inputs(inputs, batch_size_for(cfg, inputs, batch_size))
+    if subject.weights is not None:
+        check_overflow(cfg, subject.weights)
+    size = batch_size_for(cfg, inputs, batch_size)
+    check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=second_moment)
+    batches = order_inputs(inputs, size)
     scale = inputs.moments(subject.embedding_mean, subject.embedding_std)
     born = subject.weights is None
     work = _work(cfg, born, subject.fixed_embedding_seed, scale, intra, second_moment, dtype)

@@ -2,7 +2,7 @@
 
 The score of position k in a head is α_k = Σ_i A[i, k] over the queries i, divided by the number T of
 all rows ("all_rows": Section 6.2 of "Transformers Are Born Biased") or by the T − k + 1 rows that can
-see k ("rows_from_k": Gu et al., 2024). The two agree at k = 1. The sink rate is the share of (layer,
+see k ("rows_from_k": Gu et al., 2024). The two agree at k = 1. The sink rate is the fraction of (layer,
 head) with α_k > ε. It is thresholded in each sequence and averaged ("per_sequence": what both papers
 average), or thresholded once on the scores averaged over sequences ("average").
 
@@ -26,7 +26,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.models.transformer import EditOutput
+from bornbiased_jax.models.sites import Edit, Edits, as_edits
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 Convention = Literal["all_rows", "rows_from_k"]
@@ -48,7 +48,7 @@ def measure_sinks(
     normalise: bool = False,
     batch_size: int | None = None,
     mask_TT: Any = None,
-    edit: EditOutput | None = None,
+    edit: Edit | Edits | None = None,
     dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def measure_sinks(
     Returns:
         A dict of numbers and NumPy arrays. ``sink_rate`` (as ``threshold`` says), ``sink_rate_per_sequence``,
         ``sink_rate_std`` (over sequences, None for one sequence), ``sink_rate_of_average``, ``score_LH``
-        (mean score of position k), ``rate_LH`` (share of sequences in which the head is a sink),
+        (mean score of position k), ``rate_LH`` (fraction of sequences in which the head is a sink),
         ``profile_LHT`` (mean score of every position), ``row_mass_LH`` (mean sum of a row of weights: 1 for a
         plain softmax), ``by_length`` (for each length the first five and ``score_LH``), and the settings.
 
@@ -93,7 +93,7 @@ def measure_sinks(
     T = x.shape[1]
     check_epsilon(epsilon)
     wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
-    options: dict[str, Any] = dict(normalise=normalise, edit=edit, dtype=dtype)
+    options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit), dtype=dtype)
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in wanted}
     for batch in batches(x, batch_size_for(cfg, T, batch_size)):
@@ -104,9 +104,9 @@ def measure_sinks(
             scores[length].append(cumulative_LBHT[..., length - 1] / _rows(length, position, convention))
         if advance is not None:
             advance(len(batch))
-    by_length = {length: _rates(np.concatenate(found, axis=1), epsilon) for length, found in scores.items()}
-    for found in by_length.values():
-        found["sink_rate"] = found["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
+    by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
+    for rates in by_length.values():
+        rates["sink_rate"] = rates["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
     rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
     return {
         **by_length[T],
@@ -129,7 +129,7 @@ def attention_maps(
     tokens_NT: Any,
     *,
     mask_TT: Any = None,
-    edit: EditOutput | None = None,
+    edit: Edit | Edits | None = None,
     dtype: Any = None,
 ) -> np.ndarray:
     """Attention weights averaged over the sequences, [L, H, T, T] (query, key), for drawing.
@@ -143,7 +143,7 @@ def attention_maps(
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
     for batch in batches(x, 1):
-        total_LHTT += np.asarray(_maps(cfg, params, batch, _mask(mask_TT), edit=edit, dtype=dtype))
+        total_LHTT += np.asarray(_maps(cfg, params, batch, _mask(mask_TT), edit=as_edits(edit), dtype=dtype))
     return total_LHTT / len(x)
 
 
@@ -154,7 +154,7 @@ def check_epsilon(epsilon: float) -> None:
         InputError: it is not between 0 and 1.
     """
     if not 0.0 < epsilon < 1.0:
-        raise InputError(f"epsilon={epsilon} is not between 0 and 1: attention scores are shares, try 0.25")
+        raise InputError(f"epsilon={epsilon} is not between 0 and 1: attention scores are fractions, try 0.25")
 
 
 def _check_attention(cfg: ModelConfig) -> None:
@@ -184,7 +184,7 @@ def _check_settings(
     return wanted
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "normalise", "edit", "dtype"))
+@functools.partial(jax.jit, static_argnames=("cfg", "normalise", "dtype"))
 def _column_sums(
     cfg: ModelConfig,
     params: Params,
@@ -193,13 +193,13 @@ def _column_sums(
     mask_TT: jax.Array | None,
     *,
     normalise: bool,
-    edit: EditOutput | None,
+    edit: Edit | Edits | None,
     dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
 
-    def reduce(found: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        weights_BHTT = found["attention_weights"].astype(jnp.float32)
+    def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        weights_BHTT = captured["attention_weights"].astype(jnp.float32)
         if normalise:
             weights_BHTT = weights_BHTT / jnp.sum(weights_BHTT, axis=-1, keepdims=True)
         column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
@@ -210,18 +210,18 @@ def _column_sums(
     return found[0], found[1]
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "edit", "dtype"))
+@functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
 def _maps(
     cfg: ModelConfig,
     params: Params,
     x: jax.Array,
     mask_TT: jax.Array | None,
     *,
-    edit: EditOutput | None,
+    edit: Edit | Edits | None,
     dtype: Any,
 ) -> jax.Array:
-    def reduce(found: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(found["attention_weights"].astype(jnp.float32), axis=0)
+    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
     options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
     found: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers

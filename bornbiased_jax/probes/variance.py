@@ -21,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.models.transformer import EditOutput
+from bornbiased_jax.models.sites import Edit, Edits, as_edits
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
@@ -49,7 +49,7 @@ def position_moments(
     quantities: Sequence[str] = ("attention_output", "residual"),
     batch_size: int | None = None,
     mask_TT: Any = None,
-    edit: EditOutput | None = None,
+    edit: Edit | Edits | None = None,
     dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, PositionMoments]:
@@ -95,9 +95,9 @@ def position_moments(
     mask = None if mask_TT is None else jnp.asarray(mask_TT, bool)
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        found = _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=edit, dtype=dtype)
-        for name, (mean, spread) in jax.device_get(found).items():
-            new = (len(batch), mean.astype(np.float64), spread.astype(np.float64))
+        found = _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=as_edits(edit), dtype=dtype)
+        for name, (mean, square) in jax.device_get(found).items():
+            new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new
         if advance is not None:
             advance(len(batch))
@@ -134,7 +134,7 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
         return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "quantities", "edit", "dtype"))
+@functools.partial(jax.jit, static_argnames=("cfg", "quantities", "dtype"))
 def _batch_moments(
     cfg: ModelConfig,
     params: Params,
@@ -142,11 +142,11 @@ def _batch_moments(
     mask_TT: jax.Array | None,
     quantities: tuple[str, ...],
     *,
-    edit: EditOutput | None,
+    edit: Edit | Edits | None,
     dtype: Any,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    def reduce(found: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return {name: _centred(found[name]) for name in quantities}
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+        return {name: _centred(captured[name]) for name in quantities}
 
     options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
     found: dict[str, tuple[jax.Array, jax.Array]]
@@ -170,13 +170,13 @@ def _merge(
     return count, mean, a[2] + b[2] + np.square(shift).sum(axis=-1) * (a[0] * b[0] / count)
 
 
-def _moments(count: int, mean_LTW: np.ndarray, spread_LT: np.ndarray) -> PositionMoments:
+def _moments(count: int, mean_LTW: np.ndarray, scatter_LT: np.ndarray) -> PositionMoments:
     width = mean_LTW.shape[-1]
-    within_LT = spread_LT / (count * width)
+    within_LT = scatter_LT / (count * width)
     return PositionMoments(
         mean_LTW=mean_LTW,
         pooled_LT=within_LT + mean_LTW.var(axis=-1),
-        across_LT=spread_LT / ((count - 1) * width),
+        across_LT=scatter_LT / ((count - 1) * width),
         second_LT=within_LT + np.square(mean_LTW).mean(axis=-1),
         num_sequences=count,
     )

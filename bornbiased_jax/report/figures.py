@@ -324,10 +324,19 @@ def save(figure: Figure, path: Path | str) -> Path:
     Raises:
         InputError: another ending, or a place that cannot be written to.
     """
+    return write_bytes(path, drawn(figure, path))
+
+
+def drawn(figure: Figure, path: Path | str) -> bytes:
+    """The figure as the bytes of a file of this name.
+
+    Raises:
+        InputError: an ending that is none of PNG, SVG and PDF.
+    """
     kind = Path(path).suffix.lstrip(".").lower()
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
     stream = io.BytesIO()
     with style():
         figure.savefig(stream, format=kind, facecolor="white", dpi=200)
-    return write_bytes(path, stream.getvalue())
+    return stream.getvalue()

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import largest_block
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.report import figures
 
-ATTENDED = "attention received"
+MAKER = "bornbiased sinks --figures"
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
@@ -126,9 +127,9 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
     Each value is a rate, or the rates of several seeds, whose range is drawn as a band.
     """
     figure, ax = figures.new()
-    for index, (name, found) in enumerate(rates.items()):
-        lengths = sorted(found, key=int)
-        values = [np.atleast_1d(np.asarray(found[length], dtype=float)) for length in lengths]
+    for index, (name, by_length) in enumerate(rates.items()):
+        lengths = sorted(by_length, key=int)
+        values = [np.atleast_1d(np.asarray(by_length[length], dtype=float)) for length in lengths]
         several = any(len(value) > 1 for value in values)
         figures.line(
             ax,
@@ -141,7 +142,7 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
             markers=True,
         )
     ax.set_xscale("log", base=2)
-    shown = sorted({int(length) for found in rates.values() for length in found})
+    shown = sorted({int(length) for by_length in rates.values() for length in by_length})
     ax.set_xticks(shown, [str(length) for length in shown])
     ax.set_ylim(-0.03, 1.03)
     figures.label(ax, "sequence length", "sink rate")
@@ -178,15 +179,17 @@ def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
-def draw_report(report: Mapping[str, Any], folder: Path | str) -> list[Path]:
+def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[Path]:
     """Write the figures of a sinks report into a folder as PNG files; their paths.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: the folder cannot be written to, or holds other things.
     """
+    place = folder if isinstance(folder, Folder) else Folder(folder, MAKER)
+    place.check()
     with figures.style():
         drawn = of_report(report)
-    return [figures.save(figure, Path(folder) / f"{name}.png") for name, figure in drawn.items()]
+    return [place.write_bytes(f"{name}.png", figures.drawn(figure, f"{name}.png")) for name, figure in drawn.items()]
 
 
 def log_axis(ax: Any) -> None:

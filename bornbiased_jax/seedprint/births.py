@@ -14,6 +14,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models.limits import check_sequences
+from bornbiased_jax.models.memory import check_forward, weights_bytes
 from bornbiased_jax.models.parameters import Params
 
 # Tokens that one step of the loop over inputs takes of each model, and bytes of outputs in a chunk.
@@ -58,21 +59,22 @@ def final_outputs(
     pairs_S2 = np.array(
         [(keys.check_seed(a), keys.check_seed(b)) for a, b in zip(seeds, others, strict=True)], np.uint32
     ).reshape(-1, 2)
+    check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
     fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
     chunk = min(chunk or fitting, max(1, len(pairs_S2)))
     batch = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
     # Equal batches; the padding repeats the first inputs and is cut off again.
     num_batches = -(-len(x) // batch)
     x_CB = jnp.asarray(np.resize(x, (num_batches * batch, *x.shape[1:])).reshape(-1, batch, *x.shape[1:]))
-    share = None if drift is None else jnp.float32(drift)
+    amount = None if drift is None else jnp.float32(drift)
     # One model fills a CPU's cores, and compiles in a third of the time that a vmapped one takes.
     one_by_one = jax.default_backend() == "cpu"
     for start in range(0, len(pairs_S2), chunk):
         some = pairs_S2[start : start + chunk]
         if one_by_one:
-            out = np.stack([np.asarray(_birth(cfg, pair, share, x_CB)) for pair in some])
+            out = np.stack([np.asarray(_birth(cfg, pair, amount, x_CB)) for pair in some])
         else:
-            out = np.asarray(_births(cfg, jnp.asarray(np.resize(some, (chunk, 2))), share, x_CB))
+            out = np.asarray(_births(cfg, jnp.asarray(np.resize(some, (chunk, 2))), amount, x_CB))
         yield out[: len(some), : len(x)]
 
 

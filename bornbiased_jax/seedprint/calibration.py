@@ -24,7 +24,6 @@ from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.population import population_test
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.stats.intervals import binomial_interval
-from bornbiased_jax.stats.kendall import tau_b
 
 LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
@@ -208,12 +207,6 @@ def power(
     pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
     found = run_tests(pairs, tests, advance=advance)
     return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
-
-
-def unrelated_taus(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[np.ndarray]:
-    """Kendall's tau of every coordinate, [D], pair by pair of unrelated births (Figure 13)."""
-    for base_ND, suspect_ND in unrelated_pairs(cfg, inputs, num_pairs, first_seed=first_seed):
-        yield tau_b(base_ND, suspect_ND)
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:

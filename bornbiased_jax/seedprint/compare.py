@@ -75,7 +75,7 @@ def compare(
     if entry.permuted:
         described = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
         described |= {name: verdict.detail[name] for name in described if name in verdict.detail}
-        notes = [*rests_on(described), *notes]
+        notes = [rests_on(described), *notes]
     verdict = dataclasses.replace(verdict, detail={**verdict.detail, **described, "notes": notes})
     if test == "permutation" and vectors:
         # The inputs themselves are labelled by coordinate.

@@ -11,22 +11,35 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files, record
+from bornbiased_jax import files, record, schema
 from bornbiased_jax.checkpoints import Checkpoint, value_digests
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
+from bornbiased_jax.ranges import Layers
+from bornbiased_jax.seedprint.outputs import check_memory, embedding_moments, last_outputs
 
 FORMAT = "bornbiased-fingerprint-1"
-SUFFIX = ".fingerprint"
+
+
+class Facts(TypedDict):
+    """What a stored fingerprint says of its outputs: the fields of :class:`Fingerprint` but for them."""
+
+    inputs: dict[str, Any]
+    layer: Layers | None
+    weights_digest: str
+    tensor_digests: dict[str, str]
+    config: dict[str, Any]
+    source: str
+    provenance: NotRequired[dict[str, Any]]
+    value_digests: NotRequired[dict[str, str]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +55,7 @@ class Fingerprint:
         value_digests: of the same tensors' numbers whatever their order; empty where not stored.
         config: the architecture's fields.
         source: one line on where the model came from.
-        provenance: versions, device, precision, time.
+        provenance: versions, device and precision; no time, so that the same model has the same file.
     """
 
     outputs_ND: np.ndarray
@@ -79,22 +92,23 @@ def fingerprint(
     Raises:
         InputError: inputs that do not fit the model, or outputs that are not finite.
     """
+    inputs.check_fits(checkpoint.cfg)
+    check_memory(checkpoint.cfg, inputs, batch_size)
     facts = inputs.describe()
     mean, std = 0.0, 1.0
     if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.params)
         facts |= {"mean": mean, "std": std}
-    with record.measure() as measurement:
-        outputs_ND = last_outputs(
-            checkpoint.cfg,
-            checkpoint.params,
-            inputs,
-            mean=mean,
-            std=std,
-            layer=layer,
-            batch_size=batch_size,
-            advance=advance,
-        )
+    outputs_ND = last_outputs(
+        checkpoint.cfg,
+        checkpoint.params,
+        inputs,
+        mean=mean,
+        std=std,
+        layer=layer,
+        batch_size=batch_size,
+        advance=advance,
+    )
     trivial = _trivial_tensors(checkpoint.params)
     return Fingerprint(
         outputs_ND=outputs_ND,
@@ -105,7 +119,7 @@ def fingerprint(
         value_digests={name: value for name, value in value_digests(checkpoint.params).items() if name not in trivial},
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
-        provenance=record.provenance(precision="float32 highest", measurement=measurement),
+        provenance=record.lasting(record.provenance(precision="float32 highest")),
     )
 
 
@@ -121,19 +135,24 @@ def _trivial_tensors(params: Params) -> set[str]:
     return trivial
 
 
-def save_fingerprint(path: Path | str, found: Fingerprint) -> Path:
-    """Write a fingerprint, whole or not at all.
+def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
+    """Write a fingerprint, whole or not at all: the same bytes for the same fingerprint.
 
     Raises:
         InputError: the file cannot be written.
     """
     facts = {
-        field.name: getattr(found, field.name) for field in dataclasses.fields(found) if field.name != "outputs_ND"
+        field.name: getattr(saved, field.name) for field in dataclasses.fields(saved) if field.name != "outputs_ND"
     }
     described = json.dumps(facts, sort_keys=True, allow_nan=False)
-    outputs_ND = np.ascontiguousarray(found.outputs_ND, dtype="<f4")
+    outputs_ND = np.ascontiguousarray(saved.outputs_ND, dtype="<f4")
     metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}
-    return files.write_bytes(path, save({"outputs": outputs_ND}, metadata))
+    # By hand, as the library's own writer has the metadata in another order each time. Source: the format's
+    # specification (github.com/huggingface/safetensors).
+    tensor = {"dtype": "F32", "shape": list(outputs_ND.shape), "data_offsets": [0, outputs_ND.nbytes]}
+    header = json.dumps({"__metadata__": metadata, "outputs": tensor}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return files.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
 
 
 def load_fingerprint(path: Path | str) -> Fingerprint:
@@ -142,9 +161,7 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
     Raises:
         InputError: it is missing, damaged, or another kind of file.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path} is not a file: name a stored fingerprint")
+    path = files.check_regular(path)
     try:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}
@@ -153,11 +170,13 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
             outputs_ND = opened.get_tensor("outputs")
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
-        facts = json.loads(metadata["facts"])
+        facts = schema.parse_json(metadata["facts"], str(path))
+        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint`")
         return Fingerprint(outputs_ND=outputs_ND, **facts)
-    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        reason = schema.cut(str(error))
         raise InputError(
-            f"{path} is not a readable fingerprint ({error}): make it again with `bornbiased fingerprint`"
+            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint`"
         ) from error
 
 

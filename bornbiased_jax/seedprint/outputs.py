@@ -15,12 +15,14 @@ from bornbiased_jax import hardware, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.memory import check_forward
+from bornbiased_jax.models.overflow import Overflow, check_overflow
 from bornbiased_jax.models.parameters import Params
 
 # Tokens at a time: on a CPU what its caches hold, elsewhere enough to fill the device.
 BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
-MAX_LANES = 4
-"""Batches at once on a CPU: where one lane's norms and softmax leave cores idle, another's products fill them."""
+MAX_SHARDS = 4
+"""Batches at once on a CPU: where one batch's norms and softmax leave cores idle, another's products fill them."""
 
 
 def last_outputs(
@@ -43,23 +45,24 @@ def last_outputs(
         mean, std: vectors are multiplied by ``std`` and shifted by ``mean``; ids are left alone.
         layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
         batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
-            several batches at once, one for each core, at most ``MAX_LANES``.
+            several batches at once, one for each core, at most ``MAX_SHARDS``.
         advance: called with the number of sequences done since the last call.
 
     Returns:
         [N, D] float32.
 
     Raises:
-        InputError: inputs that do not fit the model, no such layer, or outputs that are not finite.
+        InputError: inputs that do not fit the model, no such layer.
+        Overflow: outputs that are not finite, or would be but for a norm.
     """
     inputs.check_fits(cfg)
+    check_overflow(cfg, params)
     if layer is not None and not 1 <= layer <= cfg.num_layers:
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch size {batch_size} is not at least 1")
     on_cpu = jax.default_backend() == "cpu"
-    tokens = BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS
-    size = min(batch_size or max(1, tokens // inputs.seq_len), inputs.num_inputs)
+    size = check_memory(cfg, inputs, batch_size)
     outputs_ND = np.empty((inputs.num_inputs, cfg.d_model), np.float32)
 
     def compute(start: int) -> int:
@@ -72,18 +75,30 @@ def last_outputs(
 
     first, *rest = range(0, inputs.num_inputs, size)
     # Programs over several devices must start on all of them in one order, so they share no device with another.
-    lanes = min(MAX_LANES, hardware.cores()) if on_cpu and _on_one_device(params) else 1
-    threads = ThreadPoolExecutor(lanes)
+    shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and _on_one_device(params) else 1
+    threads = ThreadPoolExecutor(shards)
     try:
-        # The first alone, so that one lane compiles and not each.
-        for done in itertools.chain([compute(first)], threads.map(compute, rest)):
+        # The first alone, so that one thread compiles and not each.
+        for count in itertools.chain([compute(first)], threads.map(compute, rest)):
             if advance is not None:
-                advance(done)
+                advance(count)
     finally:
         threads.shutdown(cancel_futures=True)
     if not np.isfinite(outputs_ND).all():
-        raise InputError("the model's outputs hold NaN or infinite numbers: check its weights")
+        raise Overflow("the model's outputs hold NaN or infinite numbers: check its weights")
     return outputs_ND
+
+
+def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None) -> int:
+    """How many sequences :func:`last_outputs` takes at a time.
+
+    Raises:
+        InputError: not even one batch and the outputs of all fit in memory.
+    """
+    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
+    size = min(batch_size or max(1, tokens // inputs.seq_len), inputs.num_inputs)
+    check_forward(cfg, size, inputs.seq_len, also=4.0 * inputs.num_inputs * cfg.d_model)
+    return size
 
 
 def _on_one_device(params: Params) -> bool:

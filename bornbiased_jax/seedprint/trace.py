@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import checkpoints, progress
+from bornbiased_jax import checkpoints, files, progress
 from bornbiased_jax import inputs as probe_inputs
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.overflow import Overflow
 from bornbiased_jax.seedprint import births
 from bornbiased_jax.seedprint import compare as comparing
 from bornbiased_jax.seedprint import fingerprint as prints
@@ -26,7 +27,7 @@ from bornbiased_jax.seedprint.fingerprint import Fingerprint
 from bornbiased_jax.seedprint.lineage_tests import lineage_test
 from bornbiased_jax.seedprint.permutation import check_alpha, check_permutations
 from bornbiased_jax.seedprint.population import check_references
-from bornbiased_jax.seedprint.verdict import Verdict, undefined
+from bornbiased_jax.seedprint.verdict import Verdict, undefined, with_choices
 
 Source = str | Path | Checkpoint | Fingerprint
 
@@ -58,7 +59,7 @@ class Side:
     def stored(self) -> Fingerprint | None:
         """The fingerprint, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
-            path = Path(self.source)
+            path = files.user_path(self.source)
             return prints.load_fingerprint(path) if path.is_file() and prints.is_fingerprint(path) else None
         return self.source if isinstance(self.source, Fingerprint) else None
 
@@ -239,10 +240,15 @@ def trace(
     elif entry.needs == "both":
         settled = _settled(probe, ours, theirs)
         pair = functools.partial(_fingerprints, ours, theirs, settled)
-        verdict = entry.load()(ours, theirs, outputs=pair, alpha=alpha, **options)
+        try:
+            verdict = entry.load()(ours, theirs, outputs=pair, alpha=alpha, **options)
+        except Overflow as error:
+            verdict = undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     else:
         births = count if entry.references else None
         verdict = _by_outputs(test, ours, theirs, probe, alpha, num_references=births, **options)
+    given = {"alpha": alpha} if alpha != entry.alpha else {}
+    verdict = with_choices(verdict, {**given, **{name: options[name] for name in sorted(options) if name != "outputs"}})
     return with_commitment(verdict, ours.digest, committed=base_digest is not None)
 
 
@@ -270,7 +276,10 @@ def _by_outputs(
     if reason is not None:
         assert settled.num_inputs is not None
         return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
-    pair = _fingerprints(ours, theirs, settled)
+    try:
+        pair = _fingerprints(ours, theirs, settled)
+    except Overflow as error:
+        return undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     if num_references is not None:
         options["references"] = _references(pair[0], settled, num_references)
     return comparing.compare(*pair, test=test, alpha=alpha, **options)
@@ -299,9 +308,9 @@ def _uncomparable(ours: Side, theirs: Side, probe: Probe) -> str | None:
 def _fingerprints(ours: Side, theirs: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
     """Both models' outputs, read alike: as the stored one of them was."""
     stored = [side.stored for side in (ours, theirs) if side.stored is not None]
-    layers = {found.layer for found in stored}
+    layers = {side.layer for side in stored}
     layer = layers.pop() if len(layers) == 1 else None
-    moments = next(((found.inputs["mean"], found.inputs["std"]) for found in stored if "mean" in found.inputs), None)
+    moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
     first = read_outputs(ours, probe, moments=moments, layer=layer)
     if ours is theirs:
         return first, first

@@ -21,8 +21,9 @@ SCOPE = (
 )
 
 WORD = (
-    "The p-value holds for a base whose weights, and so the order of their coordinates and hidden units, were fixed "
-    "before the suspect was seen: without a digest published before, that rests on the word of whoever names the base."
+    "The p-value holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
+    "the suspect was seen: without a digest published before (--base-digest) that rests on the word of whoever names "
+    "the base."
 )
 
 
@@ -92,13 +93,25 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def rests_on(described: Mapping[str, Any]) -> list[str]:
-    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, as sentences."""
-    return [
-        f"The null permutes {described['permuted']}.",
-        f"Nothing changes by: {'; '.join(described['invariant_to']) or 'nothing'}.",
-        f"Evaded by: {described['evaded_by']}.",
-    ]
+def rests_on(described: Mapping[str, Any]) -> str:
+    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, in one sentence."""
+    unchanged = ", ".join(described["invariant_to"]) or "nothing"
+    return (
+        f"The null permutes {described['permuted']}; the statistic is unchanged by {unchanged}; "
+        f"evaded by {described['evaded_by']}."
+    )
+
+
+def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
+    """The verdict with the options that are not the defaults, which whoever tried several must correct for."""
+    words = [f"{name} = {value}" for name, value in chosen.items()]
+    notes = list(verdict.detail.get("notes", ()))
+    if words:
+        notes.append(
+            f"Exploratory: {', '.join(words)} was chosen. What was tried before on the same two models counts: "
+            "multiply p by the number of tries."
+        )
+    return dataclasses.replace(verdict, detail={**verdict.detail, "exploratory": words, "notes": notes})
 
 
 def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:

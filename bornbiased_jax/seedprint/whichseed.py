@@ -20,16 +20,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files, keys
+from bornbiased_jax import files, hardware, keys, progress, schema
 from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -56,6 +60,13 @@ FORMAT = "bornbiased-whichseed-1"
 
 SIZES = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff", "vocab_size", "gated_mlp")
 """Fields that say how large the drawn matrices are."""
+
+
+class SearchState(TypedDict):
+    """Of a search that was interrupted, how far it came and its best seeds with their correlations."""
+
+    position: Annotated[int, Interval(ge=0, le=NUM_SEEDS)]
+    best: list[Annotated[list[float], Len(2, 2)]]
 
 
 class Place(NamedTuple):
@@ -172,15 +183,17 @@ def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
 def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
     """The suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
-    One matrix is held at a time.
+    Of files no more is read than the rows that hold them.
 
     Raises:
         InputError: every number there is the same.
     """
     parts = []
     for path, layer, count in places:
-        # In the order of the parameter, whatever way the file has it: no copy where it lies so.
-        part = suspect.read(path, layer).ravel()[:count].astype(np.float64)
+        born = distributions(suspect.cfg)[path]
+        row = math.prod(born.shape[2:] if born.stacked else born.shape[1:])
+        # In the order of the parameter, whatever way the file has it.
+        part = suspect.read_first(path, layer, -(-count // row)).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)
@@ -233,6 +246,9 @@ def which_seed(
     """
     reader = suspect if isinstance(suspect, WeightsReader) else params_reader(suspect_cfg or cfg, suspect)
     _check(cfg, reader.cfg, seeds, alpha, entries)
+    hardware.check_memory(
+        8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
+    )
     places = tuple(search_places(cfg, entries))
     unit_N = _unit(read_entries(reader, list(places)))
     identity = {"format": FORMAT, "config": cfg.to_dict(), "digest": digest, "start": seeds.start, "entries": entries}
@@ -251,7 +267,8 @@ def which_seed(
         if advance is not None:
             advance(stop - start)
         if resume is not None and (number % SAVE_EVERY == 0 or stop == seeds.stop):
-            files.write_json(resume, {**identity, "position": stop, "best": sorted(best.items())})
+            found = {"position": stop, "best": [[int(seed), float(value)] for seed, value in sorted(best.items())]}
+            files.write_json(resume, {**identity, **found, "sha256": _state_digest(found)})
     decided = _decide(cfg, reader, list(best))
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
@@ -343,15 +360,28 @@ def _decide(cfg: ModelConfig, suspect: WeightsReader, seeds: list[int]) -> list[
     return sorted(candidates, key=lambda row: (-row.t, row.seed))
 
 
+def _state_digest(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([state.get("position"), state.get("best")]).encode()).hexdigest()
+
+
 def _resumed(resume: Path | str | None, identity: dict[str, Any], seeds: range) -> tuple[int, dict[int, float]]:
     """Where an interrupted search stopped, and its best seeds."""
     if resume is None or not Path(resume).exists():
         return seeds.start, {}
-    state = files.read_json(resume)
+    try:
+        state = files.read_json(resume)
+        if isinstance(state, dict) and state.get("format") == FORMAT and state.get("sha256") != _state_digest(state):
+            raise InputError(f"{resume} is damaged")
+    except InputError as error:
+        if not files.begins_with(resume, f'{{\n  "format": "{FORMAT}"'.encode()):
+            raise
+        place = files.set_aside(Path(resume))
+        progress.warn(f"{error}: set aside as {place.name}, and searched from the beginning")
+        return seeds.start, {}
     if not isinstance(state, dict) or any(state.get(name) != value for name, value in identity.items()):
         raise InputError(f"{resume} holds the state of another search: name another file, or remove it")
-    position = state.get("position")
-    if not isinstance(position, int) or position < seeds.start or not isinstance(state.get("best"), list):
+    position = schema.check(SearchState, state, str(resume), "name another file, or remove it")["position"]
+    if position < seeds.start:
         raise InputError(f"{resume} is not the state of a search: name another file, or remove it")
     if position > seeds.stop:
         raise InputError(f"{resume} has searched {position - seeds.start:,} seeds already: ask for at least as many")

@@ -1,4 +1,4 @@
-"""Intervals for rates: exact for independent trials, resampled by model for pairs that share models."""
+"""Intervals for rates, exact for independent trials or resampled by model for pairs that share models; for means."""
 
 from __future__ import annotations
 
@@ -20,6 +20,24 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     """
     interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
     return float(interval.low), float(interval.high)
+
+
+def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Student's t interval for the mean of independent values, at least two.
+
+    Raises:
+        ValueError: fewer than two values.
+
+    Example:
+        >>> low, high = mean_interval([1.0, 2.0, 3.0])
+        >>> round(low, 3), round(high, 3)
+        (-0.484, 4.484)
+    """
+    numbers = np.asarray(values, np.float64)
+    if len(numbers) < 2:
+        raise ValueError("one value has no interval: give at least two")
+    half = stats.t.ppf((1 + confidence) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    return float(numbers.mean() - half), float(numbers.mean() + half)
 
 
 def model_interval(

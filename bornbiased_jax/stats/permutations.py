@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax import progress
+
 # Up to 8! = 40,320 labellings are enumerated, not drawn.
 ENUMERATED_WIDTH = 8
 # Sums that differ by rounding only, this part of a standard deviation, are ties, and a tie counts against rejection.
@@ -21,6 +23,8 @@ _CHUNK = 1 << 16
 _FARTHEST, _BINS = 8.0, 64
 NUM_PERMUTATIONS = 9_999
 """Permutations that a verdict draws unless more are asked for."""
+SHOWN = 100_000
+"""Permutations from which on their drawing is shown: a small alpha asks for many."""
 
 
 def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,9 +104,13 @@ def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarr
 
 def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group: int = 0) -> np.ndarray:
     """Σ_j R[j, π(j)] of random permutations: [..., D, D] -> [..., P] float64."""
-    drawn = permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group)
-    empty = np.zeros((*cross_DD.shape[:-2], 0))
-    return np.concatenate([empty, *(permuted_sums(cross_DD, permutations_PD) for permutations_PD in drawn)], axis=-1)
+    sums = [np.zeros((*cross_DD.shape[:-2], 0))]
+    few = num_permutations < SHOWN
+    with progress.bar(num_permutations, "permutations", unit="permutations", quiet=few) as advance:
+        for permutations_PD in permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group):
+            sums.append(permuted_sums(cross_DD, permutations_PD))
+            advance(len(permutations_PD))
+    return np.concatenate(sums, axis=-1)
 
 
 def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:

@@ -50,6 +50,44 @@ def log_mean(log_ps: np.ndarray) -> float:
     return float(special.logsumexp(log_ps)) - math.log(len(log_ps))
 
 
+def log_fisher(log_ps: np.ndarray) -> float:
+    """log p of Fisher's combination: −2 Σ log p of independent uniform p is χ² with twice as many degrees of freedom.
+
+    With x = −Σ log p of L of them the tail is e^{−x} Σ_{k<L} x^k/k!, summed in log space. NaN for none, or any NaN.
+    """
+    log_ps = np.asarray(log_ps, np.float64)
+    x = -float(log_ps.sum())
+    if not len(log_ps) or math.isnan(x):
+        return math.nan
+    if math.isinf(x):
+        return -math.inf
+    k = np.arange(len(log_ps))
+    return min(0.0, float(special.logsumexp(special.xlogy(k, x) - special.gammaln(k + 1))) - x)
+
+
+def log_spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """log p, two-sided, that two orders of the same n labels are correlated (Spearman), by Student's t with n − 2.
+
+    The approximation is SciPy's; it is kept from falling below 2/n!, the least that n! orders allow. NaN for n < 3.
+    """
+    num = len(first)
+    if num < 3:
+        return math.nan
+    rho = spearman(first, second)
+    floor = math.log(2.0) - math.lgamma(num + 1)
+    if abs(rho) >= 1.0:
+        return floor
+    t = abs(rho) * math.sqrt((num - 2) / ((1 - rho) * (1 + rho)))
+    return min(0.0, max(floor, math.log(2.0) + log_t_sf(t, num - 2)))
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's correlation of two permutations of 0 … n − 1 (no ties): 1 − 6 Σ d²/(n(n² − 1))."""
+    difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    num = len(difference)
+    return 1.0 - 6.0 * float(difference @ difference) / (num * (num * num - 1.0))
+
+
 def log_student_greater(sample: np.ndarray, null: np.ndarray) -> float:
     """log p of the one-sided two-sample t-test (equal variances) that the sample's mean is greater.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text.protocol import checked_ids, checked_text
+from bornbiased_jax.ranges import TokenId, ends
+from bornbiased_jax.schema import cut, parse_json, shown
+from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 END_OF_TEXT = "<|endoftext|>"
+_LARGEST_ID = (ends(TokenId) or (int, 0, 0))[2]
 # Tried in this order when nothing beside a tokenizer.json says which token ends a document.
 _END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
 
@@ -48,6 +50,7 @@ def _byte_characters() -> dict[int, str]:
 
 
 BYTE_CHARACTERS = _byte_characters()
+CHARACTER_BYTES = {character: byte for byte, character in BYTE_CHARACTERS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,7 @@ class LibraryTokenizer:
         try:
             backend = tokenizers.Tokenizer.from_str(self.json_text)
         except Exception as error:  # the library raises bare exceptions
-            raise InputError(f"{self.name} is not a whole tokenizer.json: {error}") from error
+            raise InputError(f"{self.name} is not a whole tokenizer.json: {cut(str(error))}") from error
         backend.no_padding()
         backend.no_truncation()
         return backend
@@ -99,6 +102,20 @@ class LibraryTokenizer:
         """The text of some ids, special tokens spelled out."""
         return str(self.backend.decode(checked_ids(ids, self.vocab_size), skip_special_tokens=False))
 
+    def token_bytes(self) -> list[bytes | None]:
+        """The bytes of each token; added tokens as they are written."""
+        by_bytes = "ByteLevel" in f"{self.backend.pre_tokenizer}{self.backend.decoder}"
+        added = self.backend.get_added_tokens_decoder()
+        found: list[bytes | None] = [None] * self.vocab_size
+        for piece, token in self.backend.get_vocab(with_added_tokens=True).items():
+            if token in added:
+                found[token] = added[token].content.encode()
+            elif by_bytes and all(character in CHARACTER_BYTES for character in piece):
+                found[token] = bytes(CHARACTER_BYTES[character] for character in piece)
+            else:
+                found[token] = named_byte(piece) or piece.replace(ESCAPED_SPACE, " ").encode()
+        return found
+
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.json``, and ``tokenizer_config.json`` that names the end of a document."""
         if self.eos_id is not None:
@@ -120,7 +137,9 @@ def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text
     found = [backend.token_to_id(token) for token in candidates]
     eos_id = next((token for token in found if token is not None), None)
     if eos_token and eos_id is None:
-        raise InputError(f"{name} has no token {eos_token!r}, by which its {CONFIG_FILE} ends a document: mend that")
+        raise InputError(
+            f"{name} has no token {shown(eos_token)}, by which its {CONFIG_FILE} ends a document: mend that"
+        )
     tokenizer = LibraryTokenizer(name, text or backend.to_str(), eos_id)
     # Large vocabularies take seconds to parse: keep the object that is already there.
     tokenizer.__dict__["backend"] = backend
@@ -195,10 +214,7 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     Raises:
         InputError: either is damaged, or they do not belong together.
     """
-    try:
-        vocab = json.loads(vocab_text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name} is not readable as JSON ({error.msg}): fetch it again") from error
+    vocab = parse_json(vocab_text, name)
     if not is_vocabulary(vocab):
         raise InputError(f"{name} is not a map from pieces to ids: fetch it again")
     merges = []
@@ -223,7 +239,12 @@ def _looks_special(piece: str) -> bool:
 
 def is_vocabulary(value: Any) -> bool:
     """Whether a JSON value is a non-empty map from pieces to ids."""
-    return isinstance(value, dict) and bool(value) and all(type(token) is int for token in value.values())
+    # The library reserves memory for the largest id.
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(type(token) is int and 0 <= token <= _LARGEST_ID for token in value.values())
+    )
 
 
 def _llama3_special() -> dict[str, int]:
@@ -301,8 +322,8 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
     merges = []
     for token in sorted(ranks, key=ranks.__getitem__):
         # tiktoken joins any neighbours whose sum is a token, lowest rank first: all ways to halve a token.
-        for cut in range(1, len(token)):
-            left, right = spelled.get(token[:cut]), spelled.get(token[cut:])
+        for half in range(1, len(token)):
+            left, right = spelled.get(token[:half]), spelled.get(token[half:])
             if left is not None and right is not None:
                 merges.append((left, right))
     vocab = {spelled[token]: rank for token, rank in ranks.items()}

@@ -44,6 +44,10 @@ class ByteTokenizer:
         """The text of some bytes."""
         return bytes(checked_ids(ids, self.vocab_size)).decode(errors="replace")
 
+    def token_bytes(self) -> list[bytes | None]:
+        """Every byte, by its id."""
+        return [bytes([byte]) for byte in range(self.vocab_size)]
+
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.bytes.json``."""
         return files.write_json(Path(folder) / BYTES_FILE, IDENTITY)

@@ -12,6 +12,9 @@ What a document is:
 - Any other text: the file, cut after a blank line into pieces of about ``longest`` characters, so that
   a long file can be split into training and validation and need not fit in memory.
 
+Files are read as far as their documents are asked for, and no further; whether a text has ``<|endoftext|>`` in it is
+told from its first 64 MiB. A document of more than 16 million characters is cut there.
+
 Nothing of a text is changed: except for ``<|endoftext|>`` and the blank rows between them, the documents of a
 file joined together are the file. Every kind may be compressed with gzip (``.gz``).
 """
@@ -24,10 +27,11 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import corpora
 from bornbiased_jax.text.protocol import checked_text
@@ -37,7 +41,13 @@ END_OF_TEXT = "<|endoftext|>"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".raw", ".tokens")
 ROW_SUFFIXES = (".jsonl", ".parquet")
 LONGEST = 65_536
+LONGEST_WHOLE = 1 << 24
+"""Characters after which any document ends, so that no text needs to fit in memory."""
+RUNNING_TEXT = 1 << 22
+"""Characters of a source that are read as one running text."""
 _BLOCK = 1 << 20
+# How far into a file its separators are looked for.
+_LOOK = 64 * _BLOCK
 _HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n?$")
 
 
@@ -87,9 +97,11 @@ def list_files(source: str | Path) -> list[Path]:
     Raises:
         InputError: there is none.
     """
-    path = Path(source).expanduser()
+    path = files.user_path(source)
     if path.is_file():
         return [path]
+    if path.exists() and not path.is_dir():
+        files.check_regular(path)
     if not path.is_dir():
         raise InputError(f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME")
     found = []
@@ -111,7 +123,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     Raises:
         InputError: while reading, when the file is missing, damaged, not UTF-8 or lacks the field.
     """
-    path = Path(path)
+    path = files.check_regular(path)
     kind = _kind(path)
     try:
         if kind == ".jsonl":
@@ -131,27 +143,35 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is damaged ({error}): fetch it again") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be read: {' '.join(str(error.strerror or error).split())}") from error
 
 
-def read_text(path: str | Path) -> str:
-    """The whole text of a source, with the separators of its documents, exactly as it stands in the file.
+def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
+    """The text of a source, with the separators of its documents, exactly as it stands in the file; of a long one the
+    beginning.
 
     Of a folder: its files with a blank line between them. Of JSON lines, Parquet, ``builtin:`` and ``hf:``
     names: the documents with a blank line between them.
+
+    Args:
+        path: the source.
+        most: characters; no more is read than they need.
 
     Raises:
         InputError: the source is missing, damaged, not UTF-8 or without text.
     """
     if str(path).startswith(("builtin:", "hf:")) or _kind(Path(path)) in ROW_SUFFIXES:
-        return "\n\n".join(read_documents(path))
+        return _joined(read_documents(path), most)
     if Path(path).is_dir():
-        return "\n\n".join(map(read_text, list_files(path)))
+        return _joined((read_text(file, most) for file in list_files(path)), most)
+    files.check_regular(path)
+    parts: list[str] = []
     try:
-        with _open(Path(path)) as stream:
-            text = stream.read().decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: check the path") from error
+        for block in _blocks(Path(path)):
+            parts.append(block)
+            if sum(map(len, parts)) >= most:
+                break
+        text = "".join(parts)[:most]
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -159,6 +179,16 @@ def read_text(path: str | Path) -> str:
     if not text.strip():
         raise InputError(f"{path} holds no text: name a file that does")
     return text
+
+
+def _joined(texts: Iterable[str], most: int) -> str:
+    """Texts with a blank line between them, as far as ``most`` characters."""
+    parts: list[str] = []
+    for text in texts:
+        parts.append(text)
+        if sum(map(len, parts)) >= most:
+            break
+    return "\n\n".join(parts)[:most]
 
 
 def source_digest(source: str | Path) -> str:
@@ -173,7 +203,7 @@ def source_digest(source: str | Path) -> str:
     if name.startswith("hf:"):
         digest.update(name.encode())
         return digest.hexdigest()
-    root = Path(source).expanduser()
+    root = files.user_path(source)
     for path in list_files(source):
         relative = path.relative_to(root).as_posix() if path != root else path.name
         digest.update(f"{relative}\0{path.stat().st_size}\0".encode())
@@ -193,13 +223,16 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _contains(path: Path, wanted: bytes) -> bool:
-    """Whether a file contains some bytes; reads no further than the first."""
+    """Whether a file contains some bytes; reads no further than the first, and ``_LOOK`` bytes at the most."""
     tail = b""
     with _open(path) as stream:
-        while block := stream.read(_BLOCK):
+        for _ in range(0, _LOOK, _BLOCK):
+            block = stream.read(_BLOCK)
             if wanted in tail + block:
                 return True
-            tail = (tail + block)[-len(wanted) :]
+            if not block:
+                break
+            tail = block[-len(wanted) :]
     return False
 
 
@@ -212,20 +245,37 @@ def _blocks(path: Path) -> Iterator[str]:
         yield decoder.decode(b"", final=True)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """A file's lines with their line ends, cut at "\\n" only."""
-    rest = ""
+def _lines(path: Path, longest: int = LONGEST_WHOLE) -> Iterator[str]:
+    """A file's lines with their line ends, cut at "\\n" only.
+
+    A line of more than four times ``longest`` characters comes in parts of ``longest``, before its end is read.
+    """
+    parts: list[str] = []
     for block in _blocks(path):
-        lines = (rest + block).split("\n")
-        rest = lines.pop()
-        for line in lines:
-            yield line + "\n"
-    if rest:
-        yield rest
+        *whole, last = block.split("\n")
+        for line in whole:
+            yield from _parts("".join([*parts, line, "\n"]), longest)
+            parts = []
+        parts.append(last)
+        if sum(map(len, parts)) > 4 * longest:
+            *early, last = _parts("".join(parts), longest)
+            yield from early
+            parts = [last]
+    if any(parts):
+        yield from _parts("".join(parts), longest)
+
+
+def _parts(line: str, longest: int) -> Iterator[str]:
+    """A line, or parts of ``longest`` characters until no more than four times that is left."""
+    start = 0
+    while len(line) - start > 4 * longest:
+        yield line[start : start + longest]
+        start += longest
+    yield line[start:]
 
 
 def _first_line(path: Path) -> str:
-    return next((line for line in _lines(path) if line.strip()), "")
+    return next((line for line in _lines(path, LONGEST) if line.strip()), "")
 
 
 def _separated(path: Path) -> Iterator[str]:
@@ -236,6 +286,10 @@ def _separated(path: Path) -> Iterator[str]:
         for document in documents:
             if document.strip():
                 yield document
+        # The end of what is cut off may be the beginning of a separator.
+        while len(rest) > LONGEST_WHOLE + len(END_OF_TEXT):
+            yield rest[:LONGEST_WHOLE]
+            rest = rest[LONGEST_WHOLE:]
     if rest.strip():
         yield rest
 
@@ -243,13 +297,17 @@ def _separated(path: Path) -> Iterator[str]:
 def _articles(path: Path) -> Iterator[str]:
     """WikiText: a new article at each `` = Title = `` that stands between blank lines."""
     lines: list[str] = []
-    filled = 0
+    filled = size = 0
     for line in _lines(path):
+        if size > LONGEST_WHOLE:
+            yield "".join(lines)
+            lines, filled, size = [], 0, 0
         # Only now that this line is known to be blank, the one before may be a heading.
         if filled > 1 and not line.strip() and _HEADING.match(lines[-1]) and not lines[-2].strip():
             yield "".join(lines[:-1])
-            lines, filled = lines[-1:], 1
+            lines, filled, size = lines[-1:], 1, len(lines[-1])
         lines.append(line)
+        size += len(line)
         filled += bool(line.strip())
     if filled:
         yield "".join(lines)
@@ -262,7 +320,7 @@ def _pieces(path: Path, longest: int | None) -> Iterator[str]:
     """
     parts: list[str] = []
     size = 0
-    for line in _lines(path):
+    for line in _lines(path, LONGEST_WHOLE if longest is None else longest):
         blank = not line.strip()
         if longest is not None and parts and size >= (longest if blank else 2 * longest):
             if blank:
@@ -271,11 +329,12 @@ def _pieces(path: Path, longest: int | None) -> Iterator[str]:
             if any(map(str.strip, parts)):
                 yield "".join(parts)
                 parts, size = [], 0
-        while longest is not None and len(line) > 4 * longest:
-            yield "".join(parts) + line[:longest]
-            parts, size, line = [], 0, line[longest:]
         parts.append(line)
         size += len(line)
+        # A part of a long line, the rest of which follows.
+        if len(line) == longest and not line.endswith("\n"):
+            yield "".join(parts)
+            parts, size = [], 0
     if any(map(str.strip, parts)):
         yield "".join(parts)
 
@@ -286,10 +345,9 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"{path}, line {number} is not JSON ({error.msg}): one object a line is expected"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number or a nesting beyond all sizes"
+            raise InputError(f"{path}, line {number} is not JSON ({reason}): one object a line is expected") from error
         text = _field(row, field, f"{path}, line {number}")
         if "\\u" in line:
             checked_text(text, f"{path}, line {number}")

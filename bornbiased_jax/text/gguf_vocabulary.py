@@ -7,6 +7,7 @@ from typing import Any
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe, scored
+from bornbiased_jax.text.protocol import ESCAPED_SPACE
 
 _DIGITS = (r"\p{N}", bpe.GPT2_PATTERN)
 # How llama.cpp cuts words for each value of tokenizer.ggml.pre (llama-vocab.cpp): patterns, whole words.
@@ -58,7 +59,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
         raise InputError(f"{name} has a tokenizer without scores: name a tokenizer file")
     return scored.ScoredTokenizer(
         name=Path(name).name,
-        pieces=tuple(piece.replace(scored.ESCAPED_SPACE, " ") for piece in pieces),
+        pieces=tuple(piece.replace(ESCAPED_SPACE, " ") for piece in pieces),
         scores=tuple(float(score) for score in metadata["scores"]),
         types=tuple(types),
         eos_id=_known(metadata.get("eos_token_id", 2), pieces),

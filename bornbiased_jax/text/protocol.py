@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +10,10 @@ from typing import Protocol
 import numpy as np
 
 from bornbiased_jax.errors import InputError
+
+# SentencePiece writes spaces as this character.
+ESCAPED_SPACE = "\u2581"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
@@ -52,8 +57,17 @@ class Tokenizer(Protocol):
             InputError: an id is not in the vocabulary.
         """
 
+    def token_bytes(self) -> list[bytes | None]:
+        """The bytes that each id stands for, special tokens as they are written; None for an id without any."""
+
     def save(self, folder: str | Path) -> Path:
         """Write it to a folder; ``load_tokenizer`` reads the file returned back with the same digest."""
+
+
+def named_byte(piece: str) -> bytes | None:
+    """The byte of a piece such as "<0x0A>", None of any other."""
+    match = _BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else None
 
 
 def checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:

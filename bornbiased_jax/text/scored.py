@@ -21,21 +21,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files
+from bornbiased_jax import files, schema
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text.protocol import checked_ids, checked_text
+from bornbiased_jax.ranges import TokenId
+from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
 
 PIECES_FILE = "tokenizer.pieces.json"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-# SentencePiece writes spaces as this character.
-ESCAPED_SPACE = "\u2581"
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _CACHED_WORDS = 200_000
 _SAVED = ("name", "pieces", "scores", "types", "eos_id", "bos_id", "space_prefix", "escaped")
+
+
+class PiecesFile(TypedDict):
+    """What :meth:`ScoredTokenizer.save` writes."""
+
+    name: str
+    pieces: list[str]
+    scores: list[float]
+    types: list[Annotated[int, Interval(ge=NORMAL, le=BYTE)]]
+    eos_id: TokenId | None
+    bos_id: TokenId | None
+    space_prefix: bool
+    escaped: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +107,8 @@ class ScoredTokenizer:
 
     @cached_property
     def _byte_ids(self) -> dict[int, int]:
-        matches = ((token, _BYTE_PIECE.fullmatch(self.pieces[token])) for token in self._of_type(BYTE))
-        return {int(match[1], 16): token for token, match in matches if match}
+        named = ((token, named_byte(self.pieces[token])) for token in self._of_type(BYTE))
+        return {value[0]: token for token, value in named if value is not None}
 
     @cached_property
     def _user_defined(self) -> re.Pattern[str] | None:
@@ -198,6 +211,13 @@ class ScoredTokenizer:
         )
         return data.removeprefix(b" " if self.space_prefix else b"").decode(errors="replace")
 
+    def token_bytes(self) -> list[bytes | None]:
+        """The bytes of each piece; control pieces as they are written."""
+        return [
+            (named_byte(piece) if kind == BYTE else None) or piece.encode(errors="surrogateescape")
+            for piece, kind in zip(self.pieces, self.types, strict=True)
+        ]
+
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.pieces.json``."""
         content = {"kind": "scored pieces", **{key: getattr(self, key) for key in _SAVED}}
@@ -210,13 +230,11 @@ def from_pieces_file(content: dict[str, Any], name: str) -> ScoredTokenizer:
     Raises:
         InputError: a field is missing or of the wrong kind.
     """
-    try:
-        fields: dict[str, Any] = {key: content[key] for key in _SAVED}
-        for key in ("pieces", "scores", "types"):
-            fields[key] = tuple(fields[key])
-        return ScoredTokenizer(**fields)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{name} is not a whole tokenizer file ({error}): write it again") from error
+    schema.check(PiecesFile, content, name, "it is not a whole tokenizer file, write it again")
+    fields: dict[str, Any] = {key: content[key] for key in _SAVED}
+    for key in ("pieces", "scores", "types"):
+        fields[key] = tuple(fields[key])
+    return ScoredTokenizer(**fields)
 
 
 def from_llama2c(data: bytes, name: str) -> ScoredTokenizer:
@@ -249,6 +267,6 @@ def from_llama2c(data: bytes, name: str) -> ScoredTokenizer:
         offset += length
     if len(pieces) < 4 or max(len(piece.encode()) for piece in pieces) != longest:
         raise wrong
-    types = [BYTE if _BYTE_PIECE.fullmatch(piece) else NORMAL for piece in pieces]
+    types = [BYTE if named_byte(piece) else NORMAL for piece in pieces]
     types[:3] = [UNKNOWN, CONTROL, CONTROL]
     return ScoredTokenizer(name, tuple(pieces), tuple(scores), tuple(types), eos_id=2, bos_id=1)

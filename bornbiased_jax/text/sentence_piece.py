@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text.protocol import checked_ids, checked_text
+from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
 
 MODEL_FILE = "tokenizer.model"
 
@@ -79,6 +79,14 @@ class SentencePieceTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, without control pieces."""
         return str(self.processor.DecodeIds(checked_ids(ids, self.vocab_size)))
+
+    def token_bytes(self) -> list[bytes | None]:
+        """The bytes of each piece; control pieces as they are written."""
+        pieces = [str(self.processor.IdToPiece(token)) for token in range(self.vocab_size)]
+        return [
+            named_byte(piece) if self.processor.IsByte(token) else piece.replace(ESCAPED_SPACE, " ").encode()
+            for token, piece in enumerate(pieces)
+        ]
 
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.model``."""

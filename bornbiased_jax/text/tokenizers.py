@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from typing_extensions import TypedDict
 
+from bornbiased_jax import files, schema
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Pieces, TokenId, within
+from bornbiased_jax.schema import shown
 from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, scored, sentence_piece
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.protocol import Tokenizer
@@ -21,6 +25,7 @@ from bornbiased_jax.text.protocol import Tokenizer
 # The library's trained format: raised when train_bpe changes, so that no old cached tokenizer is used.
 _TRAINING = 1
 _LARGEST = 256 * 2**20
+MOST_PIECES = 1_000_000
 # The file names that say what the other half of a two-file tokenizer is called.
 _PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 _IN_FOLDER = (
@@ -34,6 +39,33 @@ _IN_FOLDER = (
     "*.model",
     "tokenizer.bin",
 )
+
+
+class _Model(TypedDict, total=False):
+    # A list of pieces with scores for Unigram.
+    vocab: dict[str, TokenId] | list[Any]
+
+
+class _Added(TypedDict):
+    id: TokenId
+
+
+class _Token(TypedDict):
+    content: str
+
+
+class ConfigFile(TypedDict, total=False):
+    """Of ``tokenizer_config.json`` what is read."""
+
+    eos_token: str | _Token | None
+    tokenizer_class: str | None
+
+
+class TokenizerFile(TypedDict, total=False):
+    """Of ``tokenizer.json`` what must be within bounds before the library sees it."""
+
+    model: _Model
+    added_tokens: list[_Added] | None
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -52,9 +84,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     ...     load_tokenizer(file).name, load_tokenizer(folder).vocab_size
     ('bytes', 256)
     """
-    path = Path(path).expanduser()
+    path = files.user_path(path)
     if path.is_dir():
         path = _in_folder(path)
+    files.check_regular(path)
     try:
         with path.open("rb") as stream:
             if stream.read(4) == b"GGUF":
@@ -108,10 +141,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not readable as JSON: fetch it again") from error
+    content = schema.parse_json(_read_text(path), str(path))
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object: fetch it again")
     return content
@@ -124,6 +154,8 @@ def _from_json(path: Path) -> Tokenizer:
     if content.get("kind") == "scored pieces":
         return scored.from_pieces_file(content, path.name)
     if "model" in content and not bpe.is_vocabulary(content):
+        # The library reserves memory for the largest id.
+        schema.check(TokenizerFile, content, str(path))
         return bpe.from_json(_read_text(path), path.name, _eos_token(path.parent))
     return _from_pair(path)
 
@@ -135,8 +167,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _eos_token(folder: Path) -> str | None:
     """The end of a document that ``tokenizer_config.json`` names, if there is one."""
-    token = _config(folder).get("eos_token")
-    return token.get("content") if isinstance(token, dict) else token
+    token = schema.check(ConfigFile, _config(folder), str(folder / bpe.CONFIG_FILE)).get("eos_token")
+    return token["content"] if isinstance(token, dict) else token
 
 
 def _from_pair(path: Path) -> Tokenizer:
@@ -174,6 +206,8 @@ def default_tokenizer(vocab_size: int) -> Tokenizer:
         raise InputError(f"a vocabulary of {vocab_size} has no room for bytes: name a tokenizer file for text")
     if vocab_size < 512:
         return ByteTokenizer()
+    # The corpus supports fewer pieces than that by far.
+    vocab_size = min(vocab_size, MOST_PIECES)
     corpus = corpora.corpus("prose")
     identity = json.dumps([_TRAINING, corpus.digest, vocab_size, tokenizers.__version__])
     slot = f"tokenizers/bpe-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json.z"
@@ -204,9 +238,9 @@ def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
         return default_tokenizer(vocab_size)
     if name.startswith("bpe:"):
         size = name.removeprefix("bpe:")
-        if not size.isdecimal():
-            raise InputError(f"tokenizer {name!r} has no number of pieces: write it as bpe:4096")
-        return default_tokenizer(int(size))
+        if not (size.isdecimal() and size.isascii() and len(size) < 10):
+            raise InputError(f"tokenizer {shown(name)} has no number of pieces: write it as bpe:4096")
+        return default_tokenizer(within(Pieces, int(size), "the pieces of bpe:N"))
     return load_tokenizer(name)
 
 

@@ -45,7 +45,7 @@ def variant(group: births.Group) -> str:
 
 def by_variant(record: Record) -> dict[str, Any]:
     """Variant -> its group of a record."""
-    return {variant(done["group"]): done for done in record["result"]["groups"]}
+    return {variant(group["group"]): group for group in record["result"]["groups"]}
 
 
 def length_of(group: births.Group) -> str:

@@ -59,8 +59,8 @@ def tables(record: Record) -> Sequence[Table]:
             }
             predicted = {}
             if theory:
-                spread = theory["inter_cosine_by_layer_std"][-1]
-                predicted = {"last block": (theory["inter_cosine_by_layer"][-1], spread)}
+                std = theory["inter_cosine_by_layer_std"][-1]
+                predicted = {"last block": (theory["inter_cosine_by_layer"][-1], std)}
             settings = [
                 births.name_of(group),
                 births.inputs_of(group),

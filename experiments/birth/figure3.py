@@ -20,11 +20,11 @@ def panels(record: Record) -> Sequence[Panel]:
     highest = 0.0
     for ax, (name, probed) in zip(axes, found.items(), strict=True):
         seen = probed["records"][0]["preference"]
-        shares = [100 * count / seen["num_inputs"] for count in seen["ranked_counts"][:NUM_RANKED]]
+        fractions = [100 * count / seen["num_inputs"] for count in seen["ranked_counts"][:NUM_RANKED]]
         level = 100 * seen["uniform_top_count"] / seen["num_inputs"]
-        figures.ranked_bars(ax, shares, seen["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
+        figures.ranked_bars(ax, fractions, seen["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
         figures.label(ax, "token id, by rank", "% of inputs", name)
-        highest = max(highest, level, *shares)
+        highest = max(highest, level, *fractions)
     for ax in axes:
         ax.set_ylim(0, 1.05 * highest)
     group = found["full model"]["group"]

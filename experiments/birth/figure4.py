@@ -29,7 +29,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(ax)
     caption = (
         f"{births.name_of(group)}, seed {probed['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
-        "inputs. The blue band is the spread from pair to pair of inputs, the dashed line and its band are "
+        "inputs. The blue band is the standard deviation from pair to pair of inputs, the dashed line and its band are "
         "what theory says of the mean."
     )
     return [Panel(figure, caption)]
@@ -80,8 +80,8 @@ EXPERIMENT = Experiment(
     paper="Figure 4",
     description=(
         "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs: the mean cosine "
-        "between different inputs rises from block to block, while its spread from pair to pair hardly does. "
-        "No length enters, so this is the paper's own configuration at the cost of one position."
+        "between different inputs rises from block to block, while its standard deviation from pair to pair "
+        "hardly does. No length enters, so this is the paper's own configuration at the cost of one position."
     ),
     settings={scale: {**chosen, "groups": chosen["groups"][-1:]} for scale, chosen in ablations.SETTINGS.items()},
     cost={"smoke": "seconds", "laptop": "27 s on two cores; shared with table2", "paper": "the same"},

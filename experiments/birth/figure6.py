@@ -1,4 +1,4 @@
-"""Figure 6: the spread of what enters GELU with and without LayerNorm, and the contraction each causes."""
+"""Figure 6: the standard deviation of what enters GELU with and without LayerNorm, and the contraction each causes."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def run(context: Context) -> dict[str, Any]:
     return {"norms": found}
 
 
-def _linear_share(std: float) -> float:
-    """Share of E[GELU(u)²] that its odd part u/2 carries, u ~ N(0, std²): 1 means no asymmetry."""
+def _linear_fraction(std: float) -> float:
+    """Fraction of E[GELU(u)²] that its odd part u/2 carries, u ~ N(0, std²): 1 means no asymmetry."""
     u, w = np.polynomial.hermite_e.hermegauss(80)
     gelu = std * u * ndtr(std * u)
     return float(np.sum(w * (std * u / 2) ** 2) / np.sum(w * gelu**2))
@@ -85,7 +85,7 @@ def tables(record: Record) -> Sequence[Table]:
                 {
                     "σ, block 1": variant["std_by_layer"][0],
                     "σ, last block": variant["std_by_layer"][-1],
-                    "odd share": _linear_share(variant["std_by_layer"][0]),
+                    "odd share": _linear_fraction(variant["std_by_layer"][0]),
                     "cosine, last block": float(np.mean(last)),
                 },
                 paper={"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if ours else {},

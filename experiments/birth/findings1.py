@@ -19,12 +19,12 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
-        shares = [birth["preference"]["top1_share"] for birth in probed["records"]]
+        fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
         ratios = [birth["preference"]["ratio_to_uniform"] for birth in probed["records"]]
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
         distinct = len({birth["preference"]["top1_id"] for birth in probed["records"]})
         measured: dict[str, Any] = {
-            "fraction": (float(np.mean(shares)), float(np.std(shares, ddof=1))),
+            "fraction": (float(np.mean(fractions)), float(np.std(fractions, ddof=1))),
             "× uniform": float(np.mean(ratios)),
             "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
             "top-1 tokens": distinct,
@@ -35,7 +35,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "fraction": theory["top1_share_mean"],
                 "cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1]),
             }
-        settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(shares)]
+        settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(fractions)]
         rows.append(Row(settings, measured, {}, predicted, "ours"))
     return [
         Table(

@@ -60,8 +60,8 @@ def tables(record: Record) -> Sequence[Table]:
             }
             paper: dict[str, Any] = {}
             if same_configuration(group, birth["seed"]):
-                share, log10_p = PRINTED[group["model"], group["seq_len"], birth["seed"]]
-                paper = {"fraction": share, "p": "0.00 (underflow)" if log10_p is None else log10_p}
+                fraction, log10_p = PRINTED[group["model"], group["seq_len"], birth["seed"]]
+                paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
             predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
             settings = [
                 births.name_of(group),
@@ -99,7 +99,7 @@ def claims(record: Record) -> Sequence[Claim]:
     """The share of the first GPT-2 group, and that seeds differ."""
     probed = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
     group, theory = probed["group"], probed["theory"]
-    shares = [birth["preference"]["top1_share"] for birth in probed["records"]]
+    fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
     top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
     paper_rows = [PRINTED[key][0] for key in PRINTED if key[:2] == (group["model"], group["seq_len"])]
     same = all(same_configuration(group, seed) for seed in group["seeds"])
@@ -107,8 +107,8 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             f"Fraction of the top-1 token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
-            f"{births.mean_of(shares)}",
-            sum(shares) / len(shares),
+            f"{births.mean_of(fractions)}",
+            sum(fractions) / len(fractions),
             paper=sum(paper_rows) / len(paper_rows) if same else None,
             theory=theory["top1_share_mean"] if theory else None,
             format=percent(2),
@@ -116,7 +116,7 @@ def claims(record: Record) -> Sequence[Claim]:
             key="of random inputs answered with one token",
         ),
         Claim(
-            f"Different top-1 tokens among {len(shares)} seeds of {name}",
+            f"Different top-1 tokens among {len(fractions)} seeds of {name}",
             len(top_tokens),
             format=fixed(0),
             configuration="ours",

@@ -45,7 +45,7 @@ def effective_dimension(mean: float, std: float) -> float:
 def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
     """log₁₀ p that the mean direction is zero, with any covariance: Rayleigh's test in the effective dimension.
 
-    Under random signs of the states ‖Σĥ‖²/N has mean 1 and variance 2 E[cos²]; the χ² law with these two
+    Under random signs of the states ‖Σĥ‖²/N has mean 1 and variance 2 E[cos²]; the χ² distribution with these two
     moments has 1/E[cos²] degrees of freedom (Satterthwaite).
     """
     dof = effective_dimension(mean, std)
@@ -79,8 +79,8 @@ def tables(record: Record) -> Sequence[Table]:
             }
             if name == "self-attention only":
                 # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
-                spread = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
-                predicted |= {"std over pairs": spread, "effective D": effective_dimension(0.0, spread)}
+                std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
+                predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
             settings = [name, births.name_of(group), num_inputs, ablations.length_of(group), birth["seed"]]
             rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
     return [

@@ -185,24 +185,31 @@ def run(context: Context) -> dict[str, Any]:
     """
     null = results(context, "unrelated", unrelated)
     found = results(context, "related", related)
-    claimed = [(done, test) for done in null for test in TESTS if claims_calibration(test, done["case"]["inputs"])]
+    claimed = [
+        (outcome, test) for outcome in null for test in TESTS if claims_calibration(test, outcome["case"]["inputs"])
+    ]
     confidence = calibration.bonferroni_confidence(3 * len(claimed))
     table, family = [], {}
-    for done, power in zip(null, found, strict=True):
+    for outcome, power in zip(null, found, strict=True):
         for test in TESTS:
-            verdicts = expanded(done["verdicts"][test])
+            verdicts = expanded(outcome["verdicts"][test])
             summary = calibration.summarise(verdicts, confidence=confidence)
             summary.pop("qq")
-            claim = claims_calibration(test, done["case"]["inputs"])
-            row = {**done["case"], "test": test, "claims_calibration": claim, **summary}
+            claim = claims_calibration(test, outcome["case"]["inputs"])
+            row = {**outcome["case"], "test": test, "claims_calibration": claim, **summary}
             row["power"] = [{"drift": entry["drift"], **entry["tests"][test]} for entry in power["by_drift"]]
             table.append(row)
             if claim:
-                family[f"{done['case']['model']}, {done['case']['init']}, {done['case']['inputs']}, {test}"] = summary
+                family[
+                    f"{outcome['case']['model']}, {outcome['case']['init']}, {outcome['case']['inputs']}, {test}"
+                ] = summary
     pooled = []
     for kind, test in itertools.product(KINDS, TESTS):
         verdicts = [
-            verdict for done in null if done["case"]["inputs"] == kind for verdict in expanded(done["verdicts"][test])
+            verdict
+            for outcome in null
+            if outcome["case"]["inputs"] == kind
+            for verdict in expanded(outcome["verdicts"][test])
         ]
         summary = calibration.summarise(verdicts)
         summary.pop("qq")

@@ -75,11 +75,11 @@ def is_paper(group: Mapping[str, Any]) -> bool:
 def tables(record: Record) -> Sequence[Table]:
     """p of every test, then the baselines' scores beside those of unrelated births."""
     rows, scores = [], []
-    for done in record["result"]["groups"]:
-        group = done["group"]
+    for outcome in record["result"]["groups"]:
+        group = outcome["group"]
         family = group["model"].split("-")[0]
         configuration: Any = "paper" if is_paper(group) else "other"
-        for entry in done["pairs"]:
+        for entry in outcome["pairs"]:
             printed = PRINTED.get((family, entry["base"], entry["suspect"])) if is_paper(group) else None
             head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
             vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
@@ -96,8 +96,8 @@ def tables(record: Record) -> Sequence[Table]:
                 paper = {"t-test": float(np.log10(printed[0])), "U-test": float(np.log10(printed[1]))}
             rows.append(Row(head, measured, paper, configuration=configuration))
         for name in BASELINES:
-            values = [entry["baselines"][name] for entry in done["pairs"]]
-            null = [value for value in done["null"][name] if value is not None]
+            values = [entry["baselines"][name] for entry in outcome["pairs"]]
+            null = [value for value in outcome["null"][name] if value is not None]
             known = [value for value in values if value is not None]
             if not known or not null:
                 continue
@@ -143,18 +143,18 @@ def _log(p: float | None) -> float | None:
 def claims(record: Record) -> Sequence[Claim]:
     """The smallest p of each group, on the published inputs and on tokens."""
     made = []
-    for done in record["result"]["groups"]:
-        group = done["group"]
-        size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(done['pairs'])} pairs"
+    for outcome in record["result"]["groups"]:
+        group = outcome["group"]
+        size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(outcome['pairs'])} pairs"
         for kind, test, key in (("gaussian", "paper", "log10_p_t"), ("tokens", "permutation", "p_value")):
-            values = [entry["tests"][kind][test].get(key) for entry in done["pairs"]]
+            values = [entry["tests"][kind][test].get(key) for entry in outcome["pairs"]]
             known = [float(value) for value in values if value is not None]
             logs = np.log10(known).tolist() if key == "p_value" else known
             if not logs:
                 continue
             same = is_paper(group) and test == "paper"
             family = group["model"].split("-")[0]
-            pairs = [(family, entry["base"], entry["suspect"]) for entry in done["pairs"]]
+            pairs = [(family, entry["base"], entry["suspect"]) for entry in outcome["pairs"]]
             printed = min(PRINTED[pair][0] for pair in pairs) if same else None
             made.append(
                 Claim(

@@ -20,7 +20,7 @@ from bornbiased_jax.seedprint.baselines import reef_features
 from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint
 from bornbiased_jax.seedprint.outputs import embedding_moments
 from experiments._shared.lineage import BASELINES, baseline_scores, compared, probe
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, split_data
 
 PRINTED: dict[str, dict[str, Any]] = {
     "finance": {"tokens": "5M", "U-test": 1.34e-41, "intrinsic": 1.0, "reef": 0.9950, "pcs": 0.9979, "ics": 0.9952},
@@ -52,10 +52,9 @@ def named(data: str | None) -> dict[str, str]:
         InputError: not of the form NAME=CHECKPOINT;…, a name twice, no base, or no suspect.
     """
     found: dict[str, str] = {}
-    for part in filter(None, (data or "").split(";")):
-        name, separator, where = part.partition("=")
-        if not separator or not where or name in found:
-            raise InputError(f"--data {part!r} is not NAME=CHECKPOINT with a name of its own: {ABSENT}")
+    for name, where in split_data(data):
+        if name is None or name in found:
+            raise InputError(f"--data {where!r} is not NAME=CHECKPOINT with a name of its own: {ABSENT}")
         found[name] = where
     if found and ("base" not in found or len(found) < 2):
         raise InputError(f"--data must name a base and at least one suspect: {ABSENT}")

@@ -10,15 +10,13 @@ from typing import Any
 import experiments
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import OF_THE_MACHINE
 from experiments import runner
-from experiments.base import SCALES, Record
+from experiments.base import SCALES, Record, split_data
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-3
 """How far two numbers may lie apart, relative to the larger one, before :func:`differences` names them."""
-
-# Times, memory and rates are of a machine and an hour.
-_OF_THE_MACHINE = ("wall_s", "wall_time", "seconds", "peak_memory", "tokens_per_second", "timing", "cost")
 
 
 def committed(name: str, scale: str) -> Record | None:
@@ -74,9 +72,9 @@ def _portable(record: dict[str, Any]) -> dict[str, Any]:
     data = record.get("data")
     if data is not None:
         shortened = []
-        for part in data.split(";"):
-            role, separator, source = part.rpartition("=")
-            shortened.append(role + separator + (Path(source).name if source.startswith(("/", "~")) else source))
+        for role, source in split_data(data):
+            name = Path(source).name if source.startswith(("/", "~")) else source
+            shortened.append(name if role is None else f"{role}={name}")
         record = {**record, "data": ";".join(shortened)}
     for place, value in leaves(record):
         if isinstance(value, str) and value.startswith("/"):
@@ -116,7 +114,7 @@ def differences(before: Record, after: Record, tolerance: float = TOLERANCE) -> 
     old, new = (dict(leaves(record.get("result"), "result")) for record in (before, after))
     moved: list[tuple[str, Any, Any]] = []
     for place in dict.fromkeys([*old, *new]):
-        if any(word in place for word in _OF_THE_MACHINE):
+        if any(word in place for word in OF_THE_MACHINE):
             continue
         one, other = old.get(place), new.get(place)
         if isinstance(one, (int, float)) and isinstance(other, (int, float)):

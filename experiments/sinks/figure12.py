@@ -47,13 +47,13 @@ def tables(record: Record) -> Sequence[Table]:
     """Sink rate at every length, and the largest score."""
     result, lengths = record["result"]["cures"], record["settings"]["lengths"]
     rows = []
-    for name, one in result.items():
+    for name, run in result.items():
         measured = {
-            f"T = {length}": sink_training.over_seeds(one, lambda seed, at=str(length): seed["sink_rate"][at])
+            f"T = {length}": sink_training.over_seeds(run, lambda seed, at=str(length): seed["sink_rate"][at])
             for length in lengths
         }
-        measured["largest score"] = sink_training.over_seeds(one, lambda seed: seed["largest_score"])
-        rows.append(Row([name, integer(one["steps"])], measured))
+        measured["largest score"] = sink_training.over_seeds(run, lambda seed: seed["largest_score"])
+        rows.append(Row([name, integer(run["steps"])], measured))
     quantities = [Quantity(f"T = {length}", percent(1)) for length in lengths]
     quantities.append(Quantity("largest score", significant(2)))
     note = (
@@ -70,14 +70,14 @@ def panels(record: Record) -> Sequence[Panel]:
     result = record["result"]["cures"]
     rates = {
         name: {
-            length: [seed["sink_rate"][str(length)] for seed in one["by_seed"]]
+            length: [seed["sink_rate"][str(length)] for seed in run["by_seed"]]
             for length in record["settings"]["lengths"]
         }
-        for name, one in result.items()
+        for name, run in result.items()
     }
     caption = f"Sink rate after {next(iter(result.values()))['steps']:,} steps; bands span the seeds. "
     drawn = [Panel(sink_figures.sink_rate_by_length(rates), caption + setting_note(record))]
-    if all("curve_largest_score" in one for one in result.values()):
+    if all("curve_largest_score" in run for run in result.values()):
         drawn.append(
             Panel(
                 growth(result),
@@ -91,11 +91,11 @@ def panels(record: Record) -> Sequence[Panel]:
 def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
     """The largest score of any head by step, one line a model."""
     figure, ax = figures.new()
-    for index, (name, one) in enumerate(result.items()):
-        score_ES = np.asarray(one["curve_largest_score"])
+    for index, (name, run) in enumerate(result.items()):
+        score_ES = np.asarray(run["curve_largest_score"])
         figures.line(
             ax,
-            one["curve_steps"],
+            run["curve_steps"],
             score_ES.mean(axis=1),
             score_ES.min(axis=1),
             score_ES.max(axis=1),
@@ -112,9 +112,9 @@ def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
 def claims(record: Record) -> Sequence[Claim]:
     """The mean over lengths."""
     made = []
-    for name, one in record["result"]["cures"].items():
-        rate = float(np.mean([list(seed["sink_rate"].values()) for seed in one["by_seed"]]))
-        words = f"Sink rate after training, {name}, {one['steps']:,} steps"
+    for name, run in record["result"]["cures"].items():
+        rate = float(np.mean([list(seed["sink_rate"].values()) for seed in run["by_seed"]]))
+        words = f"Sink rate after training, {name}, {run['steps']:,} steps"
         made.append(Claim(words, rate, format=fixed(3)))
     return made
 

@@ -17,13 +17,13 @@ from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
 from experiments.sinks.step_cost import step_costs
 
 
-def _last_loss(one: Mapping[str, Any], seed_index: int) -> float:
-    return float(one["curve_validation_loss"][-1][seed_index])
+def _last_loss(run: Mapping[str, Any], seed_index: int) -> float:
+    return float(run["curve_validation_loss"][-1][seed_index])
 
 
-def _paired(one: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
+def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
     """Validation loss less the baseline's of the same seed: mean and standard deviation across seeds."""
-    gaps = np.array([_last_loss(one, i) - _last_loss(base, i) for i in range(len(one["seeds"]))])
+    gaps = np.array([_last_loss(run, i) - _last_loss(base, i) for i in range(len(run["seeds"]))])
     return (float(gaps.mean()), float(gaps.std(ddof=1))) if len(gaps) > 1 else float(gaps[0])
 
 
@@ -37,7 +37,7 @@ def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
     return own / base if own and base else None
 
 
-def _of_shares(seed: Mapping[str, Any]) -> float:
+def _of_average(seed: Mapping[str, Any]) -> float:
     return float(seed["sink_rate_of_shares"])
 
 
@@ -45,24 +45,24 @@ def tables(record: Record) -> Sequence[Table]:
     """The table that no paper has."""
     result = record["result"]["cures"]
     base = result["baseline"]
-    seeds = [seed for one in result.values() for seed in one["by_seed"]]
+    seeds = [seed for run in result.values() for seed in run["by_seed"]]
     # Rows of weights that do not sum to 1, divided by their sums: a column of its own where it says anything else.
     differ = any(list(seed["sink_rate"].values())[-1] != seed["sink_rate_of_shares"] for seed in seeds)
     rows = []
-    for name, one in result.items():
-        losses = [_last_loss(one, index) for index in range(len(one["seeds"]))]
+    for name, run in result.items():
+        losses = [_last_loss(run, index) for index in range(len(run["seeds"]))]
         loss = (float(np.mean(losses)), float(np.std(losses, ddof=1))) if len(losses) > 1 else losses[0]
         rows.append(
             Row(
                 [name],
                 {
-                    "sink rate": sink_training.over_seeds(one, lambda seed: list(seed["sink_rate"].values())[-1]),
-                    **({"of shares": sink_training.over_seeds(one, _of_shares)} if differ else {}),
-                    "top score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
-                    "DomRatio": sink_training.over_seeds(one, lambda seed: seed["dom_ratio_first"][-1]),
-                    "rank": sink_training.over_seeds(one, lambda seed: seed["effective_rank"][-1]),
+                    "sink rate": sink_training.over_seeds(run, lambda seed: list(seed["sink_rate"].values())[-1]),
+                    **({"of shares": sink_training.over_seeds(run, _of_average)} if differ else {}),
+                    "top score": sink_training.over_seeds(run, lambda seed: seed["largest_score"]),
+                    "DomRatio": sink_training.over_seeds(run, lambda seed: seed["dom_ratio_first"][-1]),
+                    "rank": sink_training.over_seeds(run, lambda seed: seed["effective_rank"][-1]),
                     "loss": loss,
-                    "less baseline": _paired(one, base),
+                    "less baseline": _paired(run, base),
                     "cost": _cost(record, name),
                 },
                 configuration="ours",
@@ -126,11 +126,11 @@ def panels(record: Record) -> Sequence[Panel]:
     )
     figure, ax = figures.new(height=4.2)
     base = np.asarray(result["baseline"]["curve_validation_loss"])
-    for index, (name, one) in enumerate((name, one) for name, one in result.items() if name != "baseline"):
-        gap_E = (np.asarray(one["curve_validation_loss"]) - base).mean(axis=1)
+    for index, (name, run) in enumerate((name, run) for name, run in result.items() if name != "baseline"):
+        gap_E = (np.asarray(run["curve_validation_loss"]) - base).mean(axis=1)
         figures.line(
             ax,
-            one["curve_steps"],
+            run["curve_steps"],
             gap_E,
             name=name,
             colour=figures.SERIES[index % len(figures.SERIES)],

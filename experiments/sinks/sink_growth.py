@@ -25,9 +25,9 @@ def run(context: Context) -> dict[str, Any]:
     return {"variants": found}
 
 
-def _first_step(one: Mapping[str, Any]) -> int | None:
+def _first_step(run: Mapping[str, Any]) -> int | None:
     """The first step at which the strongest head of some seed was seen above ε."""
-    for step, scores in zip(one["curve_steps"], one["curve_largest_score"], strict=True):
+    for step, scores in zip(run["curve_steps"], run["curve_largest_score"], strict=True):
         if max(scores) > sink_training.EPSILON:
             return int(step)
     return None
@@ -36,10 +36,10 @@ def _first_step(one: Mapping[str, Any]) -> int | None:
 def tables(record: Record) -> Sequence[Table]:
     """Each variant with its strongest head."""
     rows = []
-    for name, one in record["result"]["variants"].items():
+    for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
         schedule, changes = settings["schedule"], settings["changes"]
-        grown = _first_step(one)
+        grown = _first_step(run)
         rows.append(
             Row(
                 [
@@ -49,11 +49,11 @@ def tables(record: Record) -> Sequence[Table]:
                     "yes" if settings["bos_token"] else "no",
                 ],
                 {
-                    "largest score": sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
-                    "sink rate": sink_training.over_seeds(one, lambda seed: list(seed["sink_rate"].values())[-1]),
-                    "DomRatio, first token": sink_training.over_seeds(one, lambda seed: seed["dom_ratio_first"][-1]),
+                    "largest score": sink_training.over_seeds(run, lambda seed: seed["largest_score"]),
+                    "sink rate": sink_training.over_seeds(run, lambda seed: list(seed["sink_rate"].values())[-1]),
+                    "DomRatio, first token": sink_training.over_seeds(run, lambda seed: seed["dom_ratio_first"][-1]),
                     "above ε from step": "never" if grown is None else integer(grown),
-                    "validation loss": sink_training.over_seeds(one, lambda seed: seed["loss"][sink_training.HELD_OUT]),
+                    "validation loss": sink_training.over_seeds(run, lambda seed: seed["loss"][sink_training.HELD_OUT]),
                 },
                 configuration="ours",
             )
@@ -94,10 +94,10 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             f"Largest score α₁ of any head after training: {name}",
-            sink_training.over_seeds(one, lambda seed: seed["largest_score"]),
+            sink_training.over_seeds(run, lambda seed: seed["largest_score"]),
             format=fixed(3),
         )
-        for name, one in record["result"]["variants"].items()
+        for name, run in record["result"]["variants"].items()
     ]
 
 

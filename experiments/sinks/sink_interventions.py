@@ -91,7 +91,9 @@ def run(context: Context) -> dict[str, Any]:
         "first_D": outliers.first_LD[layer],
         "rest_D": outliers.rest_LD[layer],
         "super_neurons": neurons,
-        "variance": {name: {"pooled": one.pooled_LT, "across": one.across_LT} for name, one in moments.items()},
+        "variance": {
+            name: {"pooled": moment.pooled_LT, "across": moment.across_LT} for name, moment in moments.items()
+        },
         "interventions": rows,
         "maps": _maps(cfg, params, short_NT, mu_LTHK, settings),
     }
@@ -150,11 +152,11 @@ def tables(record: Record) -> Sequence[Table]:
         return []
     rows = [
         Row(
-            [one["position"], one["intervention"], "" if one["factor"] is None else f"{one['factor']:g}"],
-            {"heads that are sinks": (one["sink_rate"], one["sink_rate_std"]), "mean score": one["score_mean"]},
+            [row["position"], row["intervention"], "" if row["factor"] is None else f"{row['factor']:g}"],
+            {"heads that are sinks": (row["sink_rate"], row["sink_rate_std"]), "mean score": row["score_mean"]},
             configuration="ours",
         )
-        for one in result["interventions"]
+        for row in result["interventions"]
     ]
     blocks = ", ".join(map(str, record["settings"]["blocks"]))
     interventions = Table(
@@ -183,19 +185,19 @@ def tables(record: Record) -> Sequence[Table]:
         ],
         [
             Row(
-                [one["block"], one["neuron"]],
+                [neuron["block"], neuron["neuron"]],
                 {
-                    "writes": one["write"],
-                    "to channel": one["channel"],
-                    "share of row": one["channel_share"],
-                    "first over rest": one["firing_ratio"],
-                    "gate norm": one["gate_norm_ratio"],
-                    "up norm": one["up_norm_ratio"],
-                    "super": "yes" if one["super"] else "no",
+                    "writes": neuron["write"],
+                    "to channel": neuron["channel"],
+                    "share of row": neuron["channel_share"],
+                    "first over rest": neuron["firing_ratio"],
+                    "gate norm": neuron["gate_norm_ratio"],
+                    "up norm": neuron["up_norm_ratio"],
+                    "super": "yes" if neuron["super"] else "no",
                 },
                 configuration="ours",
             )
-            for one in result["super_neurons"]
+            for neuron in result["super_neurons"]
         ],
         note=(
             "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
@@ -267,8 +269,8 @@ def claims(record: Record) -> Sequence[Claim]:
     rows = result["interventions"]
 
     def mean(name: str) -> float:
-        factor = max((one["factor"] for one in rows if one["factor"] is not None), default=None)
-        wanted = [one["sink_rate"] for one in rows if one["intervention"] == name and one["factor"] in (None, factor)]
+        factor = max((row["factor"] for row in rows if row["factor"] is not None), default=None)
+        wanted = [row["sink_rate"] for row in rows if row["intervention"] == name and row["factor"] in (None, factor)]
         return float(np.mean(wanted))
 
     return [
@@ -295,7 +297,7 @@ def headline(record: Record) -> str:
     result = record["result"]
     if not result["attempted"]:
         return result["reason"]
-    found = [one for one in result["super_neurons"] if one["super"]]
+    found = [neuron for neuron in result["super_neurons"] if neuron["super"]]
     if not found:
         return ""
     best = found[0]

@@ -14,11 +14,11 @@ from experiments.sinks import sink_growth, sink_training
 def tables(record: Record) -> Sequence[Table]:
     """Every setting that was tried, with the outcome of every seed in the order of the settings."""
     rows = []
-    for name, found in record["result"]["variants"].items():
+    for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
         schedule, changes = settings["schedule"], settings["changes"]
-        scores = [seed["largest_score"] for seed in found["by_seed"]]
-        rates = [list(seed["sink_rate"].values())[-1] for seed in found["by_seed"]]
+        scores = [seed["largest_score"] for seed in run["by_seed"]]
+        rates = [list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]
         rows.append(
             Row(
                 [
@@ -35,7 +35,7 @@ def tables(record: Record) -> Sequence[Table]:
                 configuration="ours",
             )
         )
-    lengths = sorted({one["lengths"][-1] for one in record["settings"]["variants"].values()})
+    lengths = sorted({variant["lengths"][-1] for variant in record["settings"]["variants"].values()})
     return [
         Table(
             "Settings tried in the search",

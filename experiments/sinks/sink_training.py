@@ -120,8 +120,8 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
         found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
         seen["steps"].append(step)
         seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
-        seen["largest_score"].append([float(one["score_LH"].max()) for one in found])
-        seen["sink_rate"].append([one["sink_rate"] for one in found])
+        seen["largest_score"].append([float(measured["score_LH"].max()) for measured in found])
+        seen["sink_rate"].append([measured["sink_rate"] for measured in found])
 
     with progress.bar(config.steps, mitigation, unit="steps", quiet=context.quiet) as advance:
         every = max(1, config.steps // SNAPSHOTS)
@@ -158,7 +158,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     tokens_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
     sinks = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, lengths=settings["lengths"])
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
-    shares = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
+    averaged = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
     losses = {
         name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))
@@ -166,9 +166,9 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     }
     return {
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
-        "sink_rate_of_shares": shares["sink_rate"],
+        "sink_rate_of_shares": averaged["sink_rate"],
         "largest_score": float(sinks["score_LH"].max()),
-        "largest_share": float(shares["score_LH"].max()),
+        "largest_share": float(averaged["score_LH"].max()),
         "score_LH": np.round(sinks["score_LH"], 4),
         "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
         "dom_ratio_all": outliers.dom_ratio_LT.mean(axis=1),
@@ -201,9 +201,9 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
     return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
-def over_seeds(one: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
+def over_seeds(run: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
     """Mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
-    found = np.array([value(seed) for seed in one["by_seed"]], dtype=float)
+    found = np.array([value(seed) for seed in run["by_seed"]], dtype=float)
     return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
 
 

@@ -22,12 +22,12 @@ def tables(record: Record) -> Sequence[Table]:
     is_paper = record["scale"] == "paper" and record["data"] is None
     texts, evaluation = list(record["settings"]["texts"]), record["settings"]["evaluation"]
     rows = []
-    for name, one in record["result"]["cures"].items():
+    for name, run in record["result"]["cures"].items():
         rows.append(
             Row(
-                [name, one["tokens"]],
+                [name, run["tokens"]],
                 {
-                    text: sink_training.over_seeds(one, lambda seed, text=text: seed["perplexity"][text])
+                    text: sink_training.over_seeds(run, lambda seed, text=text: seed["perplexity"][text])
                     for text in texts
                 },
                 paper={text: PRINTED[name][text] for text in texts} if is_paper else {},

@@ -65,7 +65,7 @@ def run(context: Context) -> dict[str, Any]:
             ):
                 tests = verdicts(base_ND, suspect_ND)
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
-        moved = [_moved(one, other) for one, other in zip(born, weights, strict=True)]
+        moved = [_moved(start, other) for start, other in zip(born, weights, strict=True)]
         loss = [loss_of(cfg, params, held_NT) for params in weights]
         snapshots.append({"step": step, "pairs": rows, "moved": moved, "held_out_loss": loss})
 
@@ -85,16 +85,18 @@ def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
 
 def _moved(before: Params, after: Params) -> float:
     """‖W − W₀‖/‖W₀‖ over all weights."""
-    ours, theirs = (flatten(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one)) for one in (before, after))
+    ours, theirs = (
+        flatten(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)) for params in (before, after)
+    )
     change = sum(float(np.square(theirs[path] - ours[path]).sum()) for path in ours)
     return float(np.sqrt(change / sum(float(np.square(leaf).sum()) for leaf in ours.values())))
 
 
 def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
     return [
-        one["tests"][test]["z"]
-        for one in snapshot["pairs"]
-        if one["inputs"] == kind and (one["base"] == one["suspect"]) is same and one["tests"][test]["z"] is not None
+        pair["tests"][test]["z"]
+        for pair in snapshot["pairs"]
+        if pair["inputs"] == kind and (pair["base"] == pair["suspect"]) is same and pair["tests"][test]["z"] is not None
     ]
 
 
@@ -123,7 +125,7 @@ def tables(record: Record) -> Sequence[Table]:
         Quantity("‖W − W₀‖/‖W₀‖", fixed(2)),
         Quantity("held-out loss", fixed(2)),
     ]
-    trained = [one["tests"]["permutation"]["z"] for one in result["trained"]]
+    trained = [pair["tests"]["permutation"]["z"] for pair in result["trained"]]
     note = (
         f"z of a model at a step against the births; N = {settings['num_inputs']:,}, T = {settings['seq_len']}, seeds "
         f"{', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile of its p. Loss in nats per "

@@ -53,7 +53,7 @@ def draw_training(ax: Any, record: Record) -> None:
         ("loss", "held-out loss (nats)", figures.SERIES[0]),
         ("moved", "‖W−W₀‖/‖W₀‖", figures.SERIES[2]),
     ):
-        values_SC = np.array([[one[quantity] for one in by_seed] for by_seed in result["progress"]])
+        values_SC = np.array([[row[quantity] for row in by_seed] for by_seed in result["progress"]])
         figures.line(
             ax, steps, values_SC.mean(axis=0), values_SC.min(axis=0), values_SC.max(axis=0), name=name, colour=colour
         )

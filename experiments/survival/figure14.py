@@ -30,7 +30,7 @@ def panels(record: Record) -> Sequence[Panel]:
             ("own", "its own birth", figures.MEASURED),
             ("other", "another's birth", figures.BASELINE),
         ):
-            values_SC = -np.array([[_log10_p(one) for one in by_seed] for by_seed in result[name][test]])
+            values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
             figures.line(
                 ax, result["steps"], np.nanmean(values_SC, axis=0), low, high, name=who, colour=colour, markers=True
@@ -58,9 +58,11 @@ def _log10_p(verdict: Mapping[str, Any]) -> float:
 def counts(record: Record, name: str, test: str, index: int | None = None) -> str:
     """How many checkpoints are called the birth's descendants: "52 of 52"; at one step if given."""
     verdicts = [
-        one for by_seed in record["result"][name][test] for one in (by_seed if index is None else [by_seed[index]])
+        verdict
+        for by_seed in record["result"][name][test]
+        for verdict in (by_seed if index is None else [by_seed[index]])
     ]
-    return f"{sum(one['verdict'] == 'same-lineage' for one in verdicts)} of {len(verdicts)}"
+    return f"{sum(verdict['verdict'] == 'same-lineage' for verdict in verdicts)} of {len(verdicts)}"
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -70,8 +72,8 @@ def tables(record: Record) -> Sequence[Table]:
     for index, step in enumerate(result["steps"]):
         done = [by_seed[index] for by_seed in result["progress"]]
         measured: dict[str, Any] = {
-            persistence_tables.MOVED: float(np.mean([one["moved"] for one in done])),
-            persistence_tables.LOSS: float(np.mean([one["loss"] for one in done])),
+            persistence_tables.MOVED: float(np.mean([row["moved"] for row in done])),
+            persistence_tables.LOSS: float(np.mean([row["loss"] for row in done])),
             persistence_tables.ENTROPY: done[0]["unigram_entropy"],
             "smallest z, own": min(by_seed[index]["z"] for by_seed in result["own"]["permutation"]),
             "largest z, other": max(by_seed[index]["z"] for by_seed in result["other"]["permutation"]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
 from experiments._shared.training import loss_of
-from experiments.base import Context, cached
+from experiments.base import Context, cached, split_data
 from experiments.survival.stories import stories
 
 STORIES = "stories of a grammar"
@@ -50,10 +51,9 @@ def corpora(context: Context) -> dict[str, str]:
         InputError: a role that does not exist.
     """
     found = dict(context.settings["corpora"])
-    for part in (context.data or "").split(";"):
-        role, separator, source = part.partition("=")
-        if not separator:
-            found |= {"base": part} if part else {}
+    for role, source in split_data(context.data):
+        if role is None:
+            found["base"] = source
         elif role in found:
             found[role] = source
         else:
@@ -81,8 +81,8 @@ def continued_run(context: Context, role: str) -> Path:
     """The base model and the distractor, both trained on with the corpus of a role."""
     chosen = context.settings["continued"]
     parents = [last(base_run(context), chosen["seed"]), last(distractor_run(context), chosen["distractor"])]
-    origin = "; ".join(f"{Path(one['run']).name}@seed={one['seed']},step={one['step']}" for one in parents)
-    weights = [(model_config(context.settings), load(one)) for one in parents]
+    origin = "; ".join(f"{Path(parent['run']).name}@seed={parent['seed']},step={parent['step']}" for parent in parents)
+    weights = [(model_config(context.settings), load(parent)) for parent in parents]
     seeds = [chosen["seed"], chosen["distractor"]]
     return _train(context, role, role, seeds, data_seed=2, initial=weights, origin=origin, **chosen["schedule"])
 
@@ -121,7 +121,11 @@ def _train(
             quiet=context.quiet,
             **schedule,
         )
-        return _facts(folder, config, pretrain(config, initial), sources[role])
+        summary = pretrain(config, initial)
+        if not summary["finished"]:
+            # Stopped by SIGTERM: its checkpoints are where the next call goes on, and nothing is cached.
+            raise SystemExit(128 + signal.SIGTERM)
+        return _facts(folder, config, summary, sources[role])
 
     place = f"persistence/{settings['model']}-{name}"
     context.cached(place, identity, compute)

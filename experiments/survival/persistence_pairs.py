@@ -32,7 +32,7 @@ def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Mo
         ``paper`` and ``iclr`` (shared vectors, as published), ``paper_tokens`` and ``iclr_tokens``.
     """
     seen = {
-        kind: [persistence.outputs(settings, one, kind, moments) for one in (base, suspect)]
+        kind: [persistence.outputs(settings, model, kind, moments) for model in (base, suspect)]
         for kind in persistence.KINDS
     }
     return {
@@ -111,7 +111,7 @@ def baselines_of_births(context: Context) -> dict[str, Any]:
                 found[born, trained] = compared(settings, base, suspect, run)
                 advance(1)
     other = {
-        name: np.array([np.nan if one[name].value is None else one[name].value for pair, one in found.items()
+        name: np.array([np.nan if scores[name].value is None else scores[name].value for pair, scores in found.items()
                         if pair[0] != pair[1]], np.float64)
         for name in BASELINES
     }  # fmt: skip
@@ -146,7 +146,7 @@ def continued(context: Context, roles: Sequence[str] = ("stories", "code")) -> d
                     "tokens": persistence.facts_of(run)["tokens"],
                     "related": seed == chosen["seed"],
                     **tested(settings, base, suspect, moments),
-                    **{name: one.to_json() for name, one in scores.items()},
+                    **{name: score.to_json() for name, score in scores.items()},
                 }
             )
     return {"facts": persistence.facts_of(Path(base["run"])), "pairs": pairs}

@@ -104,7 +104,7 @@ def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tu
     return Table(title, ["base", "suspect"], TESTS, rows, note=f"{NOTE} {trained_on(record)}")
 
 
-def accused(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
+def called_related(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
     """How many pairs a test calls the same lineage, and of how many it says anything."""
     said = [pair[test]["verdict"] for pair in pairs if pair[test]["verdict"] != "undefined"]
     return said.count("same-lineage"), len(said)
@@ -123,7 +123,7 @@ def birth_claims(record: Record, *, own: bool) -> Sequence[Claim]:
         ("paper", "Algorithm 1, shared vectors"),
         ("paper_tokens", "Algorithm 1, tokens"),
     ):
-        count, said = accused(pairs, test)
+        count, said = called_related(pairs, test)
         # Pairs share models, so that the interval of independent ones is the least that can be said.
         limit = (
             "" if own or not said else f"; {models} models, 95% interval up to {binomial_interval(count, said)[1]:.0%}"
@@ -137,8 +137,8 @@ def survival_headline(record: Record) -> str:
     pairs = record["result"]["pairs"]
     own = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
     other = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
-    found, said = accused(own, "permutation")
-    wrong, others = accused(other, "permutation")
+    found, said = called_related(own, "permutation")
+    wrong, others = called_related(other, "permutation")
     progress = own[0]["progress"]
     models = len({pair["suspect"]["seed"] for pair in pairs})
     bound = binomial_interval(wrong, others)[1] if others else 1.0
@@ -156,28 +156,28 @@ def _architecture(facts: Mapping[str, Any]) -> str:
     return f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide"
 
 
-def baseline_text(one: Mapping[str, Any], related: bool) -> str:
+def baseline_text(row: Mapping[str, Any], related: bool) -> str:
     """A score with a mark: right or wrong at the published threshold."""
-    if one["score"] is None:
+    if row["score"] is None:
         return "undefined"
-    mark = "✓" if one["same_at_0.8"] == related else "✗"
-    return f"{fixed(3)(one['score'])}{mark}"
+    mark = "✓" if row["same_at_0.8"] == related else "✗"
+    return f"{fixed(3)(row['score'])}{mark}"
 
 
 def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
     """Baselines on births and their trained models, beside their scores between different seeds."""
     result = record["result"]
     rows = []
-    for one in result["own"]:
+    for row in result["own"]:
         paper: dict[str, Value] = {}
-        if is_paper(record) and one["seed"] in numbers:
-            paper = {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, numbers[one["seed"]], strict=True)}
-        measured: dict[str, Value] = {MOVED: one["progress"]["moved"], LOSS: one["progress"]["loss"]}
-        measured[ENTROPY] = one["progress"]["unigram_entropy"]
+        if is_paper(record) and row["seed"] in numbers:
+            paper = {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, numbers[row["seed"]], strict=True)}
+        measured: dict[str, Value] = {MOVED: row["progress"]["moved"], LOSS: row["progress"]["loss"]}
+        measured[ENTROPY] = row["progress"]["unigram_entropy"]
         for name in BASELINES:
-            measured[NAMES[name]] = baseline_text(one[name], True)
-            measured[f"z of {NAMES[name]}"] = one[name]["z"]
-        names = [f"s{one['seed']} at birth", f"s{one['seed']} trained"]
+            measured[NAMES[name]] = baseline_text(row[name], True)
+            measured[f"z of {NAMES[name]}"] = row[name]["z"]
+        names = [f"s{row['seed']} at birth", f"s{row['seed']} trained"]
         rows.append(Row(names, measured, paper, {}, "paper" if paper else "other"))
     others: dict[str, Value] = {}
     for name in BASELINES:

@@ -30,7 +30,7 @@ def correlations(context: Context) -> dict[str, Any]:
         "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
     """
     settings = context.settings
-    run, (seed, stranger) = persistence.base_run(context), settings["seeds"][:2]
+    run, (seed, other) = persistence.base_run(context), settings["seeds"][:2]
     steps, moments = persistence.steps_of(run), persistence.birth_moments(settings)
     born = persistence.birth(run, seed)
     top = min(TOP, persistence.model_config(settings).d_model)
@@ -39,7 +39,7 @@ def correlations(context: Context) -> dict[str, Any]:
         for kind in persistence.KINDS:
             birth_ND = persistence.outputs(settings, born, kind, moments)
             dims = top_mean(top)(birth_ND)
-            for name, who in (("own", seed), ("other", stranger)):
+            for name, who in (("own", seed), ("other", other)):
                 taus_CM = []
                 for step in steps:
                     seen_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
@@ -49,11 +49,11 @@ def correlations(context: Context) -> dict[str, Any]:
                 found.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
     return {
         "facts": persistence.facts_of(run),
-        "seeds": [seed, stranger],
+        "seeds": [seed, other],
         "steps": steps,
         "top": top,
         "taus": found,
-        "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, stranger)],
+        "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, other)],
     }
 
 

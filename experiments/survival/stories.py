@@ -64,7 +64,7 @@ def story(chance: random.Random) -> str:
         return sentence.format(**fixed, **changing)
 
     middles = chance.choices(_MIDDLES, k=chance.randint(3, 8))
-    return " ".join(tell(one) for one in (chance.choice(_BEGINNINGS), *middles, chance.choice(_ENDINGS)))
+    return " ".join(tell(part) for part in (chance.choice(_BEGINNINGS), *middles, chance.choice(_ENDINGS)))
 
 
 def stories(count: int, seed: int = 0) -> str:

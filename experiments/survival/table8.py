@@ -22,8 +22,8 @@ def claims(record: Record) -> Sequence[Claim]:
     own = record["result"]["own"]
     made = []
     for name in persistence_pairs.BASELINES:
-        at_threshold = sum(bool(one[name]["same_at_0.8"]) for one in own)
-        told = sum((one[name]["z"] or 0.0) > 5 for one in own)
+        at_threshold = sum(bool(row[name]["same_at_0.8"]) for row in own)
+        told = sum((row[name]["z"] or 0.0) > 5 for row in own)
         words = persistence_tables.NAMES[name]
         text = f"{at_threshold} of {len(own)} at 0.8; {told} of {len(own)} with z > 5"
         made.append(Claim(f"Births recognised in their trained models by {words}", text))

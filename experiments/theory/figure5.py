@@ -82,8 +82,8 @@ def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax
     """:func:`mean_cosines` after each block [L] of the stack born from a seed."""
     params = models.init_seed(cfg, seed)
 
-    def reduce(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return mean_cosines(found["residual"][:, 0])
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return mean_cosines(captured["residual"][:, 0])
 
     out = models.apply(cfg, params, x_ND[:, None], logits=False, capture=("residual",), reduce=reduce)
     layers: dict[str, jax.Array] = out.layers
@@ -112,7 +112,7 @@ def run(context: Context) -> dict[str, Any]:
             stacks.append(
                 {
                     "name": name,
-                    **{f"{key}_by_seed": [one[key] for one in seen] for key in seen[0]},
+                    **{f"{key}_by_seed": [cosines[key] for cosines in seen] for key in seen[0]},
                     "theory": mean,
                     "theory_std": std,
                 }

@@ -59,8 +59,8 @@ def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
 def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
     """:func:`gap` after each block of a model [L, B]."""
 
-    def reduce(found: dict[str, jax.Array]) -> jax.Array:
-        return gap(found["residual"])
+    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
+        return gap(captured["residual"])
 
     gaps: jax.Array = models.apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
     return gaps
@@ -187,8 +187,8 @@ def tables(record: Record) -> Sequence[Table]:
                     "ours",
                 )
             )
-            cosine = {name: 1 - one["gap_by_layer"][n - 1] for name, one in found.items()}
-            expected = {name: 1 - one["theory_gap_by_layer"][n - 1] for name, one in found.items()}
+            cosine = {name: 1 - curve["gap_by_layer"][n - 1] for name, curve in found.items()}
+            expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in found.items()}
             real.append(Row([length, n], cosine, {}, expected, "ours"))
     forms = ("1 − cosine", "closed form", "as printed, L = n", "as printed, L = n + 1")
     note = (

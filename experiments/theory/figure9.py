@@ -84,33 +84,33 @@ def run(context: Context) -> dict[str, Any]:
     return {"cures": found, "inputs": inputs.describe()}
 
 
-def _mean(one: Mapping[str, Any]) -> np.ndarray:
-    return np.mean(one["std_by_seed"], axis=0)
+def _mean(row: Mapping[str, Any]) -> np.ndarray:
+    return np.mean(row["std_by_seed"], axis=0)
 
 
-def _error(one: Mapping[str, Any], theory: str) -> float:
-    return float(np.max(np.abs(_mean(one) / np.asarray(one[theory]) - 1)))
+def _error(row: Mapping[str, Any], theory: str) -> float:
+    return float(np.max(np.abs(_mean(row) / np.asarray(row[theory]) - 1)))
 
 
 def tables(record: Record) -> Sequence[Table]:
     """First position against last, and how far each theory is off at worst."""
     rows = []
-    for one in record["result"]["cures"]:
-        ratio = _mean(one)[0] / _mean(one)[-1]
+    for row in record["result"]["cures"]:
+        ratio = _mean(row)[0] / _mean(row)[-1]
         rows.append(
             Row(
-                [one["cure"]],
+                [row["cure"]],
                 {
-                    "position 1": _mean(one)[0],
-                    "last position": _mean(one)[-1],
+                    "position 1": _mean(row)[0],
+                    "last position": _mean(row)[-1],
                     "ratio": ratio,
-                    "off uniform": _error(one, "uniform"),
-                    "off mean field": _error(one, "mean_field"),
+                    "off uniform": _error(row, "uniform"),
+                    "off mean field": _error(row, "mean_field"),
                 },
                 theory={
-                    "position 1": one["uniform"][0],
-                    "last position": one["uniform"][-1],
-                    "ratio": one["uniform"][0] / one["uniform"][-1],
+                    "position 1": row["uniform"][0],
+                    "last position": row["uniform"][-1],
+                    "ratio": row["uniform"][0] / row["uniform"][-1],
                 },
                 configuration="ours",
             )
@@ -159,11 +159,11 @@ def panels(record: Record) -> Sequence[Panel]:
         )
     ]
     figure, axes = figures.new(columns=3, rows=-(-(len(every) - 1) // 3), width=8.6, height=9.0)
-    for ax, one in zip(axes.flat, every[1:], strict=False):
-        figures.line(ax, x, _mean(one), name="measured")
-        figures.line(ax, x, one["uniform"], name="uniform", colour=figures.THEORY, dashed=True)
-        figures.label(ax, "", "", one["cure"])
-        ax.set_ylim(0, 1.15 * max(np.max(_mean(one)), np.max(one["uniform"])))
+    for ax, row in zip(axes.flat, every[1:], strict=False):
+        figures.line(ax, x, _mean(row), name="measured")
+        figures.line(ax, x, row["uniform"], name="uniform", colour=figures.THEORY, dashed=True)
+        figures.label(ax, "", "", row["cure"])
+        ax.set_ylim(0, 1.15 * max(np.max(_mean(row)), np.max(row["uniform"])))
     for ax in axes.flat[len(every) - 1 :]:
         ax.set_axis_off()
     axes.flat[0].legend(frameon=False)

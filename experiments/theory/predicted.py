@@ -20,7 +20,7 @@ from experiments.birth import findings1
 from theory.logits import Scatter
 from theory.mean_field import profile
 from theory.predict import contraction, scatter
-from theory.preference import Share, share_distribution
+from theory.preference import TopFraction, top1_distribution
 
 RESAMPLES = 10_000
 """Of models, for the interval of how many measurements lie inside theirs."""
@@ -30,23 +30,23 @@ WRONG = 1.25
 """A negative control: the same test of fit, of theory with its cosine multiplied by this."""
 
 
-def distribution_function(share: Share, counts: np.ndarray) -> np.ndarray:
+def distribution_function(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
     """P(top count ≤ counts) over seeds; between the tabulated counts it is interpolated, below 0 it is 0."""
-    return np.where(counts < 0, 0.0, np.interp(counts, share.counts, share.cdf / share.cdf[-1]))
+    return np.where(counts < 0, 0.0, np.interp(counts, fraction.counts, fraction.cdf / fraction.cdf[-1]))
 
 
-def ranks(share: Share, counts: np.ndarray) -> np.ndarray:
+def ranks(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
     """Probability integral transform of measured top counts [S]: uniform on (0, 1) if theory is right.
 
     A count stands for the interval between the values of the distribution function below and at it; where in
     the interval is drawn, always with the same generator, so that equal counts fall as they should.
     """
     counts = np.asarray(counts, float)
-    low, high = distribution_function(share, counts - 1), distribution_function(share, counts)
+    low, high = distribution_function(fraction, counts - 1), distribution_function(fraction, counts)
     return low + (high - low) * np.random.default_rng(0).uniform(size=counts.shape)
 
 
-def expected_share(group: births.Group, factor: float = 1.0, isotropic: bool = False) -> Share:
+def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
     """Theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
 
     With ``isotropic``, inputs scatter evenly around their mean, which real ones do not. The group's inputs are
@@ -56,9 +56,9 @@ def expected_share(group: births.Group, factor: float = 1.0, isotropic: bool = F
     found = profile(stack_of(cfg, tokens=False), group["seq_len"])
     cosine = contraction(found, group["num_inputs"])
     rho = float(np.clip(factor * cosine.mean[-1], 0.0, 1.0))
-    spread = factor * float(cosine.seed_std[-1])
+    std = factor * float(cosine.seed_std[-1])
     scattered = Scatter(cfg.d_model) if isotropic else scatter(found)
-    return share_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=spread, **scattered._asdict())
+    return top1_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=std, **scattered._asdict())
 
 
 def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
@@ -68,21 +68,21 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
     evenly. All seeds see the same inputs; what those have in common is small against the standard
     deviation across seeds when the inputs are many.
     """
-    expected = expected_share(group)
+    expected = expected_fraction(group)
     seen = ranks(expected, np.asarray(counts))
     grid = np.linspace(0, 1.2 * max(counts), 200)
     controls = {
-        "control_p": expected_share(group, WRONG),
-        "isotropic_p": expected_share(group, isotropic=True),
+        "control_p": expected_fraction(group, WRONG),
+        "isotropic_p": expected_fraction(group, isotropic=True),
     }
     return {
         "curve": {"share": grid / group["num_inputs"], "cdf": distribution_function(expected, grid)},
         "ranks": np.sort(seen),
         "p": float(stats.kstest(seen, "uniform").pvalue),
-        "share_mean": expected.share_mean,
-        "share_std": expected.share_std,
-        "share_p10": expected.share_p10,
-        "share_p90": expected.share_p90,
+        "share_mean": expected.fraction_mean,
+        "share_std": expected.fraction_std,
+        "share_p10": expected.fraction_p10,
+        "share_p90": expected.fraction_p90,
         **{
             name: float(stats.kstest(ranks(wrong, np.asarray(counts)), "uniform").pvalue)
             for name, wrong in controls.items()
@@ -100,24 +100,24 @@ def run(context: Context) -> dict[str, Any]:
     return {**done, "fits": fits, "coverage": coverage(done["groups"])}
 
 
-def deviations(done: Mapping[str, Any]) -> np.ndarray:
+def deviations(outcome: Mapping[str, Any]) -> np.ndarray:
     """(measured − predicted)/predicted std of each seed's cosine after the last block [S]."""
-    theory = done["theory"]
-    cosines = np.asarray([birth["contraction"]["inter_cosine_by_layer"][-1] for birth in done["records"]])
+    theory = outcome["theory"]
+    cosines = np.asarray([birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]])
     return np.asarray((cosines - theory["inter_cosine_by_layer"][-1]) / theory["inter_cosine_by_layer_std"][-1])
 
 
-def inside(done: Mapping[str, Any]) -> int:
+def inside(outcome: Mapping[str, Any]) -> int:
     """How many seeds' cosines lie within theory's interval."""
-    theory = done["theory"]
+    theory = outcome["theory"]
     low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-    return sum(low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high for birth in done["records"])
+    return sum(low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high for birth in outcome["records"])
 
 
-def half_width(done: Mapping[str, Any]) -> float:
+def half_width(outcome: Mapping[str, Any]) -> float:
     """Of theory's interval, in standard deviations of the measured cosine over seeds."""
-    theory = done["theory"]
-    cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in done["records"]]
+    theory = outcome["theory"]
+    cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
     width = theory["inter_cosine_by_layer_high"][-1] - theory["inter_cosine_by_layer_low"][-1]
     return float(width / 2 / np.std(cosines, ddof=1))
 
@@ -129,10 +129,10 @@ def by_model(groups: Sequence[Mapping[str, Any]]) -> np.ndarray:
     times, and the three are not independent.
     """
     models: dict[str, list[int]] = {}
-    for done in groups:
-        group, theory = done["group"], done["theory"]
+    for outcome in groups:
+        group, theory = outcome["group"], outcome["theory"]
         low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-        for seed, birth in zip(group["seeds"], done["records"], strict=True):
+        for seed, birth in zip(group["seeds"], outcome["records"], strict=True):
             key = json.dumps([group["model"], group["changes"], group["fix_embeddings"], seed], sort_keys=True)
             counts = models.setdefault(key, [0, 0])
             counts[0] += low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high
@@ -163,12 +163,12 @@ def coverage(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _in_words(found: Mapping[str, Any]) -> str:
+def _in_words(fit: Mapping[str, Any]) -> str:
     return (
-        f"{found['inside']} of {found['measurements']} measurements, of {found['models']} newborn models, lie inside "
-        f"theory's interval, {100 * found['inside'] / found['measurements']:.1f}% (95% interval resampled by model: "
-        f"{100 * found['fraction_low']:.1f}% to {100 * found['fraction_high']:.1f}%), whose stated rate is "
-        f"{100 * found['stated']:g}%; {found['models_inside']} models lie inside at every length"
+        f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} newborn models, lie inside "
+        f"theory's interval, {100 * fit['inside'] / fit['measurements']:.1f}% (95% interval resampled by model: "
+        f"{100 * fit['fraction_low']:.1f}% to {100 * fit['fraction_high']:.1f}%), whose stated rate is "
+        f"{100 * fit['stated']:g}%; {fit['models_inside']} models lie inside at every length"
     )
 
 
@@ -176,10 +176,10 @@ def panels(record: Record) -> Sequence[Panel]:
     """Every seed's cosine against theory; the fraction's distribution and ranks for the groups tested for fit."""
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for done in groups:
-        x, y = series.setdefault(done["group"]["model"], ([], []))
-        x += [done["theory"]["inter_cosine_by_layer"][-1]] * len(done["records"])
-        y += [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in done["records"]]
+    for outcome in groups:
+        x, y = series.setdefault(outcome["group"]["model"], ([], []))
+        x += [outcome["theory"]["inter_cosine_by_layer"][-1]] * len(outcome["records"])
+        y += [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
     figure, ax = figures.new(height=4.6)
     figures.predicted_against_measured(ax, series)
     figures.label(ax, "predicted cosine", "measured cosine")
@@ -188,23 +188,25 @@ def panels(record: Record) -> Sequence[Panel]:
         "nothing sampled or fitted, and measured."
     )
     drawn = [Panel(figure, caption)]
-    for done, found in zip(groups, fits, strict=True):
-        if found is None:
+    for outcome, fit in zip(groups, fits, strict=True):
+        if fit is None:
             continue
         figure, (left, right) = figures.new(columns=2, width=8.6)
-        shares = np.sort([birth["preference"]["top1_share"] for birth in done["records"]])
-        curve = found["curve"]
-        name = f"{births.name_of(done['group'])}, T = {done['group']['seq_len']}"
+        fractions = np.sort([birth["preference"]["top1_share"] for birth in outcome["records"]])
+        curve = fit["curve"]
+        name = f"{births.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
         figures.line(left, expected, curve["cdf"], name="theory", colour=figures.THEORY, dashed=True)
-        left.step(100 * shares, np.arange(1, len(shares) + 1) / len(shares), where="post", color=figures.MEASURED)
+        left.step(
+            100 * fractions, np.arange(1, len(fractions) + 1) / len(fractions), where="post", color=figures.MEASURED
+        )
         figures.label(left, "fraction of the top-1 token, %", "fraction of seeds", "(a) distribution over seeds")
         figures.legend(left)
-        uniform = (np.arange(len(shares)) + 0.5) / len(shares)
+        uniform = (np.arange(len(fractions)) + 0.5) / len(fractions)
         figures.line(right, [0, 1], [0, 1], colour=figures.THEORY, dashed=True)
-        figures.points(right, uniform, found["ranks"], colour=figures.MEASURED)
+        figures.points(right, uniform, fit["ranks"], colour=figures.MEASURED)
         figures.label(right, "uniform quantile", "rank of the measured fraction", "(b) ranks under theory")
-        drawn.append(Panel(figure, f"{name}: {len(shares)} seeds, test of fit p = {found['p']:.2g}."))
+        drawn.append(Panel(figure, f"{name}: {len(fractions)} seeds, test of fit p = {fit['p']:.2g}."))
     return drawn
 
 
@@ -227,36 +229,36 @@ def tables(record: Record) -> Sequence[Table]:
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     covered = coverage(groups)
     rows, tests = [], []
-    for done, found in zip(groups, fits, strict=True):
-        group, theory = done["group"], done["theory"]
-        cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in done["records"]]
-        z = deviations(done)
+    for outcome, fit in zip(groups, fits, strict=True):
+        group, theory = outcome["group"], outcome["theory"]
+        cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
+        z = deviations(outcome)
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
         measured: dict[str, Any] = {
             "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
             "deviation": (float(z.mean()), float(z.std(ddof=1))),
-            "inside": f"{inside(done)} of {len(cosines)}",
-            "half-width": half_width(done),
+            "inside": f"{inside(outcome)} of {len(cosines)}",
+            "half-width": half_width(outcome),
         }
         predicted = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
         rows.append(Row(settings, measured, {}, predicted, "ours"))
-        if found is None:
+        if fit is None:
             continue
-        shares = [birth["preference"]["top1_share"] for birth in done["records"]]
-        measured_share = {
-            "fraction": (float(np.mean(shares)), float(np.std(shares, ddof=1))),
-            "p10": float(np.quantile(shares, 0.1)),
-            "p90": float(np.quantile(shares, 0.9)),
-            "p of fit": found["p"],
-            "p, cosine": found["control_p"],
-            "p, isotropic": found["isotropic_p"],
+        fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
+        measured_fraction = {
+            "fraction": (float(np.mean(fractions)), float(np.std(fractions, ddof=1))),
+            "p10": float(np.quantile(fractions, 0.1)),
+            "p90": float(np.quantile(fractions, 0.9)),
+            "p of fit": fit["p"],
+            "p, cosine": fit["control_p"],
+            "p, isotropic": fit["isotropic_p"],
         }
-        predicted_share = {
-            "fraction": (found["share_mean"], found["share_std"]),
-            "p10": found["share_p10"],
-            "p90": found["share_p90"],
+        predicted_fraction = {
+            "fraction": (fit["share_mean"], fit["share_std"]),
+            "p10": fit["share_p10"],
+            "p90": fit["share_p90"],
         }
-        tests.append(Row(settings, measured_share, {}, predicted_share, "ours"))
+        tests.append(Row(settings, measured_fraction, {}, predicted_fraction, "ours"))
     heads = ["model", "inputs", "T", "N", "seeds"]
     note = (
         "Mean ± standard deviation across seeds. Deviation: (measured − predicted)/predicted standard deviation. "
@@ -269,7 +271,7 @@ def tables(record: Record) -> Sequence[Table]:
     quantities.append(Quantity("half-width", fixed(2)))
     made = [Table("Cosine between sequences after the last block", heads, quantities, rows, note)]
     if tests:
-        share_note = (
+        fraction_note = (
             "The top-1 token's fraction of N inputs, over seeds with embeddings of their own. p of fit: "
             "Kolmogorov and Smirnov's test of the seeds' ranks under theory's distribution. A first version of the "
             "theory took inputs to scatter evenly around their mean; the fit of gpt2-tiny refused it, and the theory "
@@ -278,9 +280,12 @@ def tables(record: Record) -> Sequence[Table]:
             "inputs that scatter evenly around their mean, so that every token's logit is about as noisy. Where "
             "the cosine is large the second makes little difference."
         )
-        shares_of = [Quantity(name, percent(2)) for name in ("fraction", "p10", "p90")]
-        tested = [*shares_of, *(Quantity(name, significant(2)) for name in ("p of fit", "p, cosine", "p, isotropic"))]
-        made.append(Table("The top-1 token's fraction over seeds", heads, tested, tests, share_note))
+        fractions_of = [Quantity(name, percent(2)) for name in ("fraction", "p10", "p90")]
+        tested = [
+            *fractions_of,
+            *(Quantity(name, significant(2)) for name in ("p of fit", "p, cosine", "p, isotropic")),
+        ]
+        made.append(Table("The top-1 token's fraction over seeds", heads, tested, tests, fraction_note))
     return made
 
 
@@ -300,7 +305,9 @@ def claims(record: Record) -> Sequence[Claim]:
             key="of cosines inside an interval that nothing was fitted for",
         )
     ]
-    nano = [half_width(done) for done in record["result"]["groups"] if done["group"]["model"].endswith("-nano")]
+    nano = [
+        half_width(outcome) for outcome in record["result"]["groups"] if outcome["group"]["model"].endswith("-nano")
+    ]
     if nano:
         made.append(
             Claim(
@@ -312,16 +319,16 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="ours",
             )
         )
-    for done, found in zip(record["result"]["groups"], record["result"]["fits"], strict=True):
-        if found is None:
+    for outcome, fit in zip(record["result"]["groups"], record["result"]["fits"], strict=True):
+        if fit is None:
             continue
-        shares = [birth["preference"]["top1_share"] for birth in done["records"]]
+        fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
         made.append(
             Claim(
-                f"Mean fraction of the top-1 token over {len(shares)} seeds of "
-                f"{births.name_of(done['group'])} (test of fit: p = {found['p']:.2g})",
-                float(np.mean(shares)),
-                theory=found["share_mean"],
+                f"Mean fraction of the top-1 token over {len(fractions)} seeds of "
+                f"{births.name_of(outcome['group'])} (test of fit: p = {fit['p']:.2g})",
+                float(np.mean(fractions)),
+                theory=fit["share_mean"],
                 format=percent(2),
                 configuration="ours",
             )

@@ -117,17 +117,17 @@ def same_configuration(group: Mapping[str, Any], index: int) -> bool:
 def tables(record: Record) -> Sequence[Table]:
     """A row per setting of each group; without a second position there is nothing to average."""
     rows = []
-    for done in record["result"]["groups"]:
-        group = done["group"]
-        cosines = np.asarray([one["cosine"] for one in done["records"]])
-        worst = np.max([one["log10_p"] for one in done["records"]], axis=0)
+    for outcome in record["result"]["groups"]:
+        group = outcome["group"]
+        cosines = np.asarray([row["cosine"] for row in outcome["records"]])
+        worst = np.max([row["log10_p"] for row in outcome["records"]], axis=0)
         for index, name in enumerate(SETTINGS if group["seq_len"] > 1 else SETTINGS[:2]):
             mean, count = float(cosines[:, index].mean()), len(cosines)
             measured: dict[str, Any] = {"largest p": float(worst[index])}
             measured["cosine"] = (mean, float(cosines[:, index].std(ddof=1))) if count > 1 else mean
             same = same_configuration(group, index)
             paper: dict[str, Any] = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
-            predicted: dict[str, Any] = {"cosine": (done["theory"][index], done["theory_std"][index])}
+            predicted: dict[str, Any] = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
             settings = [name, group["d_model"], group["num_inputs"], length, count]
             rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
@@ -142,16 +142,16 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Averaging contracts more than a second MLP."""
-    done = next(done for done in record["result"]["groups"] if done["group"]["seq_len"] > 1)
-    group, made = done["group"], []
+    outcome = next(outcome for outcome in record["result"]["groups"] if outcome["group"]["seq_len"] > 1)
+    group, made = outcome["group"], []
     for index in (1, 2):
         same = same_configuration(group, index)
         made.append(
             Claim(
                 f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
-                float(np.mean([one["cosine"][index] for one in done["records"]])),
+                float(np.mean([row["cosine"][index] for row in outcome["records"]])),
                 PRINTED[SETTINGS[index]] if same else None,
-                done["theory"][index],
+                outcome["theory"][index],
                 format=fixed(3),
                 configuration="paper" if same else "other",
             )

@@ -35,7 +35,7 @@ def test_products_are_those_of_the_step(name):
 
 
 @pytest.mark.parametrize("extra", [[], ["--dtype", "bfloat16", "--accumulation", "2", "--seeds", "2", "--remat"]])
-def test_shares_are_of_the_rates_reported(tmp_path, monkeypatch, capsys, extra):
+def test_fractions_are_of_the_rates_reported(tmp_path, monkeypatch, capsys, extra):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)
     monkeypatch.setattr(training_rate, "preset", lambda name: cfg)
     sizes = ["--context", "8", "--batch-size", "4", "--turns", "1", "--steps", "2"]

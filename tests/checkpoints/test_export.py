@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import folders
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, flatten, init_seed, unflatten
@@ -205,7 +207,39 @@ def test_an_export_whose_swap_fails_keeps_the_old_one(tmp_path, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", fails)
+    monkeypatch.setattr(folders, "_exchange", lambda ours, theirs: False)
     with pytest.raises(InputError, match="Input/output error"):
         export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "hf")
     assert open_checkpoint(tmp_path / "hf").digest() == digest(params)
     assert os.listdir(tmp_path) == ["hf"]
+
+
+def test_a_model_that_no_export_wrote_is_replaced_only_when_told_to(tmp_path):
+    cfg = preset("llama-tiny", **SMALL)
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
+    export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "changed")
+    (tmp_path / "hf" / folders.MARKER).unlink()
+    (tmp_path / "changed" / "config.json").write_text((tmp_path / "changed" / "config.json").read_text() + "\n")
+    for folder, reason in (("hf", "no export of this program wrote"), ("changed", "was changed since")):
+        before = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
+        with pytest.raises(InputError, match=f"{reason}.*--overwrite"):
+            export_hugging_face(cfg, init_seed(cfg, 3), tmp_path / folder)
+        assert {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()} == before
+        export_hugging_face(cfg, init_seed(cfg, 3), tmp_path / folder, overwrite=True)
+        assert open_checkpoint(tmp_path / folder).digest() == digest(init_seed(cfg, 3))
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(InputError, match="index.json, which no export wrote"):
+        export_hugging_face(cfg, init_seed(cfg, 3), tmp_path / "hf", overwrite=True)
+
+
+def test_a_model_is_not_exported_onto_itself(tmp_path, capsys):
+    cfg = preset("llama-tiny", **SMALL)
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
+    (tmp_path / "link").symlink_to("hf")
+    for target in ("hf", "link", "hf/../hf", "."):
+        with pytest.raises(InputError, match="holds the model that is to be exported"):
+            check_folder(tmp_path / target, str(tmp_path / "hf"), overwrite=True)
+    with pytest.raises(InputError, match="empty path"):
+        check_folder("", "seed:1@llama-tiny")
+    export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and open_checkpoint(tmp_path / "hf").digest() == digest(init_seed(cfg, 2))

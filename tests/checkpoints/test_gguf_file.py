@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, gguf_file, open_checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -195,10 +195,10 @@ def whole(tmp_path_factory):
 
 
 @settings(max_examples=80)
-@given(share=st.floats(0.0, 1.0, exclude_max=True), early=st.booleans())
-def test_a_truncated_file_is_refused(tmp_path_factory, whole, share, early):
+@given(fraction=st.floats(0.0, 1.0, exclude_max=True), early=st.booleans())
+def test_a_truncated_file_is_refused(tmp_path_factory, whole, fraction, early):
     """Cut anywhere; half of the cuts fall in the header, where most of the structure is."""
-    length = int(share * (3000 if early else len(whole) - 32))
+    length = int(fraction * (3000 if early else len(whole) - 32))
     path = tmp_path_factory.mktemp("cut") / "model.gguf"
     path.write_bytes(whole[:length])
     with pytest.raises(InputError, match="GGUF file"):
@@ -234,3 +234,14 @@ def test_reading_tensor_by_tensor_dequantises_and_unpairs(tmp_path):
     for path in ("blocks/attention/query/kernel", "blocks/attention/key/kernel", "blocks/mlp/down/kernel"):
         np.testing.assert_array_equal(reader.read(path, 1), np.asarray(flat[path])[1])
     np.testing.assert_array_equal(reader.read("head/kernel"), np.asarray(flat["head/kernel"]))
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+def test_the_first_rows_need_the_first_blocks_alone(tmp_path, monkeypatch, kind):
+    """Along either axis of the file, for a matrix that is decoded a few rows at a time."""
+    monkeypatch.setattr(gguf_file, "_CHUNK", 200)
+    cfg, params = born("llama-tiny")
+    reader = open_reader(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
+    for path, layer in (("embed/embedding", None), ("head/kernel", None), ("blocks/attention/query/kernel", 1)):
+        for rows in (1, 33, 5000):
+            np.testing.assert_array_equal(reader.read_first(path, layer, rows), reader.read(path, layer)[:rows])

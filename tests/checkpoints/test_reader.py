@@ -84,3 +84,36 @@ def test_what_the_architecture_has_not_cannot_be_read():
     for path, layer in (("positions/embedding", None), ("blocks/mlp/up/kernel", 1), ("blocks/mlp/up/kernel", None)):
         with pytest.raises(KeyError):
             reader.read(path, layer)
+
+
+def assert_first_rows(reader, rows=3):
+    for path, law in distributions(reader.cfg).items():
+        for layer in range(law.shape[0]) if law.stacked else (None,):
+            whole = reader.read(path, layer)
+            wanted = whole if whole.ndim == 1 else whole[:rows]
+            np.testing.assert_array_equal(reader.read_first(path, layer, rows), wanted, err_msg=f"{path} {layer}")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_first_rows_of_a_directory_are_those_of_the_whole(family):
+    assert_first_rows(open_reader(HF / family))
+
+
+def test_the_first_rows_of_other_sources(tmp_path):
+    write(tmp_path / "model.bin", tied=False)
+    assert_first_rows(open_reader(tmp_path / "model.bin"))
+    assert_first_rows(open_reader("seed:7@llama-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60"))
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    assert_first_rows(params_reader(opened.cfg, opened.params))
+
+
+def test_a_file_is_read_in_part_and_leaves_no_mapping(tmp_path, monkeypatch):
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    export_hugging_face(opened.cfg, opened.params, tmp_path / "hf")
+    reader = open_reader(tmp_path / "hf")
+    reader.read("head/kernel")
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()
+    monkeypatch.delattr(np, "fromfile")  # what reads a tensor whole
+    assert reader.read_first("head/kernel", None, 2).shape == (2, 60)
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()

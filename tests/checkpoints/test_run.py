@@ -30,7 +30,7 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     }
     (folder / FOLDER).mkdir(parents=True)
     ocp.save_checkpointables(folder / FOLDER / "1", content)
-    config = {"model": CFG.to_dict(), "seeds": list(SEEDS), "context": 8}
+    config = {"data": "builtin:prose", "model": CFG.to_dict(), "seeds": list(SEEDS), "context": 8}
     run = {"config": config, "steps": 1, "tokens_digest": "", "initial_digest": ""}
     files.write_json(folder / RUN_FILE, run)
     return folder

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bornbiased_jax.cli.main import COMMANDS, cli, run
-from bornbiased_jax.cli.options import parse_integers, parse_seeds
+from bornbiased_jax.cli.options import parse_lengths, parse_seeds
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import fingerprint as prints
 
@@ -33,7 +33,7 @@ def test_bad_seeds_are_refused(text):
 @pytest.mark.parametrize("text", ["", "a", "0", "64,-1"])
 def test_bad_lengths_are_refused(text):
     with pytest.raises(InputError, match="--seq-len"):
-        parse_integers(text, "--seq-len")
+        parse_lengths(text, "--seq-len")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -89,7 +89,7 @@ def test_predict_has_the_exact_keys(tmp_path):
 
 
 def test_fixed_embeddings_are_shared_and_free_ones_are_not():
-    """With 64 tokens a favourite may agree by chance, but the whole ranking of 12 seeds does not."""
+    """With 64 tokens the top-1 tokens may agree by chance, but the whole ranking of 12 seeds does not."""
     from bornbiased_jax import keys
     from bornbiased_jax.config import preset
     from bornbiased_jax.probes.run import _work
@@ -108,7 +108,10 @@ BAD = [
     (["probe", "preference", "--num-inputs", "4", "--seq-len", "4"], "--model"),
     (["probe", "preference", *SMALL, "--set", "d_modle=3", "--num-inputs", "4", "--seq-len", "4"], "d_modle"),
     (["probe", "preference", *SMALL, "--set", "num_heads=5", "--num-inputs", "4", "--seq-len", "4"], "num_heads"),
-    (["probe", "preference", *SMALL, "--num-inputs", "0", "--seq-len", "4"], "num_inputs"),
+    (
+        ["probe", "preference", *SMALL, "--num-inputs", "0", "--seq-len", "4"],
+        "--num-inputs 0 is not an integer from 1 to",
+    ),
     (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "0"], "--seq-len"),
     (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "4", "--seeds", "-1"], "seed"),
     (["probe", "preference", *SMALL, "--num-inputs", "4", "--seq-len", "4", "--inputs", "nonsense"], "nonsense"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -139,7 +140,9 @@ def test_a_base_of_the_same_bytes_is_said(verdict, exported, tmp_path):
 def test_a_text_without_a_token_that_both_have(monkeypatch, tmp_path):
     (tmp_path / "text.txt").write_text("zzzz")
     monkeypatch.setattr(tokens, "load_tokenizer", lambda path: ByteTokenizer())
-    base, suspect = (SimpleNamespace(cfg=SimpleNamespace(vocab_size=size), tokenizer_files=["a"]) for size in (256, 50))
+    base, suspect = (
+        SimpleNamespace(cfg=SimpleNamespace(vocab_size=size), tokenizer_files=[Path("a")]) for size in (256, 50)
+    )
     assert tokens.seen_ids(base, base, str(tmp_path / "text.txt")).tolist() == [ord("z")]
     with pytest.raises(InputError, match="no token of .*text.txt is in both vocabularies: choose another text"):
         tokens.seen_ids(base, suspect, str(tmp_path / "text.txt"))

@@ -7,6 +7,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import print_table
+from bornbiased_jax.folders import MARKER
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
 BORN = "seed:1@llama-tiny"
@@ -33,8 +34,8 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     uniform = sum(1 / i for i in range(2, 9)) / 7
     assert found["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
     names = {"sink-map.png", "variance-attention_output.png", "variance-residual.png", "top-channels.png"}
-    assert {path.name for path in folder.iterdir()} == names
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+    assert {path.name for path in folder.iterdir()} == {*names, MARKER}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
     printed = capsys.readouterr().out
     assert "Sinks at position 2, epsilon 0.1" in printed and "largest |h|" in printed
     assert str(folder / "sink-map.png") in printed
@@ -44,7 +45,7 @@ def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "2", "--quiet"]
     assert run([*call, "--no-details", "--figures", str(tmp_path / "figures"), "--json", "-"]) == 0
     assert "outliers" not in json.loads(capsys.readouterr().out)
-    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["sink-map.png"]
+    assert [path.name for path in (tmp_path / "figures").glob("[!.]*")] == ["sink-map.png"]
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,17 @@ def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
         ([BORN, "--tokenizer", "bytes", "--lengths", "64,512"], "fewer than the length 512"),
         ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "0"], "epsilon=0.0 is not between 0 and 1"),
         ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "1"], "epsilon=1.0 is not between 0 and 1"),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"], "epsilon=nan"),
+        (
+            [BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"],
+            "--epsilon nan is not a number from 0 to 1",
+        ),
         ([LLAMA, "--tokenizer", "bytes", "--lengths", "8"], "vocabulary of 53"),
         ([LLAMA, "--lengths", "8"], "has no tokenizer"),
         ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--position", "9"], "position 9"),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"], "at least 1"),
+        (
+            [BORN, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"],
+            "--num-sequences 0 is not an integer from 1",
+        ),
         ([BORN, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
     ],
 )
@@ -71,3 +78,32 @@ def test_what_does_not_fit_is_one_sentence(arguments, words, text, capsys):
 def test_a_title_stays_on_its_line(capsys):
     print_table("A title far wider than its table", ["a"], [[1]])
     assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
+
+
+def test_what_rounding_costs_joins_the_report(text, tmp_path, capsys):
+    target = tmp_path / "sinks.json"
+    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
+    call += ["--no-details", "--quantise", "w8a8,kv2", "--granularity", "token", "--keep-sinks", "0,2"]
+    assert run([*call, "--json", str(target)]) == 0
+    cells = json.loads(target.read_text())["quantisation"]
+    names = [(cell["scheme"], cell["granularity"], cell["keep_sinks"]) for cell in cells]
+    assert names == [("w8a8", "token", 0), ("w8a8", "token", 2), ("kv2", "token", 0), ("kv2", "token", 2)]
+    assert abs(cells[0]["delta_nats"]) < 0.01 and cells[2]["kl_median"] > cells[0]["kl_median"]
+    assert "What rounding costs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--quantise", "w9x"], "w8a8, kv4"),
+        (["--quantise", "a1"], "1 bits are not between 2 and 16"),
+        (["--quantise", "a8", "--granularity", "row"], "tensor, token, channel"),
+        (["--quantise", "a8", "--keep-sinks", "8"], "cannot be kept of 8"),
+        (["--quantise", "a8", "--keep-sinks", "x"], "0,1,4"),
+    ],
+)
+def test_a_quantisation_that_is_none_is_refused(text, options, words, capsys):
+    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
+    assert run([*call, "--no-details", *options]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said and "\n" not in said

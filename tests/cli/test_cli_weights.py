@@ -41,6 +41,15 @@ def test_hidden_from_coordinates_and_found_by_matching_units(seedprint, suspect)
     assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "weights", "--align", "units")["verdict"] == "unrelated"
 
 
+def test_choices_are_labelled(seedprint, suspect):
+    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--align", "rotation", "--alpha", "0.01")
+    assert found["exploratory"] == ["alpha = 0.01", "align = rotation"]
+    assert sum("Exploratory: alpha = 0.01, align = rotation was chosen" in note for note in found["notes"]) == 1
+    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")
+    assert plain["exploratory"] == [] and not any("Exploratory" in note for note in plain["notes"])
+    assert (plain["alpha"], plain["num_permutations"]) == (1e-4, 9_999)
+
+
 def test_bilinear_and_rank(seedprint, suspect):
     assert seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "same-lineage"
     assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "unrelated"
@@ -80,7 +89,7 @@ def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     for row in found["tests"]:
         assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
     assert found["evaded_by"] and found["permuted"] and found["invariant_to"]
-    assert any(note.endswith(f"The null permutes {found['permuted']}.") for note in found["notes"])
+    assert any(f"The null permutes {found['permuted']};" in note for note in found["notes"])
 
 
 def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):

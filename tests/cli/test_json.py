@@ -34,6 +34,12 @@ for entry in SINKS["outliers"]["layers"]:
     entry |= {"position": 3, "channel": 0, "dom_ratio_first": 1.0, "dom_ratio_rest": 1.0, "effective_rank": 2.0}
 SINKS["super_neurons"] = [{"super": True, "block": 2, "neuron": 0, "channel": 0, "write": 9.0, "channel_share": 0.5}]
 SINKS["super_neurons"][0]["firing_ratio"] = None
+INTERVENED = {"sink_rate": 0.25, "by_block": [0.5, 0.0], "loss": 3.0, "position": 1, "epsilon": 0.25}
+INTERVENED |= {"before": {"sink_rate": 0.5, "by_block": [1.0, 0.0], "loss": 2.5}, "interventions": {}}
+DERIVED = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, preserved=False, logit_difference=None)
+DERIVED.base_digest = DERIVED.digest = "ab"
+AUDITED = {"source": "folder", "basis": "weights", "clean": True, "graph": {"nodes": [], "edges": []}}
+AUDITED |= {name: [] for name in ("findings", "checkpoints", "pairs", "runs")}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
@@ -43,6 +49,7 @@ WORK = {
     "bornbiased_jax.evaluation.parity:parity": {"max_abs_error": 0.0},
     "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": {"perplexity": 9.0, "bits_per_byte": 2.0},
     "bornbiased_jax.evaluation.sink_report:sinks_report": SINKS,
+    "bornbiased_jax.evaluation.intervention:intervene_checkpoint": INTERVENED,
     "bornbiased_jax.seedprint.fingerprint:fingerprint": PRINT,
     "bornbiased_jax.seedprint.fingerprint:save_fingerprint": None,
     "bornbiased_jax.seedprint.compare:compare": VERDICT,
@@ -51,6 +58,8 @@ WORK = {
     "bornbiased_jax.pretrain:list_runs": [],
     "bornbiased_jax.pretrain:plot_run": Path("runs/a/curves.png"),
     "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
+    "bornbiased_jax.adapt.derive:derive": DERIVED,
+    "bornbiased_jax.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
 }
 KEYS = {
@@ -62,6 +71,7 @@ KEYS = {
     "parity": {"max_abs_error"},
     "evaluate": {"perplexity", "bits_per_byte"},
     "sinks": {"sink_rate"},
+    "intervene": {"sink_rate", "by_block", "loss", "before", "interventions"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
     "seedprint": {"verdict", "reason", "p_value", "base_digest", "committed"},
     "whichseed": {"suspect", "seed", "p_value"},
@@ -70,6 +80,8 @@ KEYS = {
     "runs": {"runs"},
     "plot": {"image"},
     "export": {"checkpoint", "directory", "family"},
+    "derive": {"checkpoint", "changes", "out", "function_preserved", "base_digest", "digest"},
+    "audit": {"clean", "findings", "checkpoints", "pairs"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},
 }
 

@@ -7,6 +7,7 @@ arguments and stops the command. A parameter without a row fails :func:`test_eve
 import contextlib
 import importlib
 import inspect
+import re
 import shlex
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import click
 import numpy as np
 import pytest
 
+from bornbiased_jax.adapt.changes import parse_change
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.config import preset
 from bornbiased_jax.seedprint.verdict import undefined
@@ -31,6 +33,7 @@ CALLS = {
     "parity": "parity folder",
     "evaluate": "evaluate model.gguf --data builtin:prose",
     "sinks": "sinks model.gguf --text wiki.txt",
+    "intervene": "intervene model.gguf --text wiki.txt",
     "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
     "seedprint": f"{PAIR} --test permutation {SIZES}",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
@@ -39,6 +42,8 @@ CALLS = {
     "runs": "runs folder",
     "plot": "plot runs/a",
     "export": "export runs/a@seed=42 exported",
+    "derive": "derive model.gguf --change noise:0.1 --out derived",
+    "audit": "audit folder",
     "reproduce": "reproduce demo",
 }
 INPUTS = "bornbiased_jax.inputs:parse_inputs"
@@ -51,6 +56,7 @@ PREDICT = "bornbiased_jax.predict:predict"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
 EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
+INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
 COMPARE = "bornbiased_jax.seedprint.compare:compare"
 SIDES = "bornbiased_jax.seedprint.weights.sides"
@@ -59,6 +65,8 @@ WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
 TRAIN = "bornbiased_jax.pretrain:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
+DERIVE = "bornbiased_jax.adapt.derive:derive"
+AUDIT = "bornbiased_jax.audit.audit:audit_folder"
 REPRODUCE = "experiments.runner:reproduce"
 PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
 DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
@@ -118,6 +126,7 @@ FIELDS = {
     "--quiet": {"quiet": True},
     "--mesh data=1": {"mesh": "data=1"},
     "--steps 7": {"steps": 7},
+    "--schedule-steps 9": {"schedule_steps": 9},
     "--batch-size 6": {"batch_size": 6},
     "--accumulation 2": {"accumulation": 2},
     "--context 48": {"context": 48},
@@ -196,8 +205,31 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--tokenizer bytes", SINKS, {"tokenizer": "bytes"}),
         ("--no-details", SINKS, {"details": False}),
         ("--details", SINKS, {"details": True}),
+        ("--quantise w8a8,kv4", SINKS, {"schemes": [(8, 8, None), (None, None, 4)]}),
+        ("--granularity channel", SINKS, {"granularities": ["channel"]}),
+        ("--keep-sinks 2,3", SINKS, {"keep_sinks": [2, 3]}),
         ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
+        ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
         ("--quiet", SINKS, {"quiet": True}),
+        *prepared(),
+    ],
+    "intervene": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--text book.txt", INTERVENE, {"text": "book.txt"}),
+        (
+            "--silence blocks/1/mlp:2 --silence blocks/2/mlp:0",
+            INTERVENE,
+            {"silence": ("blocks/1/mlp:2", "blocks/2/mlp:0")},
+        ),
+        ("--write blocks/1/mlp:2@3", INTERVENE, {"write": ("blocks/1/mlp:2@3",)}),
+        ("--clear 5@2", INTERVENE, {"clear": ("5@2",)}),
+        ("--first-token 9", INTERVENE, {"first_token": 9}),
+        ("--position 2", INTERVENE, {"position": 2}),
+        ("--epsilon 0.5", INTERVENE, {"epsilon": 0.5}),
+        ("--length 8", INTERVENE, {"length": 8}),
+        ("--num-sequences 7", INTERVENE, {"num_sequences": 7}),
+        ("--tokenizer bytes", INTERVENE, {"tokenizer": "bytes"}),
+        ("--quiet", INTERVENE, {"quiet": True}),
         *prepared(),
     ],
     "fingerprint": [
@@ -256,13 +288,36 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "export": [
         ("<checkpoint>", OPEN, {"ref": "runs/a@seed=42"}),
-        ("<directory>", EXPORT, {"folder": "exported", "tokenizer": "its tokenizer"}),
+        ("<directory>", EXPORT, {"folder": "exported", "tokenizer": "its tokenizer", "overwrite": False}),
+        ("--overwrite", EXPORT, {"overwrite": True}),
+        *prepared(),
+    ],
+    "derive": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
+        ("--seed 7", DERIVE, {"context.seed": 7}),
+        ("--text book.txt", "bornbiased_jax.seedprint.weights.tokens:seen_ids", {"text": "book.txt"}),
+        ("--out elsewhere", EXPORT, {"folder": "elsewhere"}),
+        ("--overwrite", EXPORT, {"overwrite": True}),
+        *prepared(),
+    ],
+    "audit": [
+        ("<place>", AUDIT, {"folder": "folder"}),
+        ("--pattern (?P<step>x)", AUDIT, {"pattern": re.compile("(?P<step>x)")}),
+        ("--frozen ^embed", AUDIT, {"frozen": re.compile("^embed")}),
+        ("--all-pairs", AUDIT, {"all_pairs": True}),
+        ("--quiet", QUIET, {"quiet": True}),
+        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
+        ("--report audit.md", "bornbiased_jax.files:check_writable", {"path": "audit.md"}),
+        # The exit code alone: tests/audit.
+        ("--strict", AUDIT, {"folder": "folder"}),
         *prepared(),
     ],
     "reproduce": [
         ("<names>", REPRODUCE, {"names": ("demo",)}),
         ("--scale smoke", REPRODUCE, {"scale": "smoke"}),
         ("--out elsewhere", REPRODUCE, {"out": "elsewhere"}),
+        ("--overwrite", REPRODUCE, {"overwrite": True}),
         ("--data corpus.txt", REPRODUCE, {"data": "corpus.txt"}),
         ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
         ("--compare", REPRODUCE, {"out": "out/compare"}),
@@ -321,6 +376,15 @@ def test_every_parameter_has_a_row():
                 assert not parameter.secondary_opts or parameter.secondary_opts[0] in typed, path
 
 
+def test_every_number_has_a_range():
+    """Of what is typed; the values of --set and of lists of lengths have theirs as well."""
+    for path, command in commands().items():
+        for parameter in command.params:
+            assert not isinstance(parameter.type, (click.types.IntParamType, click.types.FloatParamType)), (
+                f"{path} {parameter.opts[0]}: give it a range, options.Ranged(...)"
+            )
+
+
 def test_every_option_has_help():
     """No option is left to be guessed."""
     for path, command in commands().items():
@@ -343,6 +407,13 @@ def value_of(arguments: dict[str, Any], path: str) -> Any:
     return found
 
 
+class FakeTokenizer(str):
+    """A tokenizer that is told apart by its words."""
+
+    vocab_size = 4096
+    name = "its name"
+
+
 def fake_checkpoint(reference: str, *unused: Any) -> SimpleNamespace:
     """What the commands ask of an opened model, without weights."""
     return SimpleNamespace(
@@ -350,7 +421,7 @@ def fake_checkpoint(reference: str, *unused: Any) -> SimpleNamespace:
         params=f"weights of {reference}",
         reference=reference,
         description=reference,
-        tokenizer="its tokenizer",
+        tokenizer=FakeTokenizer("its tokenizer"),
         info={},
         digest=lambda: "digest",
     )
@@ -388,6 +459,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
         "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
+        DERIVE: lambda *unused: SimpleNamespace(cfg=preset("gpt2-tiny"), params="changed weights"),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
         COMPARE: lambda *unused, **options: undefined("permutation", "", num_inputs=4, alpha=0.01),
     }

@@ -49,10 +49,10 @@ def test_state_restores_the_place(tokens):
     np.testing.assert_array_equal(next(other), following)
 
 
-def test_shares_make_up_the_batch(tokens):
+def test_parts_make_up_the_batch(tokens):
     windows = Windows(tokens, 10)
     whole = batches(windows, batch_size=12, data_seed=5)
-    parts = [batches(windows, batch_size=12, data_seed=5, share=(index, 3)) for index in range(3)]
+    parts = [batches(windows, batch_size=12, data_seed=5, part=(index, 3)) for index in range(3)]
     for _ in range(20):
         together = np.concatenate([next(part) for part in parts])
         np.testing.assert_array_equal(np.sort(together[:, 0]), np.sort(next(whole)[:, 0]))

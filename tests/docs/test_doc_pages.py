@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    return [body for found, body in FENCE.findall((ROOT / page).read_text()) if found == language]
+    return [body for name, body in FENCE.findall((ROOT / page).read_text()) if name == language]
 
 
 def _commands(page: str) -> list[str]:

@@ -15,7 +15,7 @@ def test_uniform_tokens():
 
 
 def test_markov_chain():
-    """A chain's bigram loss is its conditional entropy; its unigram loss is the entropy of its stationary law."""
+    """A chain's bigram loss is its conditional entropy, its unigram loss that of its stationary distribution."""
     rng = np.random.default_rng(1)
     V, N = 8, 200_000
     transition = rng.dirichlet(np.full(V, 0.3), V)
@@ -25,8 +25,8 @@ def test_markov_chain():
     chain = np.zeros(N, np.int64)
     for i in range(1, N):
         chain[i] = np.searchsorted(cumulative[chain[i - 1]], uniform[i], side="right")
-    law = np.linalg.matrix_power(transition.T, 200)[:, 0]
-    conditional = -(law[:, None] * transition * np.log(np.maximum(transition, 1e-300))).sum()
+    stationary = np.linalg.matrix_power(transition.T, 200)[:, 0]
+    conditional = -(stationary[:, None] * transition * np.log(np.maximum(transition, 1e-300))).sum()
     held = chain[N // 2 :]
     logs = -np.log(transition[held[:-1], held[1:]])
     # The mean of 100,000 surprisals, neighbours correlated a little: five standard errors.

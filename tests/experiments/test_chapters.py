@@ -17,8 +17,8 @@ def test_the_template_is_an_experiment(tmp_path, monkeypatch):
     outcome = runner.reproduce(["_template"], "smoke", tmp_path, quiet=True)
     assert outcome.done == ("_template",) and not outcome.failed
     record = files.read_json(runner.record_path(tmp_path, "_template"))
-    shares = [one["share"] for one in record["result"]["seeds"]]
-    assert len(shares) == 2 and all(1 / 16 <= share <= 1 for share in shares)
+    fractions = [row["share"] for row in record["result"]["seeds"]]
+    assert len(fractions) == 2 and all(1 / 16 <= fraction <= 1 for fraction in fractions)
     assert "Largest share of one token" in outcome.page.read_text()
 
 

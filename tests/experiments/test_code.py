@@ -166,6 +166,23 @@ def test_values_and_arrays_come_back_and_are_kept(tmp_path):
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("damage", ["torn", "empty", "one digit", "not JSON"])
+@pytest.mark.parametrize("kind", ["value", "array"])
+def test_damaged_work_is_named_set_aside_and_computed_again(tmp_path, capsys, kind, damage):
+    def compute(folder):
+        return {"a": 0.5} if kind == "value" else np.arange(3.0)
+
+    cached(tmp_path / "kept", 0, compute)
+    (path,) = tmp_path.glob("kept-*/value.*")
+    data = path.read_bytes()
+    last = data.rindex(b"5") if kind == "value" else len(data) - 1
+    bad = {"torn": data[:-7], "empty": b"", "not JSON": b"\x00" * 40}.get(damage, data[:last] + b"7" + data[last + 1 :])
+    path.write_bytes(bad)
+    np.testing.assert_equal(cached(tmp_path / "kept", 0, compute), {"a": 0.5} if kind == "value" else np.arange(3.0))
+    assert path.read_bytes() == data and path.with_name(f"{path.name}.damaged").read_bytes() == bad
+    assert f"{path} is damaged: set aside as {path.name}.damaged" in capsys.readouterr().err
+
+
 def test_other_libraries_are_another_key(tmp_path, monkeypatch):
     from experiments import base
 

@@ -110,9 +110,11 @@ def test_a_block_that_means_nothing_is_refused(committed, options, words):
 
 
 def test_tables_and_claims_in_markdown():
-    share = Quantity("share", percent(1))
+    fraction = Quantity("share", percent(1))
     paper = Row(["a|b", 64], {"share": 0.02}, {"share": 0.026}, configuration="paper")
-    table = Table("Shares", ["model", "T"], [share], [paper, Row(["c", 8], {"share": (0.02, 0.001)})], note="A note.")
+    table = Table(
+        "Shares", ["model", "T"], [fraction], [paper, Row(["c", 8], {"share": (0.02, 0.001)})], note="A note."
+    )
     assert docs.table_text(table).splitlines() == [
         "**Shares**",
         "",
@@ -123,7 +125,7 @@ def test_tables_and_claims_in_markdown():
         "",
         "A note.",
     ]
-    plain = docs.table_text(Table("Shares", ["model"], [share], [Row(["c"], {"share": 0.02})]))
+    plain = docs.table_text(Table("Shares", ["model"], [fraction], [Row(["c"], {"share": 0.02})]))
     assert "| model | share |" in plain
     claims = [Claim("it is", 0.02, theory=0.01, format=percent(0)), Claim("it is not", "never")]
     assert docs.claims_text(claims).splitlines()[2:] == ["| it is | 2% | 1% |", "| it is not | never |  |"]

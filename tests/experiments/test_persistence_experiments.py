@@ -94,6 +94,16 @@ def test_models_are_trained_once_for_all_tables(work):
     assert len(table.rows) == 6 and claims[0].measured.endswith(" of 6")
 
 
+def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(persistence, "pretrain", lambda config, initial: {"finished": False, "step": 3})
+    context = context_of(table4b.EXPERIMENT, tmp_path)
+    with pytest.raises(SystemExit):
+        persistence.base_run(context)
+    monkeypatch.setattr(persistence, "pretrain", lambda config, initial: pytest.fail("goes on"))
+    with pytest.raises(pytest.fail.Exception, match="goes on"):
+        persistence.base_run(context)
+
+
 def test_progress_is_measured_from_the_birth(work):
     context = context_of(table4b.EXPERIMENT, work)
     run = persistence.base_run(context)
@@ -171,8 +181,8 @@ def test_baselines_against_other_seeds(work):
     record = record_of(table8.EXPERIMENT, work)
     result = record["result"]
     assert len(result["own"]) == 3 and len(result["other"]["pcs"]) == 6
-    for one in result["own"]:
-        assert one["pcs"]["score"] > max(result["other"]["pcs"]) and one["pcs"]["p_value"] == pytest.approx(1 / 7)
+    for row in result["own"]:
+        assert row["pcs"]["score"] > max(result["other"]["pcs"]) and row["pcs"]["p_value"] == pytest.approx(1 / 7)
     (table,), _, claims = show(table8.EXPERIMENT, record)
     assert len(table.rows) == 4 and len(claims) == 4
 

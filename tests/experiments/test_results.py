@@ -18,17 +18,17 @@ def record(**changes):
         "settings": {},
         "data": None,
         "status": "complete",
-        "result": {"rows": [{"share": 0.25, "favourite": 7, "wall_s": 1.0}], "name": "x"},
+        "result": {"rows": [{"share": 0.25, "top1_id": 7, "wall_s": 1.0}], "name": "x"},
         "provenance": {"git": GIT, "code": "0" * 16, "versions": {}},
     }
     return {**found, **changes}
 
 
 def write(tmp_path, *records):
-    for found in records:
-        path = runner.record_path(tmp_path / "out", found["experiment"])
+    for record in records:
+        path = runner.record_path(tmp_path / "out", record["experiment"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
+        path.write_text(json.dumps(record))
     return tmp_path / "out"
 
 
@@ -68,10 +68,10 @@ def test_data_is_named_without_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("result", "places"),
     [
-        ({"rows": [{"share": 0.2501, "favourite": 7, "wall_s": 9.0}], "name": "x"}, []),
-        ({"rows": [{"share": 0.2510, "favourite": 7, "wall_s": 1.0}], "name": "x"}, ["result.rows.0.share"]),
-        ({"rows": [{"share": 0.25, "favourite": 8}], "name": "y"}, ["result.rows.0.favourite", "result.name"]),
-        ({"rows": [], "name": "x"}, ["result.rows.0.share", "result.rows.0.favourite"]),
+        ({"rows": [{"share": 0.2501, "top1_id": 7, "wall_s": 9.0}], "name": "x"}, []),
+        ({"rows": [{"share": 0.2510, "top1_id": 7, "wall_s": 1.0}], "name": "x"}, ["result.rows.0.share"]),
+        ({"rows": [{"share": 0.25, "top1_id": 8}], "name": "y"}, ["result.rows.0.top1_id", "result.name"]),
+        ({"rows": [], "name": "x"}, ["result.rows.0.share", "result.rows.0.top1_id"]),
     ],
 )  # fmt: skip
 def test_differences_are_those_beyond_the_tolerance_and_not_of_the_machine(result, places):
@@ -81,7 +81,7 @@ def test_differences_are_those_beyond_the_tolerance_and_not_of_the_machine(resul
 def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
     ran = []
 
-    def again(names, scale, out, data, quiet, mesh):
+    def again(names, scale, out, data, quiet, mesh, overwrite):
         ran.append((names, scale, str(out)))
         for name in names:
             path = runner.record_path(out, name)

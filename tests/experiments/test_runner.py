@@ -10,6 +10,7 @@ import bornbiased_jax
 import experiments
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import MARKER
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus
@@ -98,11 +99,12 @@ def test_the_context_carries_the_options(catalogue, tmp_path):
     catalogue.add("one", run=lambda context: seen.append(context) or {})
     text = str(tmp_path / "text.txt")
     (tmp_path / "text.txt").write_text("some text")
-    reproduce(["one"], "paper", tmp_path, data=text, quiet=True, mesh="seed=2")
+    out = tmp_path / "out"
+    reproduce(["one"], "paper", out, data=text, quiet=True, mesh="seed=2")
     (context,) = seen
     assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", text, True, "seed=2")
     assert context.settings["n"] == 2
-    assert context.work == tmp_path / "work" / "one"
+    assert context.work == out / "work" / "one"
 
 
 def test_again_resumes(catalogue, tmp_path):
@@ -295,13 +297,50 @@ def test_the_catalogue_names_modules_that_exist_and_agree():
     for name in experiments.MODULES:
         experiment = runner.load(name)
         assert experiment.name == name
-        assert set(experiment.settings) <= set(SCALES) and "smoke" in experiment.settings
+        assert set(experiment.settings) <= set(SCALES)
+        # What measures a run of the user's, named by --data, has one scale and is in no selection.
+        assert "smoke" in experiment.settings or name.endswith("_of_run")
         assert set(experiment.cost) == set(experiment.settings)
     for names in experiments.SELECTIONS.values():
         assert set(names) <= set(experiments.MODULES)
+        assert not [name for name in names if name.endswith("_of_run")]
 
 
 def test_importing_the_catalogue_imports_no_experiment():
     program = "import sys, experiments; print(*(name for name in sys.modules if 'experiments' in name))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["experiments"]
+
+
+def test_a_folder_of_other_things_is_refused_and_taken_when_told_to(catalogue, tmp_path):
+    catalogue.add("one")
+    (tmp_path / "index.html").write_text("my own page")
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(InputError, match=r"holds index.html and 1 more, which .* did not write: .*--overwrite"):
+        reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "notes"]
+    reproduce(["one"], "smoke", tmp_path, quiet=True, overwrite=True)
+    assert (tmp_path / "notes").read_text() == "mine" and record(tmp_path, "one")["status"] == "complete"
+    page = (tmp_path / "index.html").read_bytes()
+    (tmp_path / "index.html").write_bytes(page + b"<!-- mine -->")
+    with pytest.raises(InputError, match="index.html was changed since"):
+        reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert (tmp_path / "index.html").read_bytes() == page + b"<!-- mine -->"
+
+
+def test_a_folder_of_an_older_version_is_known_by_its_records(catalogue, tmp_path):
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    (tmp_path / MARKER).unlink()
+    assert reproduce(["one"], "smoke", tmp_path, quiet=True).kept == ("one",)
+
+
+def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsys):
+    catalogue.add("one")
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    path = tmp_path / "records" / "one.json"
+    torn = path.read_bytes()[:-40]
+    path.write_bytes(torn)
+    assert reproduce(["one"], "smoke", tmp_path, quiet=True).done == ("one",)
+    assert (tmp_path / "records" / "one.json.damaged").read_bytes() == torn
+    assert "one.json was damaged or changed: set aside as one.json.damaged" in capsys.readouterr().err

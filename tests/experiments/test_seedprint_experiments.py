@@ -111,13 +111,13 @@ def test_figure_13_in_units_of_the_null(tmp_path):
 def test_tables_4a_and_9_beside_the_paper_only_at_its_sizes(tmp_path):
     record = record_of(table4a.EXPERIMENT, tmp_path)
     groups = record["result"]["groups"]
-    assert [[one["base"], one["suspect"]] for one in groups[1]["pairs"]] == groups[1]["group"]["pairs"]
+    assert [[row["base"], row["suspect"]] for row in groups[1]["pairs"]] == groups[1]["group"]["pairs"]
     (pairs, scores), _, claims = show(table4a.EXPERIMENT, record)
     assert len(pairs.rows) == 8 and not any(row.paper for row in pairs.rows)
     assert {row.settings[1] for row in scores.rows} == set(lineage.BASELINES) and len(claims) == 4
     full = {"model": "llama-nano", "changes": {}, "num_inputs": 10_000, "seq_len": 1_024}
-    for done in groups:
-        done["group"] |= {**full, "model": done["group"]["model"].replace("tiny", "nano")}
+    for group in groups:
+        group["group"] |= {**full, "model": group["group"]["model"].replace("tiny", "nano")}
     (pairs, _), _, claims = show(table4a.EXPERIMENT, record)
     assert pairs.rows[0].paper["t-test"] == pytest.approx(np.log10(0.357))
     assert claims[0].paper == pytest.approx(np.log10(0.357)) and claims[2].paper == pytest.approx(np.log10(0.094))
@@ -131,7 +131,7 @@ CFG = ModelConfig(
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
-    """A base, a copy with noise, a stranger and a wider model, as Hugging Face directories."""
+    """A base, a copy with noise, an unrelated model and a wider model, as Hugging Face directories."""
     folder = tmp_path_factory.mktemp("models")
     base = models.init_seed(CFG, 1)
     noisy = lineage_pairs.damaged(Checkpoint(CFG, base, "a", "birth", "a"), "noise", 0.2).params
@@ -141,7 +141,7 @@ def directories(tmp_path_factory):
     every = {
         "base": (CFG, base),
         "noisy": (CFG, noisy),
-        "stranger": (CFG, models.init_seed(CFG, 2)),
+        "unrelated": (CFG, models.init_seed(CFG, 2)),
         "wide": (
             wide,
             models.unflatten({path: rng.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}),
@@ -164,14 +164,14 @@ def test_table_6_without_models_says_so(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_table_6_on_directories(tmp_path, directories, dtype):
-    data = ";".join(f"{name}={directories / name}" for name in ("base", "noisy", "stranger", "wide"))
+    data = ";".join(f"{name}={directories / name}" for name in ("base", "noisy", "unrelated", "wide"))
     reef = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
     record = record_of(table6.EXPERIMENT, tmp_path, data, dtype=dtype, reef=reef)
     assert str(directories) not in json.dumps(record["result"])
-    noisy, stranger, wide = record["result"]["suspects"]
+    noisy, unrelated, wide = record["result"]["suspects"]
     assert noisy["tests"]["tokens"]["permutation"]["verdict"] == "same-lineage"
-    assert stranger["tests"]["tokens"]["permutation"]["z"] < noisy["tests"]["tokens"]["permutation"]["z"] / 2
-    assert noisy["baselines"]["pcs"] > 0.9 > abs(stranger["baselines"]["ics"])
+    assert unrelated["tests"]["tokens"]["permutation"]["z"] < noisy["tests"]["tokens"]["permutation"]["z"] / 2
+    assert noisy["baselines"]["pcs"] > 0.9 > abs(unrelated["baselines"]["ics"])
     assert "widths 32 and 48" in wide["undefined"]
     (table,), _, _ = show(table6.EXPERIMENT, record)
     assert len(table.rows) == 3 and not any(row.paper for row in table.rows)
@@ -181,19 +181,19 @@ def test_pairs_of_checkpoints_at_hand(tmp_path, directories, monkeypatch):
     monkeypatch.setattr(lineage_pairs, "find_smollm2", lambda: None)
     (directories / "notes.bin").write_bytes(b"no checkpoint")
     named = lineage_pairs.checkpoints_in(str(directories))
-    assert [path.name for path in named] == ["base", "noisy", "stranger", "wide"]
+    assert [path.name for path in named] == ["base", "noisy", "unrelated", "wide"]
     record = record_of(lineage_pairs.EXPERIMENT, tmp_path, ";".join(map(str, named[:3])))
     result = record["result"]
     assert result["smollm2"] == {"attempted": False, "reason": lineage_pairs.ABSENT}
-    verdict = {(one["base"], one["suspect"]): one["tests"]["permutation"] for one in result["others"]["pairs"]}
+    verdict = {(row["base"], row["suspect"]): row["tests"]["permutation"] for row in result["others"]["pairs"]}
     assert len(verdict) == 3
     # Holm over the three pairs that have a p: the smallest is multiplied by three.
-    defined = sorted(one["p_value"] for one in verdict.values() if one["p_value"] is not None)
+    defined = sorted(row["p_value"] for row in verdict.values() if row["p_value"] is not None)
     assert verdict["base", "noisy"]["adjusted_p"] == pytest.approx(3 * defined[0])
-    assert [one["num_pairs"] for one in result["others"]["strangers"]] == [6] * 3
+    assert [row["num_pairs"] for row in result["others"]["strangers"]] == [6] * 3
     assert verdict["base", "noisy"]["verdict"] == "same-lineage"
-    (table, strangers), panels, claims = show(lineage_pairs.EXPERIMENT, record)
-    assert len(table.rows) == len(strangers.rows) == 3 and not panels and not claims
+    (table, unrelated), panels, claims = show(lineage_pairs.EXPERIMENT, record)
+    assert len(table.rows) == len(unrelated.rows) == 3 and not panels and not claims
     with pytest.raises(InputError, match="no checkpoint lies there"):
         (tmp_path / "empty").mkdir()
         lineage_pairs.checkpoints_in(str(tmp_path / "empty"))
@@ -216,7 +216,7 @@ def test_changes_are_as_strong_as_they_say():
 
 def test_damage_reaches_matrices_alone():
     base = Checkpoint(CFG, models.init_seed(CFG, 1), "a", "birth", "a")
-    before, after = (models.flatten(one.params) for one in (base, lineage_pairs.damaged(base, "pruning", 0.5)))
+    before, after = (models.flatten(model.params) for model in (base, lineage_pairs.damaged(base, "pruning", 0.5)))
     for path, leaf in before.items():
         changed = not np.array_equal(leaf, after[path])
         assert changed == ("norm" not in path), path

@@ -11,7 +11,7 @@ from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments.base import Context
 from experiments.birth import figure6
-from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, table7
+from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, sink_search, table7
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
 
@@ -44,15 +44,15 @@ def show(experiment, record):
 def test_figure_9_measures_every_mitigation(tmp_path):
     record = record_of(figure9.EXPERIMENT, tmp_path)
     mitigations = record["result"]["cures"]
-    assert [one["cure"] for one in mitigations] == list(MITIGATIONS)
+    assert [row["cure"] for row in mitigations] == list(MITIGATIONS)
     settings = record["settings"]
     d, n = settings["changes"]["d_model"], settings["num_inputs"]
-    for one in mitigations:
+    for row in mitigations:
         # As in tests/probes/test_variance.py: weights and sampling of the pooled variance, halved for a standard
         # deviation, averaged over two seeds; five of them, with the gate's spread and the logits' own.
         error = 0.5 * np.sqrt((4 / (d * n) + 2 / d**2 + 4e-4 * d / (4 * n)) / 2)
         allowed = 5 * error + 3 * (4e-4 * d) ** 2 + 1e-2
-        np.testing.assert_allclose(np.mean(one["std_by_seed"], axis=0), one["mean_field"], rtol=allowed)
+        np.testing.assert_allclose(np.mean(row["std_by_seed"], axis=0), row["mean_field"], rtol=allowed)
     (table,), panels, _ = show(figure9.EXPERIMENT, record)
     assert len(table.rows) == len(MITIGATIONS) and len(panels) == 2
 
@@ -63,7 +63,7 @@ def test_figure_6_shows_both_spreads(tmp_path):
     assert wide["std_by_layer"][0] == pytest.approx(0.02 * np.sqrt(128), rel=0.05)
     assert narrow["std_by_layer"][0] == pytest.approx(0.02**2 * np.sqrt(128), rel=0.05)
     # GELU is all but odd on the narrow ones.
-    assert figure6._linear_share(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_share(0.554)
+    assert figure6._linear_fraction(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_fraction(0.554)
     (table,), _, claims = show(figure6.EXPERIMENT, record)
     assert len(table.rows) == 2 and len(claims) == 2
 
@@ -83,11 +83,11 @@ def test_training_experiments_share_their_models(tmp_path):
     assert figure12.SMALL in rates.note
     (perplexities,), _, _ = show(table7.EXPERIMENT, second)
     assert all(not row.paper for row in perplexities.rows)
-    for one in first["result"]["cures"].values():
-        assert one["curve_steps"][0] == 0 and one["curve_steps"][-1] == 12
+    for run in first["result"]["cures"].values():
+        assert run["curve_steps"][0] == 0 and run["curve_steps"][-1] == 12
         # ln of 256 bytes, four ids without a byte and the initial spread of the logits.
-        assert np.allclose(one["curve_validation_loss"][0], np.log(260), atol=0.2)
-        assert np.all(np.array(one["curve_validation_loss"][-1]) < one["curve_validation_loss"][0])
+        assert np.allclose(run["curve_validation_loss"][0], np.log(260), atol=0.2)
+        assert np.all(np.array(run["curve_validation_loss"][-1]) < run["curve_validation_loss"][0])
 
 
 def test_every_mitigation_side_by_side(tmp_path):
@@ -106,8 +106,19 @@ def test_growth_compares_with_and_without_a_bos_token(tmp_path):
     record = record_of(sink_growth.EXPERIMENT, tmp_path, variants=variants)
     (table,), _, _ = show(sink_growth.EXPERIMENT, record)
     assert [row.settings[-1] for row in table.rows] == ["yes", "no"]
-    losses = [one["curve_validation_loss"][-1] for one in record["result"]["variants"].values()]
+    losses = [run["curve_validation_loss"][-1] for run in record["result"]["variants"].values()]
     assert losses[0] != losses[1]
+
+
+def test_the_search_tells_what_each_variant_grew(tmp_path):
+    record = record_of(sink_search.EXPERIMENT, tmp_path)
+    (table,), panels, claims = show(sink_search.EXPERIMENT, record)
+    (row,) = table.rows
+    (run,) = record["result"]["variants"].values()
+    assert row.settings[0].startswith("1 × ") and row.settings[2] == "yes" and not panels and not claims
+    scores = [seed["largest_score"] for seed in run["by_seed"]]
+    assert len(scores) == 2 and all(0 < score <= 1 for score in scores)
+    assert row.measured["largest score by seed"] == ", ".join(f"{score:.2f}" for score in scores)
 
 
 def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monkeypatch):
@@ -124,7 +135,7 @@ def test_interventions_on_smollm2(tmp_path):
     record = record_of(sink_interventions.EXPERIMENT, tmp_path)
     result = record["result"]
     assert result["attempted"] and "/" not in result["checkpoint"]
-    rates = {one["intervention"]: one["sink_rate"] for one in result["interventions"]}
+    rates = {row["intervention"]: row["sink_rate"] for row in result["interventions"]}
     assert min(rates["mask"], rates["variance amplification"]) > rates["control λ·o"] + 0.2
     tables, panels, claims = show(sink_interventions.EXPERIMENT, record)
     assert len(tables) == 2 and len(panels) == 6 and len(claims) == 5

@@ -1,6 +1,7 @@
 """The experiments that set theory beside measurement, each run once at its smallest scale."""
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -20,7 +21,7 @@ from experiments.base import SCALES, Context
 from experiments.birth import table2
 from experiments.theory import ablation, figure5, figure8, mutations, predicted, table3
 from theory.attention import prop5_correlations
-from theory.preference import share_distribution
+from theory.preference import top1_distribution
 
 NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted", "ablation")
 SIGMAS = 4.0
@@ -43,9 +44,9 @@ def record(tmp_path_factory):
     return make
 
 
-def cosines(done):
+def cosines(group):
     """[S, L]"""
-    return np.array([one["contraction"]["inter_cosine_by_layer"] for one in done["records"]])
+    return np.array([row["contraction"]["inter_cosine_by_layer"] for row in group["records"]])
 
 
 def agree(measured, expected, std, sigmas=SIGMAS):
@@ -95,23 +96,23 @@ def test_agreement_can_fail(record):
     assert not agree(cosines(done), 1.15 * expected, std)
 
 
-def test_attention_alone_has_a_spread_but_no_direction(record):
+def test_attention_alone_has_a_std_but_no_direction(record):
     done = ablations.by_variant(record("table2"))["self-attention only"]
     N = done["group"]["num_inputs"]
     moments = [
-        (one["contraction"]["inter_cosine_final"], one["contraction"]["inter_cosine_std_final"])
-        for one in done["records"]
+        (row["contraction"]["inter_cosine_final"], row["contraction"]["inter_cosine_std_final"])
+        for row in done["records"]
     ]
     # The state is an odd function of the inputs, so every seed's mean cosine is 0 up to the sampling of pairs.
     assert all(table2.log10_pairs_p(mean, std, N) > -6 for mean, std in moments)
-    spread = done["theory"]["inter_cosine_final_std"] * math.sqrt(N * (N - 1) / 2)
+    std = done["theory"]["inter_cosine_final_std"] * math.sqrt(N * (N - 1) / 2)
     measured = [std for _, std in moments]
     error = np.std(measured, ddof=1) / math.sqrt(len(measured))
     # Of order 1/D relative: what the theory of the spread neglects.
-    assert abs(np.mean(measured) - spread) < SIGMAS * error + 1.5 / 128 * spread
+    assert abs(np.mean(measured) - std) < SIGMAS * error + 1.5 / 128 * std
     for name in ("full model", "MLP only"):
-        for one in ablations.by_variant(record("table2"))[name]["records"]:
-            pulled = one["contraction"]
+        for row in ablations.by_variant(record("table2"))[name]["records"]:
+            pulled = row["contraction"]
             assert table2.log10_direction_p(pulled["inter_cosine_final"], pulled["inter_cosine_std_final"], N) < -6
 
 
@@ -142,14 +143,14 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
     assert stats.binomtest(int(refused), trials, 0.05, alternative="greater").pvalue < 1e-6
 
 
-def test_favourites_come_with_the_mlp(record):
+def test_preferences_come_with_the_mlp(record):
     found = ablations.by_variant(record("figure3"))
-    shares = {
-        name: np.mean([one["preference"]["top1_share"] for one in done["records"]]) for name, done in found.items()
+    fractions = {
+        name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in found.items()
     }
     level = found["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
-    assert shares["MLP only"] > 3 * level and shares["full model"] > 3 * level
-    assert shares["self-attention only"] < 1.5 * level
+    assert fractions["MLP only"] > 3 * level and fractions["full model"] > 3 * level
+    assert fractions["self-attention only"] < 1.5 * level
 
 
 def test_attention_amplifies_after_the_first_block_only(record):
@@ -163,10 +164,10 @@ def test_attention_amplifies_after_the_first_block_only(record):
 
 def test_a_second_mlp_and_an_average_agree_with_propositions_2_and_4(record):
     (done,) = record("table3")["result"]["groups"]
-    measured = np.array([one["cosine"] for one in done["records"]])
+    measured = np.array([row["cosine"] for row in done["records"]])
     assert agree(measured, done["theory"], done["theory_std"])
     assert np.all(np.diff(measured, axis=1) > 0)
-    assert all(max(one["log10_p"]) < -20 for one in done["records"])
+    assert all(max(row["log10_p"]) < -20 for row in done["records"])
 
 
 @pytest.mark.parametrize(("T", "N", "shown"), [(128, 2_000, (True, True, True)), (1, 2_000, (True, True, False))])
@@ -253,10 +254,10 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     bare = np.array(curves["attention, no norm, no residual"]["gap_by_layer"])
     block = curves["attention, norm and residual"]
     assert np.all(np.abs(1 - bare - (1 - mean)) < 0.1) and np.all(np.array(block["gap_by_layer"]) > 0.7)
-    spread = SIGMAS * np.array(block["gap_std_by_layer"]) / math.sqrt(block["num_inputs"])
+    std = SIGMAS * np.array(block["gap_std_by_layer"]) / math.sqrt(block["num_inputs"])
     # One birth only: its own deviation is of order 1/√D relative to the cosine.
     allowance = np.abs(1 - np.array(block["theory_gap_by_layer"])) * SIGMAS / math.sqrt(D)
-    assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < spread + allowance)
+    assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < std + allowance)
 
 
 def test_theory_covers_and_fits_and_its_control_does_not(record):
@@ -287,8 +288,8 @@ def test_coverage_is_resampled_by_model():
     """Three misses of one model say less than three of three: the interval is wider, the fraction the same."""
     together = predicted.coverage(_measured_three_times({5: 3}))
     apart = predicted.coverage(_measured_three_times({5: 1, 6: 1, 7: 1}))
-    for found in (together, apart):
-        assert (found["inside"], found["measurements"], found["models"]) == (117, 120, 40)
+    for summary in (together, apart):
+        assert (summary["inside"], summary["measurements"], summary["models"]) == (117, 120, 40)
     assert (together["models_inside"], apart["models_inside"]) == (39, 37)
     # Of 40 models with a rate of 1/40 each count is Poisson-like: the 97.5% point is 3 of them, 9 measurements.
     assert together["fraction_low"] == pytest.approx(1 - 9 / 120)
@@ -301,25 +302,25 @@ def test_coverage_is_resampled_by_model():
     assert predicted.coverage(other)["models"] == 80
 
 
-def test_ranks_of_draws_from_the_law_are_uniform():
-    share = share_distribution(0.3, 64, 50, 32)
+def test_ranks_of_draws_from_the_distribution_are_uniform():
+    fraction = top1_distribution(0.3, 64, 50, 32)
     rng = np.random.default_rng(1)
-    counts = share.counts[np.searchsorted(share.cdf / share.cdf[-1], rng.uniform(size=2_000))]
-    assert stats.kstest(predicted.ranks(share, counts), "uniform").pvalue > 1e-3
-    assert stats.kstest(predicted.ranks(share, counts + 1), "uniform").pvalue < 1e-6
-    assert predicted.distribution_function(share, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]
+    counts = fraction.counts[np.searchsorted(fraction.cdf / fraction.cdf[-1], rng.uniform(size=2_000))]
+    assert stats.kstest(predicted.ranks(fraction, counts), "uniform").pvalue > 1e-3
+    assert stats.kstest(predicted.ranks(fraction, counts + 1), "uniform").pvalue < 1e-6
+    assert predicted.distribution_function(fraction, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]
 
 
 def test_ablation_of_the_theory(record):
     """Parts are differences to the whole; without a width, a gated model contracts by its embedding alone."""
     made = record("ablation")
     plain, gated = (case["cosine"] for case in made["result"]["cases"])
-    for found in (plain, gated):
-        assert set(found) == set(ablation.ROWS)
+    for terms in (plain, gated):
+        assert set(terms) == set(ablation.ROWS)
         # What is left of the whole, corrections taken off one by one, is the limit, up to their products.
-        parts = sum(found[key] for key in ("attention", "epsilon", "first order"))
-        products = 3 * max(abs(found[key]) for key in ("attention", "epsilon", "first order")) * abs(parts)
-        assert abs(found["all"] - parts - found["limit"]) < products / found["all"] + 1e-9
+        parts = sum(terms[key] for key in ("attention", "epsilon", "first order"))
+        products = 3 * max(abs(terms[key]) for key in ("attention", "epsilon", "first order")) * abs(parts)
+        assert abs(terms["all"] - parts - terms["limit"]) < products / terms["all"] + 1e-9
     assert gated["first order"] > 0.5 * gated["all"] and abs(plain["first order"]) < 0.2 * plain["all"]
     assert "for gated MLPs" in ablation.headline(made)
     stack = stack_of(preset("gpt2-tiny"))
@@ -344,3 +345,16 @@ def test_every_module_of_the_theory_has_its_tests_for_mutation():
     assert numeric <= set(mutations.TESTS) and set(mutations.TESTS) <= {path.stem for path in folder.glob("*.py")}
     for tests in mutations.TESTS.values():
         assert all((folder / f"{name}.py").exists() for name in tests)
+
+
+@pytest.mark.slow
+def test_the_mutations_run_and_go_on(tmp_path, monkeypatch):
+    """One constant of the activations' closed forms, in a scratch copy; then, by the same call, the next."""
+    monkeypatch.setattr(mutations, "TESTS", {"closed_forms": ("test_kernels",)})
+    out = tmp_path / "mutations.json"
+    for count in (1, 2):
+        record = mutations.run(out, ["closed_forms"], 1)
+        assert len(record["mutations"]) == count and json.loads(out.read_text()) == record
+    lines = [entry["line"] for entry in record["mutations"]]
+    assert lines == sorted(lines) and all(entry["new"].startswith("(1.05 * ") for entry in record["mutations"])
+    assert all("test_kernels.py::" in entry["outcome"] for entry in record["mutations"])

@@ -38,9 +38,9 @@ def trained(config, bos_id=None):
     return weights
 
 
-def close(one, other):
+def close(ours, other):
     # Six updates of at most 3e-3 each; what rounding does to Adam's first steps is far below 1% of one.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), ours, other)
 
 
 def test_without_a_bos_token_it_is_the_pretraining_run(config):
@@ -50,12 +50,12 @@ def test_without_a_bos_token_it_is_the_pretraining_run(config):
 
 
 def test_seeds_at_once_or_in_turn(config):
-    for one, other in zip(
+    for ours, other in zip(
         trained(dataclasses.replace(config, seeds_mode="vmap"), bos_id=259),
         trained(dataclasses.replace(config, seeds_mode="map"), bos_id=259),
         strict=True,
     ):
-        close(one, other)
+        close(ours, other)
 
 
 def test_the_bos_token_stands_first_and_the_model_learns_of_it(config):

@@ -1,4 +1,5 @@
-"""``python -m tests.faults [WORDS]``: put the listed faults in, two at a time; WORDS choose by name, as pytest's -k."""
+"""``python -m tests.faults [WORDS]``: put the listed faults in, two at a time; a fault with any of the WORDS in its
+name is chosen."""
 
 import sys
 
@@ -6,5 +7,5 @@ import pytest
 
 from tests.faults.faults import FOLDER
 
-chosen = ["-k", " ".join(sys.argv[1:])] if sys.argv[1:] else []
+chosen = ["-k", " or ".join(sys.argv[1:])] if sys.argv[1:] else []
 sys.exit(pytest.main([str(FOLDER), "-m", "", "-n", "2", "--dist", "worksteal", *chosen]))

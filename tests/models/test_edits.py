@@ -95,7 +95,7 @@ def test_amplification_multiplies_the_variance_and_keeps_the_mean(model):
     # Other positions of that layer are untouched: bit for bit by the factor, and to rounding by there being an
     # edit at all, as that is another program.
     weaker = moments(amplify_variance([6], 2.0, mean_LTHK=mu, blocks=[1]))
-    others = [np.delete(found.across_LT[0], 5) for found in (plain, amplified, weaker)]
+    others = [np.delete(moment.across_LT[0], 5) for moment in (plain, amplified, weaker)]
     np.testing.assert_array_equal(others[1], others[2])
     np.testing.assert_allclose(others[1], others[0], rtol=2e-6)
 
@@ -211,8 +211,8 @@ def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
     # The same tokens without the first: what stood second is the sink now.
     cut = measure_sinks(cfg, params, tokens[:, 1:])
     assert cut["sink_rate"] > 0.5
-    for found in (whole, cut):
-        assert np.argmax(found["profile_LHT"].mean(axis=(0, 1))) == 0
+    for measured in (whole, cut):
+        assert np.argmax(measured["profile_LHT"].mean(axis=(0, 1))) == 0
 
 
 def test_interventions_on_a_real_model(smollm2):

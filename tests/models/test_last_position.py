@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.models.transformer import CAPTURES
+from bornbiased_jax.models.transformer import CAPTURABLE
 
 CFG = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_model=32, d_ff=40, vocab_size=61)
 T = 7
@@ -25,7 +25,7 @@ def test_every_capture_is_that_of_the_last_position(mask, changes):
     cfg = CFG.replace(**changes)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 2 else leaf, init_seed(cfg, 0))
     tokens = np.random.default_rng(0).integers(0, 61, (2, T))
-    names = tuple(name for name in CAPTURES if name != "attention_received")
+    names = tuple(name for name in CAPTURABLE if name != "attention_received")
     mask_TT = None if mask is None else jnp.asarray(mask)
     run = functools.partial(apply, cfg, params, tokens, capture=names, mask_TT=mask_TT)
     every, last = run(), run(positions="last")

@@ -149,8 +149,8 @@ def test_reduce_runs_inside_the_scan():
     params = init_seed(cfg, 1)
     tokens = jnp.arange(12)[None] % cfg.vocab_size
 
-    def column_sums(found):
-        return found["attention_weights"].sum(2)
+    def column_sums(captured):
+        return captured["attention_weights"].sum(2)
 
     out = eager_apply(cfg, params, tokens, capture=("attention_weights",), reduce=column_sums)
     received = apply(cfg, params, tokens, capture=("attention_received",)).layers["attention_received"]
@@ -237,7 +237,7 @@ def test_bfloat16_compute_stays_near_float32():
         (dict(capture=("attention_received",), positions="last"), "attention_received"),
     ],
 )
-def test_bad_captures_are_refused(call, word):
+def test_bad_names_of_captured_activations_are_refused(call, word):
     cfg = CASES["gpt2-tiny"]
     with pytest.raises(InputError, match=word):
         eager_apply(cfg, init_seed(cfg, 0), jnp.zeros((1, 4), jnp.int32), **call)

@@ -45,7 +45,7 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
     for batch in rounds:
         done = [step(state, batch) for state in states]
         states = [state for state, _ in done]
-        measured.append({name: np.stack([found[name] for _, found in done]) for name in ("loss", "grad_norm")})
+        measured.append({name: np.stack([values[name] for _, values in done]) for name in ("loss", "grad_norm")})
     program = sharded(births(seeds), rounds[0], count)
     state = births(seeds)
     for batch, want in zip(rounds, measured, strict=True):
@@ -81,8 +81,8 @@ def test_stacks_and_back():
         want = jax.tree.map(np.array, state)
         ones = unstacked(state)
         assert len(ones) == seeds
-        for index, one in enumerate(ones):
-            jax.tree.map(lambda leaf, all_of, at=index: np.testing.assert_array_equal(leaf, all_of[at]), one, want)
+        for index, alone in enumerate(ones):
+            jax.tree.map(lambda leaf, all_of, at=index: np.testing.assert_array_equal(leaf, all_of[at]), alone, want)
         again = stacked(ones)
         assert stacked(again) is again
         jax.tree.map(np.testing.assert_array_equal, again, want)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, setup
+from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, setup, throughput
 from bornbiased_jax.pretrain.checkpoints import checkpoint_steps, find_steps
 from bornbiased_jax.pretrain.metrics import MetricsWriter, read_metrics
 
@@ -59,6 +61,71 @@ def test_metrics(calm):
     assert lines[-1]["loss"][0] < lines[0]["loss"][0]
     assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
     assert summary["validation_loss"] == lines[-1]["validation_loss"]
+
+
+class _Slow:
+    """A compiled step that takes at least so many seconds."""
+
+    def __init__(self, program, seconds):
+        self._program, self._seconds = program, seconds
+
+    def __call__(self, state, batch):
+        time.sleep(self._seconds)
+        return self._program(state, batch)
+
+
+def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
+    """Also in the lines of a step after which something is evaluated or saved."""
+    compiled, needed = setup.compiled_step, 0.02
+
+    def slow(*arguments):
+        program, mode = compiled(*arguments)
+        return _Slow(program, needed), mode
+
+    monkeypatch.setattr(setup, "compiled_step", slow)
+    # A peak measured in a busy moment.
+    monkeypatch.setattr(loop, "matmul_peak", lambda *arguments: 1.0)
+    config = make(place, "slow", steps=7, eval_every=3, checkpoint_every=5, log_every=2)
+    summary = pretrain(config)
+    fastest = 2 * config.tokens_per_step / needed
+    rates = [line["tokens_per_second"] for line in read_metrics(config.out)]
+    assert all(0 < rate <= fastest for rate in [*rates, summary["tokens_per_second"]])
+    assert summary["peak_share"] == 1.0
+
+
+def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
+    """As on an accelerator, which never waits for the host."""
+    runs = []
+    init = loop._Run.__init__
+    for behind in (False, True):
+
+        def reading(self, *arguments, behind=behind):
+            init(self, *arguments)
+            self._reads_behind = behind
+
+        monkeypatch.setattr(loop._Run, "__init__", reading)
+        config = make(place, f"behind-{behind}", steps=7, eval_every=3, log_every=2)
+        summary = pretrain(config)
+        lines = read_metrics(config.out)
+        assert [line["step"] for line in lines] == [2, 3, 4, 6, 7]
+        assert [line["step"] for line in lines if "validation_loss" in line] == [3, 6, 7]
+        runs.append((losses(config.out), summary["digests"]))
+    assert runs[0] == runs[1]
+
+
+def test_a_clock_counts_the_time_of_steps_alone(monkeypatch):
+    times = iter([0.0, 10.0, 12.0, 16.0, 100.0, 101.0])
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
+    clock = throughput.TrainingClock(60)
+    assert clock.rate is None
+    clock.start()
+    clock.count_step()
+    clock.count_step()
+    assert clock.lap() == clock.rate == 20.0
+    # A checkpoint, from 16 to 100.
+    clock.start()
+    clock.count_step()
+    assert clock.lap() == 60.0 and clock.rate == pytest.approx(180 / 7)
 
 
 def test_tensorboard_reads_the_events(calm):
@@ -166,7 +233,7 @@ def test_a_run_in_a_thread_leaves_signals_alone(calm):
     [
         ({"data_seed": 9}, "data_seed"),
         ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"),
-        ({"steps": 13}, "steps"),
+        ({"steps": 11}, "steps"),
     ],
 )
 def test_a_changed_field_is_refused_by_name(calm, changes, named):
@@ -184,7 +251,7 @@ def test_changed_data_and_foreign_folders_are_refused(calm, place):
     (copied / "run.json").write_text(json.dumps(run))
     with pytest.raises(InputError, match="data had other content"):
         pretrain(dataclasses.replace(config, out=str(copied)))
-    with pytest.raises(InputError, match="holds other things"):
+    with pytest.raises(InputError, match="which `bornbiased pretrain` did not write"):
         pretrain(make(place, "tokens"))
     with pytest.raises(InputError, match="does not exist"):
         pretrain(make(place, "nothing", data=str(place / "none.txt")))
@@ -205,11 +272,21 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
             content = bytearray(file.read_bytes())
             content[len(content) // 2] ^= 0xFF
             file.write_bytes(content)
-    # For probing it is passed over, or told when asked for.
-    cfg, params, info = restore_params(damaged, seed=7)
-    assert info["step"] == 10
-    with pytest.raises(InputError, match="step 12 .* damaged"):
-        restore_params(damaged, seed=7, step=12)
+    # For probing it is refused, and the newest whole one is named: it can be typed as it stands.
+    for step in (None, 12):
+        with pytest.raises(InputError, match="step 12 .* damaged") as caught:
+            restore_params(damaged, seed=7, step=step)
+    remedy = str(caught.value).rpartition(" is ")[2]
+    assert remedy == f"{damaged}@seed=7,step=10"
+    assert open_checkpoint(remedy).info["step"] == 10
+    # So is one of which only the name is left.
+    shutil.copytree(damaged, place / "hollow")
+    shutil.rmtree(place / "hollow" / "checkpoints" / "12")
+    (place / "hollow" / "checkpoints" / "12").mkdir()
+    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
+        restore_params(place / "hollow", seed=7)
+    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
+        open_reader(place / "hollow@seed=7").digest()
     again = pretrain(dataclasses.replace(config, out=str(damaged)))
     assert "checkpoint of step 12" in capsys.readouterr().err
     assert again["resumed_from"] == 10 and again["digests"] == summary["digests"]
@@ -330,12 +407,16 @@ def test_keep_latest(place):
     assert find_steps(Path(config.out)) == [0, 10, 12]
 
 
+def measured(step, loss):
+    return dict(step=step, seeds=[1], loss=[loss], grad_norm=[1.0], lr=0.1, tokens=step, tokens_per_second=1.0)
+
+
 def test_metrics_continue_without_duplicates(tmp_path):
     writer = MetricsWriter(tmp_path, 0, (1,), tensorboard=False)
     for step in range(1, 6):
-        writer.write({"step": step, "loss": [1.0 / step]})
+        writer.write(measured(step, 1.0 / step))
     writer.close()
     writer = MetricsWriter(tmp_path, 3, (1,), tensorboard=False)
-    writer.write({"step": 4, "loss": [9.0]})
+    writer.write(measured(4, 9.0))
     writer.close()
     assert [(line["step"], line["loss"]) for line in read_metrics(tmp_path)][2:] == [(3, [1 / 3]), (4, [9.0])]

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -20,7 +21,7 @@ from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
-from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, pretrain, setup
+from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, plot_run, pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser
@@ -152,7 +153,7 @@ def test_other_versions_are_told(calm, capsys):
     assert f"jax {jax.__version__} instead of 0.1.2" in capsys.readouterr().err
     del run["tokens_digest"]
     path.write_text(json.dumps(run))
-    with pytest.raises(InputError, match="has no tokens_digest"):
+    with pytest.raises(InputError, match="has no field 'tokens_digest'"):
         pretrain(config)
 
 
@@ -177,7 +178,7 @@ def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
         pretrain(dataclasses.replace(config, data_seed=5))
     with pytest.raises(InputError, match="is a file"):
         pretrain(make(place, "story.txt/run"))
-    with pytest.raises(InputError, match="holds other things"):
+    with pytest.raises(InputError, match="which `bornbiased pretrain` did not write"):
         pretrain(make(place, "."))
 
 
@@ -222,8 +223,76 @@ def test_runs_are_listed_beside_a_damaged_one(calm, tmp_path, capsys):
     (tmp_path / "bad" / "run.json").write_text('{"a": 1}')
     assert [run["path"] for run in list_runs(tmp_path)] == [str(tmp_path / "good")]
     assert "left out" in capsys.readouterr().err
-    with pytest.raises(InputError, match="has no config"):
+    with pytest.raises(InputError, match="has no field 'config'"):
         list_runs(tmp_path / "bad")
+
+
+DAMAGED_METRICS = {
+    "bytes": lambda line: b"\xff\xfe\x00",
+    "torn": lambda line: line[:-9],
+    "no loss": lambda line: line.replace(b'"loss"', b'"lose"', 1),
+    "a word": lambda line: line.replace(b'"step": 3', b'"step": "3"'),
+    "a number less": lambda line: re.sub(rb'"grad_norm": \[[^]]*\]', b'"grad_norm": []', line),
+    "nested": lambda line: b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_METRICS)
+def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys, damage):
+    config, summary = calm
+    for name in ("good", "bad"):
+        shutil.copytree(config.out, tmp_path / name)
+    path = tmp_path / "bad" / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = DAMAGED_METRICS[damage](lines[2])
+    path.write_bytes(b"\n".join(lines))
+    assert [run["path"] for run in list_runs(tmp_path)] == [str(tmp_path / "good")]
+    assert plot_run(tmp_path / "good").exists()
+    assert f"left out: line 3 of {path}" in capsys.readouterr().err
+    with pytest.raises(InputError, match=f"line 3 of {path}"):
+        plot_run(tmp_path / "bad")
+    again = pretrain(dataclasses.replace(config, out=str(tmp_path / "bad")))
+    assert again["digests"] == summary["digests"]
+    assert "set aside as metrics.jsonl.damaged; the 5 whole lines stay" in capsys.readouterr().err
+    assert path.with_name("metrics.jsonl.damaged").read_bytes() == b"\n".join(lines)
+    assert len(list_runs(tmp_path)) == 2
+
+
+# More steps
+
+
+def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
+    config, whole = calm
+    part = make(place, "part", steps=3, schedule_steps=6)
+    assert pretrain(part)["step"] == 3
+    more = make(place, "part", steps=6)
+    summary = pretrain(more)
+    assert summary["resumed_from"] == 3 and summary["digests"] == whole["digests"]
+    lines = [(line["step"], line["loss"], line["lr"]) for line in read_metrics(more.out)]
+    assert lines == [(line["step"], line["loss"], line["lr"]) for line in read_metrics(config.out)]
+    with pytest.raises(InputError, match="laid out for 6 steps and ends there.*--schedule-steps"):
+        pretrain(make(place, "part", steps=7))
+    with pytest.raises(InputError, match="holds a run of steps=6, not 5"):
+        pretrain(make(place, "part", steps=5))
+    with pytest.raises(InputError, match="holds a run of schedule_steps=6, not 8"):
+        pretrain(make(place, "part", steps=6, schedule_steps=8))
+    with pytest.raises(InputError, match="steps=7 is beyond schedule_steps=6"):
+        make(place, "part", steps=7, schedule_steps=6)
+
+
+@pytest.mark.parametrize("keep_latest", [None, 1])
+def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):
+    name = f"stopped-{keep_latest}"
+    config = make(place, name, keep_latest=keep_latest)
+    for step in (1, 3, 2):
+        with monkeypatch.context():
+            signal_at(step)
+            pretrain(config)
+        monkeypatch.undo()
+    assert pretrain(config)["finished"]
+    undisturbed = [0, 2, 4, 6] if keep_latest is None else [0, 6]
+    assert find_steps(Path(config.out)) == undisturbed
+    assert not (Path(config.out) / ".interrupted.json").exists()
 
 
 # Signals
@@ -301,7 +370,7 @@ def test_weights_keep_their_tokenizer(calm, place, capsys):
     run = json.loads((place / "heir" / "run.json").read_text())
     assert run["provenance"]["data"]["tokenizer"] == "bytes"
     assert "nats per token" in capsys.readouterr().out
-    larger = make(place, "stranger", model=CFG.replace(vocab_size=512))
+    larger = make(place, "other-vocabulary", model=CFG.replace(vocab_size=512))
     assert setup.load_data(larger, tokenizer_for("bpe:512", 512)).tokenizer.name == "bytes"
     assert "its ids mean other things" in capsys.readouterr().err
     named = dataclasses.replace(larger, tokenizer=None)

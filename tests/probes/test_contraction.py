@@ -37,7 +37,7 @@ def stream(states_LND, last_N, sizes, intra_LN=None):
 
 @pytest.mark.parametrize("vocab", [3, 40, 1_000])
 @pytest.mark.parametrize("sizes", [[(60, 0)], [(20, 0), (20, 0), (20, 0)], [(32, 0), (28, 4)], [(1, 0), (59, 3)]])
-def test_means_and_spread_equal_the_pairwise_matrix(vocab, sizes):
+def test_means_and_std_equal_the_pairwise_matrix(vocab, sizes):
     rng = np.random.default_rng(vocab)
     shift = np.asarray([0.0, 0.5, 2.0], np.float32)[:, None, None]
     states = rng.standard_normal((3, 60, 16)).astype(np.float32) + shift
@@ -49,12 +49,12 @@ def test_means_and_spread_equal_the_pairwise_matrix(vocab, sizes):
     off = ~np.eye(60, dtype=bool)
     distinct = off & (last[:, None] != last[None, :])
     got = [*record["inter_cosine_by_layer"], record["inter_cosine_final"]]
-    spread = [*record["inter_cosine_std_by_layer"], record["inter_cosine_std_final"]]
+    std = [*record["inter_cosine_std_by_layer"], record["inter_cosine_std_final"]]
     every = [*record["inter_cosine_all_pairs_by_layer"], record["inter_cosine_all_pairs_final"]]
     # float32 sums of 60 unit vectors: a relative error of about 60 · 2⁻²⁴ of sums of order 60².
     np.testing.assert_allclose(got, [c[distinct].mean() for c in cosines], atol=2e-6)
     np.testing.assert_allclose(every, [c[off].mean() for c in cosines], atol=2e-6)
-    np.testing.assert_allclose(spread, [c[off].std() for c in cosines], atol=2e-5)
+    np.testing.assert_allclose(std, [c[off].std() for c in cosines], atol=2e-5)
     assert record["pairs_sharing_last_token"] == pytest.approx(1 - distinct.sum() / off.sum(), abs=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_intra_statistics_ignore_padding():
     np.testing.assert_allclose(record["intra_cosine_std_by_layer"], intra.std(1), atol=1e-5)
 
 
-def test_without_second_moment_the_spread_is_left_out():
+def test_without_second_moment_the_std_is_left_out():
     states = np.random.default_rng(5).standard_normal((3, 6, 16)).astype(np.float32)
     state = contraction.update(
         contraction.zero(CFG, second_moment=False), observation(states), jnp.ones(6), jnp.arange(6, dtype=jnp.int32)

@@ -25,7 +25,7 @@ def inputs():
 
 
 def by_hand(seed, tokens_NT):
-    """Counts, cosines and the direction's favourite in float64 NumPy, from one plain forward pass."""
+    """Counts, cosines and the direction's token in float64 NumPy, from one plain forward pass."""
     params = models.init_seed(CFG, seed, fixed_key=keys.stream_key(0, "embedding"))
     out = models.apply(CFG, params, tokens_NT, capture=("residual",))
     states = np.asarray(out.layers["residual"], np.float64)[:, :, -1]
@@ -43,7 +43,7 @@ def by_hand(seed, tokens_NT):
         "counts": counts,
         "mean": values.mean(axis=1),
         "std": cosines[:, ~np.eye(len(last), dtype=bool)].std(axis=1),  # over all pairs
-        "dimension": [np.bincount(one.argmax(-1), minlength=CFG.d_model).argmax() for one in states],
+        "dimension": [np.bincount(at_layer.argmax(-1), minlength=CFG.d_model).argmax() for at_layer in states],
         "direction": int((mean @ np.asarray(head, np.float64)).argmax()),
     }
 
@@ -74,10 +74,10 @@ def test_equals_counting_by_hand(seed, inputs):
 def test_layout_changes_nothing(options, inputs):
     subject = newborn(CFG, fixed_embedding_seed=0)
     usual, other = list(probe(subject, [1, 2, 3], inputs)), list(probe(subject, [1, 2, 3], inputs, **options))
-    for one, two in zip(usual, other, strict=True):
-        assert one["seed"] == two["seed"] and one["direction_token"] == two["direction_token"]
-        assert one["preference"] == two["preference"]
-        for name, value in one["contraction"].items():
+    for first, two in zip(usual, other, strict=True):
+        assert first["seed"] == two["seed"] and first["direction_token"] == two["direction_token"]
+        assert first["preference"] == two["preference"]
+        for name, value in first["contraction"].items():
             if name.startswith("inter_cosine"):
                 np.testing.assert_allclose(two["contraction"][name], value, rtol=0, atol=2e-5)
 
@@ -136,7 +136,7 @@ def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
     plain = models.apply(CFG, params, tokens_NT, capture=("residual",))
     expected = [plain.layers["residual"][:, :, -1], plain.final_BTD[:, -1]]
     for seen in (last, every):
-        for found, wanted in zip((seen.last_LBD, seen.final_BD), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        for states, wanted in zip((seen.last_LBD, seen.final_BD), expected, strict=True):
+            np.testing.assert_allclose(states, wanted, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(seen.prediction_B, np.argmax(plain.logits_BTV[:, -1], axis=-1))
     assert last.intra_LB is None and every.intra_LB.shape == (CFG.num_layers, 6)

@@ -1,4 +1,4 @@
-"""Positional variance: the streaming moments against NumPy, and every cure against its closed form."""
+"""Positional variance: the streaming moments against NumPy, and every mitigation against its closed form."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from theory.variance import output_variance
 
 D, T, N, MAX = 64, 16, 1000, 64
 ATTENTION = dict(num_layers=1, num_heads=4, d_model=D, d_ff=8, vocab_size=3, mlp=False, norm="none", max_seq_len=MAX)
-CURES = {
+MITIGATIONS = {
     "baseline": {},
     "no-positions": dict(positions="none"),
     "amplify": dict(positional_scale="amplify"),
@@ -60,14 +60,14 @@ def relative_tolerance(standard_errors=4.5):
     return standard_errors * sampling + 3 * LOGIT_STD**2 + GATE_STD**2 / 4 * np.sqrt(2 / D)
 
 
-@pytest.mark.parametrize("name", CURES)
+@pytest.mark.parametrize("name", MITIGATIONS)
 def test_variance_at_birth_equals_theory(name):
-    measured, expected = measure(CURES[name]), predict(CURES[name])
+    measured, expected = measure(MITIGATIONS[name]), predict(MITIGATIONS[name])
     assert relative_tolerance() < 0.15
     np.testing.assert_allclose(measured, expected, rtol=relative_tolerance())
 
 
-def test_no_prediction_fits_another_cure():
+def test_no_prediction_fits_another_mitigation():
     """The test above can fail: each shape is told from every other one beyond the tolerance."""
     shapes = (
         "baseline",
@@ -79,10 +79,10 @@ def test_no_prediction_fits_another_cure():
         "sigmoid",
         "window",
     )
-    measured = {name: measure(CURES[name]) for name in shapes}
+    measured = {name: measure(MITIGATIONS[name]) for name in shapes}
     for name, values in measured.items():
         for other in shapes:
-            error = np.max(np.abs(values / predict(CURES[other]) - 1))
+            error = np.max(np.abs(values / predict(MITIGATIONS[other]) - 1))
             assert (error < relative_tolerance()) == (name == other), (name, other)
 
 

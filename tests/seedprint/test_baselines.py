@@ -8,7 +8,7 @@ from bornbiased_jax.seedprint import baselines
 from bornbiased_jax.seedprint.baselines import pcs, reef
 from bornbiased_jax.seedprint.baselines.ics import invariants
 from bornbiased_jax.seedprint.baselines.intrinsic import profiles, stretched
-from bornbiased_jax.seedprint.baselines.reef import block_at
+from bornbiased_jax.seedprint.baselines.reef import PUBLISHED_DEPTH, block_at
 from bornbiased_jax.seedprint.baselines.score import Score
 
 LLAMA = preset("qwen-tiny", num_layers=4, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
@@ -22,11 +22,11 @@ def born(cfg, seed):
     return models.unflatten({path: 0.02 * rng.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()})
 
 
-def jittered(params, share, seed=0):
+def jittered(params, fraction, seed=0):
     rng = np.random.default_rng(seed)
     return models.unflatten(
         {
-            path: np.asarray(leaf) + np.float32(share * np.std(leaf)) * rng.standard_normal(leaf.shape, np.float32)
+            path: np.asarray(leaf) + np.float32(fraction * np.std(leaf)) * rng.standard_normal(leaf.shape, np.float32)
             for path, leaf in models.flatten(params).items()
         }
     )
@@ -146,7 +146,7 @@ def test_cka_is_its_definition(shape):
 
 
 def test_reef_reads_the_block_at_a_fraction_of_the_depth():
-    assert [block_at(layers, 18 / 32) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
+    assert [block_at(layers, PUBLISHED_DEPTH) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
     x = inputs.random_tokens(30, 5, 90)
     params = born(LLAMA, 0)
     features = baselines.reef_features(LLAMA, params, x)

@@ -1,5 +1,8 @@
 import dataclasses
+import hashlib
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -94,7 +97,7 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
     assert not fp.is_fingerprint(tmp_path / "foreign") and not fp.is_fingerprint(tmp_path / "text")
     with pytest.raises(InputError, match="not a fingerprint"):
         fp.load_fingerprint(tmp_path / "foreign")
-    with pytest.raises(InputError, match="not a file"):
+    with pytest.raises(InputError, match="does not exist"):
         fp.load_fingerprint(tmp_path / "absent")
 
 
@@ -155,7 +158,7 @@ def test_other_widths_are_undefined(base):
 
 def test_unusable_models_and_options_are_refused():
     broken = changed(born(42), lambda path, leaf: leaf.at[..., 0].set(np.nan))
-    with pytest.raises(InputError, match="NaN"):
+    with pytest.raises(InputError, match="overflows float32"):
         fp.fingerprint(broken, TOKENS)
     with pytest.raises(InputError, match="layer 3"):
         fp.fingerprint(born(42), TOKENS, layer=3)
@@ -163,3 +166,20 @@ def test_unusable_models_and_options_are_refused():
         fp.fingerprint(born(42), TOKENS, batch_size=0)
     with pytest.raises(InputError, match="vocabulary"):
         fp.fingerprint(born(42), inputs.random_tokens(5, 5, 100))
+
+
+def test_the_same_model_has_the_same_file_whatever_the_time_and_the_process(tmp_path):
+    """A digest of the file is a commitment: no time in it, and the names in the header in one order."""
+    code = (
+        "import sys; from bornbiased_jax.cli.main import main; "
+        "main(['fingerprint', 'seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=32', '--num-inputs', '6', "
+        "'--seq-len', '4', '--quiet', '--json', '-', '--out', sys.argv[1]])"
+    )
+    told = []
+    for name in ("a", "b"):
+        call = [sys.executable, "-c", code, str(tmp_path / name)]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=True)
+        told.append(json.loads(done.stdout)["digest"])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert told == 2 * [hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()]
+    assert b"timestamp" not in (tmp_path / "a").read_bytes()

@@ -8,7 +8,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint, value_digest
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.seedprint import fingerprint as fp
 from bornbiased_jax.seedprint.compare import compare
-from bornbiased_jax.seedprint.identity import MIN_INPUTS, relabelled
+from bornbiased_jax.seedprint.identity import relabelled
 from tests.fixtures.llama2c_files import transposed, write
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
@@ -98,7 +98,8 @@ def test_relabelling_needs_partners_that_nothing_else_equals():
         np.testing.assert_array_equal(negated_D, signs_D < 0)
     np.testing.assert_array_equal(relabelled(x_ND, x_ND)[0], np.arange(12))
     assert relabelled(x_ND, rng.standard_normal((200, 12))) is None
-    assert relabelled(x_ND[: MIN_INPUTS - 1], x_ND[: MIN_INPUTS - 1]) is None
+    # Among few inputs coordinates may look alike by chance.
+    assert relabelled(x_ND[:49], x_ND[:49]) is None and relabelled(x_ND[:50], x_ND[:50]) is not None
     # Coordinates that all follow one number agree with everything.
     follow = x_ND[:, :1] + 1e-6 * x_ND
     assert relabelled(follow, follow[:, order_D]) is None

@@ -18,14 +18,14 @@ def independent(rng, num_inputs, width):
     return rng.standard_normal((2, num_inputs, width)).astype(np.float32)
 
 
-def related(rng, num_inputs, width, share):
+def related(rng, num_inputs, width, fraction):
     base, suspect = independent(rng, num_inputs, width)
-    return base, (share * base + suspect).astype(np.float32)
+    return base, (fraction * base + suspect).astype(np.float32)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05, 1.0])
-def test_iclr_equals_its_formula_by_scipy(share):
-    base, suspect = related(np.random.default_rng(0), 300, 40, share)
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 1.0])
+def test_iclr_equals_its_formula_by_scipy(fraction):
+    base, suspect = related(np.random.default_rng(0), 300, 40, fraction)
     num_dims = 21
     verdict = iclr_test(base, suspect, num_dims=num_dims)
     ours = set(np.argsort(base.astype(float).mean(axis=0))[:num_dims])
@@ -96,17 +96,17 @@ def factor_pairs(count):
         yield [inputs @ rng.standard_normal((4, 40)) + 0.5 * rng.standard_normal((120, 40)) for _ in range(2)]
 
 
-def test_published_nulls_accuse_dependent_models_and_the_permutation_null_does_not():
+def test_published_nulls_reject_for_dependent_models_and_the_permutation_null_does_not():
     count, level = 150, 0.01
-    accused = {"paper": 0, "iclr": 0, "permutation": 0}
+    rejected = {"paper": 0, "iclr": 0, "permutation": 0}
     for pair, (base, suspect) in enumerate(factor_pairs(count)):
-        accused["paper"] += paper_test(base, suspect, num_null_draws=3).verdict == "same-lineage"
-        accused["iclr"] += iclr_test(base, suspect).verdict == "same-lineage"
+        rejected["paper"] += paper_test(base, suspect, num_null_draws=3).verdict == "same-lineage"
+        rejected["iclr"] += iclr_test(base, suspect).verdict == "same-lineage"
         exact = permutation_test(base, suspect, num_permutations=499, seed=pair)
-        accused["permutation"] += exact.verdict == "same-lineage"
+        rejected["permutation"] += exact.verdict == "same-lineage"
     for published in ("paper", "iclr"):
-        assert stats.binomtest(accused[published], count, level, alternative="greater").pvalue < 1e-6
-    assert stats.binomtest(accused["permutation"], count, level, alternative="greater").pvalue > 1e-4
+        assert stats.binomtest(rejected[published], count, level, alternative="greater").pvalue < 1e-6
+    assert stats.binomtest(rejected["permutation"], count, level, alternative="greater").pvalue > 1e-4
 
 
 @pytest.mark.parametrize("test", [paper_test, iclr_test])

@@ -5,10 +5,11 @@ import functools
 import inspect
 import json
 
+import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import progress
+from bornbiased_jax import models, progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.lineage import seedprint
 from bornbiased_jax.cli.main import run
@@ -225,7 +226,7 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
     assert run(["seedprint", ref(1), ref(1), *permutation, "--json", str(tmp_path / "a.json")]) == 0
     said = capsys.readouterr().out
     value = json.loads((tmp_path / "a.json").read_text())
-    assert [row["method"] for row in value["baselines"]] == ["intrinsic", "pcs", "ics"]
+    assert [row["method"] for row in value["baselines"]] == ["intrinsic", "pcs", "ics", "phi_u", "awm"]
     for row in value["baselines"]:
         assert any(line.split()[:1] == [row["method"]] for line in said.splitlines())
     assert "pcs        1.0000  (same)" in said
@@ -233,3 +234,17 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
     assert run(["fingerprint", ref(1), *sizes[:5], "--out", str(stored)]) == 0
     assert run(["seedprint", str(stored), ref(1), "--baselines", "--quiet"]) == 2
     assert "--baselines compares weights" in capsys.readouterr().err
+
+
+def test_weights_that_overflow_are_undefined_with_the_reason():
+    """A norm makes zeros of an infinite square: numbers of no meaning, from which no verdict may come."""
+    base = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=64")
+    params = {**base.params, "embed": jax.tree.map(lambda leaf: leaf * 1e30, base.params["embed"])}
+    final = models.apply(base.cfg, params, np.arange(8, dtype=np.int32)[None]).final_BTD
+    assert np.isfinite(final).all() and not np.asarray(final).any()
+    huge = dataclasses.replace(base, params=params, reference="huge", source_format="huggingface")
+    probe = Probe(num_inputs=40, seq_len=4)
+    for pair in ((base, huge), (huge, base)):
+        verdict = trace_by_default(*pair, test="permutation", probe=probe)
+        assert verdict.verdict == "undefined" and verdict.p_value is None
+        assert "overflows float32 (the largest of them is" in verdict.reason

@@ -12,7 +12,7 @@ def test_nan_is_undefined_and_never_unrelated():
     assert verdict.verdict == "undefined" and verdict.p_value is None
 
 
-def test_the_level_itself_does_not_accuse():
+def test_the_level_itself_does_not_reject():
     at = decide("x", p_value=0.01, log10_p=-2.0, z=2.3, num_inputs=5, alpha=0.01)
     below = decide("x", p_value=0.00999, log10_p=-2.0, z=2.3, num_inputs=5, alpha=0.01)
     assert (at.verdict, below.verdict) == ("unrelated", "same-lineage")

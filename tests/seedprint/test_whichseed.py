@@ -1,4 +1,4 @@
-"""Births searched by seed: the prefix drawn is the birth's own, the law of p, what is found and what is not."""
+"""Births searched by seed: the prefix drawn is the birth's own, how p is distributed, what is found and what is not."""
 
 import json
 
@@ -134,6 +134,16 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
     assert again == whole and again.seed == 150
     # A longer search goes on from a finished one; another suspect or a shorter range is refused.
     assert which_seed(CFG, suspect, range(0, 230), resume=state).seed == 150
+    state_before = state.read_text()
+    state.write_text(state_before.replace('"position": 230', '"position": 229'))
+    assert which_seed(CFG, suspect, range(0, 230), resume=state) == which_seed(CFG, suspect, range(0, 230))
+    assert (tmp_path / "state.json.damaged").exists()
+    state.write_text(state_before[:-30])
+    assert which_seed(CFG, suspect, range(0, 230), resume=state).seed == 150
+    assert (tmp_path / "state.json.damaged.1").read_text() == state_before[:-30]
+    (tmp_path / "own.json").write_text("{ not a state")
+    with pytest.raises(InputError, match="own.json is not readable"):
+        which_seed(CFG, suspect, range(0, 230), resume=tmp_path / "own.json")
     with pytest.raises(InputError, match="another search"):
         which_seed(CFG, suspect, range(0, 300), resume=state, digest="other")
     with pytest.raises(InputError, match="searched 230 seeds already"):

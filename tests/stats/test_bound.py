@@ -250,10 +250,8 @@ def test_groups_are_permuted_independently_and_added():
     assert found.exceedances == (np.sum(sums, axis=0) >= found.statistic).sum()
     # One permutation for both would give correlated sums: two equal matrices show it.
     twice = certified_p([matrices[0]] * 2, num_permutations=4000)
-    spread = np.sum(
-        [permuted_group(matrices[0], index=i, num_permutations=4000).sums_P for i in range(2)], axis=0
-    ).std()
-    assert twice.std == pytest.approx(spread, rel=0.05)
+    std = np.sum([permuted_group(matrices[0], index=i, num_permutations=4000).sums_P for i in range(2)], axis=0).std()
+    assert twice.std == pytest.approx(std, rel=0.05)
 
 
 def test_many_weak_groups_are_one_strong_finding():

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import corpora, documents
-from bornbiased_jax.text.documents import list_files, read_documents, read_file, read_text, source_digest
+from bornbiased_jax.text.documents import END_OF_TEXT, list_files, read_documents, read_file, read_text, source_digest
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 FILLED = TEXT.filter(lambda text: text.strip())
@@ -137,7 +139,7 @@ def test_wikitext_has_its_known_number_of_articles(shared):
     for name, count in (("valid.txt", 60), ("test.txt", 60), ("train.txt.gz", 600)):
         found = list(read_documents(folder / name))
         assert len(found) == count
-        assert "".join(found) == read_text(folder / name)
+        assert "".join(found) == read_text(folder / name, most=2**30)
 
 
 def test_every_shared_source_is_read(shared):
@@ -188,6 +190,37 @@ def test_reading_is_lazy(tmp_path):
     assert next(reader) == "first"
     with pytest.raises(InputError, match="line 2 is not JSON"):
         next(reader)
+
+
+def test_a_line_of_any_length_is_read_as_far_as_it_is_asked_for(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.txt", "word " * 10_000_000)
+    read = []
+    blocks = documents._blocks
+    monkeypatch.setattr(documents, "_LOOK", documents._BLOCK)
+    monkeypatch.setattr(documents, "_blocks", lambda path: (read.append(1) or block for block in blocks(path)))
+    reader = read_documents(path)
+    assert [len(next(reader)) for _ in range(9)] == [documents.LONGEST] * 9
+    assert len(read) <= 4 and len(read_text(path)) == documents.RUNNING_TEXT and len(read) <= 10
+
+
+@pytest.mark.parametrize("separator", [END_OF_TEXT, "\n\n = Title = \n\n"])
+def test_documents_without_end_are_cut(tmp_path, monkeypatch, separator):
+    monkeypatch.setattr(documents, "LONGEST_WHOLE", 1000)
+    monkeypatch.setattr(documents, "_BLOCK", 100)
+    monkeypatch.setattr(documents, "_LOOK", 10_000)
+    text = " = First = \n\n" + "a line of words \n" * 300 + separator + "b" * 300
+    found = list(read_documents(write(tmp_path / "a.txt", text)))
+    assert len(found) > 3 and max(map(len, found)) < 1200
+    kept = "".join(found)
+    assert kept == text.replace(END_OF_TEXT, "")
+
+
+@pytest.mark.parametrize("call", [read_text, lambda path: list(read_documents(path))])
+def test_pipes_and_devices_are_refused_at_once(tmp_path, call):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="a device, a pipe or a socket"):
+            call(path)
 
 
 def test_byte_order_marks_are_dropped(tmp_path):

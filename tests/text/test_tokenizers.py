@@ -68,6 +68,14 @@ def test_batches_are_single_texts(tokenizer):
     assert tokenizer.encode_batch([]) == []
 
 
+def test_the_bytes_of_tokens_make_up_the_text(tokenizer):
+    pieces = tokenizer.token_bytes()
+    assert len(pieces) == tokenizer.vocab_size
+    text = "the  dog\njumps 123 日本語 é"
+    joined = b"".join(pieces[token] for token in tokenizer.encode(text))
+    assert joined.removeprefix(b" ").decode() == text
+
+
 def test_saving_keeps_the_identity(tokenizer, tmp_path):
     path = tokenizer.save(tmp_path)
     text = "the dog jumps 123 é"
@@ -292,6 +300,8 @@ def test_every_shared_tokenizer_is_found_and_known(shared):
         assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == (vocab_size, eos_id, bos_id), name
         assert loaded.decode(loaded.encode(text)) == text
         assert ids is None or loaded.encode(text).tolist() == ids
+        pieces = loaded.token_bytes()
+        assert b"".join(pieces[token] for token in loaded.encode(text)).strip() == text.encode()
 
 
 def test_gpt2_in_a_folder(shared, tmp_path):

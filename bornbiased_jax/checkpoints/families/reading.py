@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Fraction, FrequencyFactor, Length, RopeBase, RopeFactor
+from bornbiased_jax.schema import shown
 
 _ROPE_KEYS: dict[str, dict[str, str]] = {
     "default": {},
@@ -17,6 +22,37 @@ _ROPE_KEYS: dict[str, dict[str, str]] = {
         "high_freq_factor": "rope_high_freq_factor",
         "original_max_position_embeddings": "rope_original_max_seq_len",
     },
+}
+
+
+class RopeEntries(TypedDict, total=False):
+    """The settings of RoPE in one object, in the style of any version of transformers."""
+
+    rope_type: str
+    type: str
+    rope_theta: RopeBase
+    partial_rotary_factor: Fraction
+    factor: RopeFactor
+    low_freq_factor: FrequencyFactor
+    high_freq_factor: FrequencyFactor
+    original_max_position_embeddings: Length
+
+
+# What the functions below ask for, with the ranges of our fields.
+SHARED: dict[str, Any] = {
+    "rope_theta": RopeBase,
+    "rotary_emb_base": RopeBase,
+    "partial_rotary_factor": Fraction,
+    "rotary_pct": Fraction,
+    "rope_scaling": RopeEntries | None,
+    "rope_parameters": RopeEntries | None,
+    "original_max_position_embeddings": Length,
+    "sliding_window": Length | None,
+    "max_window_layers": Annotated[int, Interval(ge=0, le=10_000)],
+    "use_sliding_window": bool,
+    "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
+    "attention_bias": bool,
+    "mlp_bias": bool,
 }
 
 
@@ -55,7 +91,7 @@ class Fields:
 
     def refuse(self, name: str, value: Any, remedy: str) -> InputError:
         """The error that names a field, for the caller to raise."""
-        return InputError(f"{self.where} has {name}={value!r}, {remedy}")
+        return InputError(f"{self.where} has {name}={shown(value)}, {remedy}")
 
 
 def read_rope(

@@ -1,10 +1,13 @@
-"""Four published fingerprints (methods, section 2), each one function of two models giving one score.
+"""Published fingerprints, each one function of two models giving one score.
 
-A score above the published threshold of 0.8 reads as "same". At a fixed threshold the comparison is unfair
-to them, so that each is also reported against scores of unrelated seeds (:mod:`.null`).
+Of the similarity scores (methods, section 2) one above the published threshold of 0.8 reads as "same". At a fixed
+threshold the comparison is unfair to them, so that each is also reported against scores of unrelated seeds
+(:mod:`.null`). φ_U, φ_H, φ_MATCH and AWM (section 1b) bring a p, which is no better than its null: see the court.
 """
 
+from bornbiased_jax.seedprint.baselines.awm import awm, unbiased_cka
 from bornbiased_jax.seedprint.baselines.ics import ics, rare_tokens
+from bornbiased_jax.seedprint.baselines.independence import Activations, mlp_activations, phi_h, phi_match, phi_u
 from bornbiased_jax.seedprint.baselines.intrinsic import intrinsic
 from bornbiased_jax.seedprint.baselines.null import against_null, unrelated_scores
 from bornbiased_jax.seedprint.baselines.pair import weight_scores
@@ -14,15 +17,22 @@ from bornbiased_jax.seedprint.baselines.score import THRESHOLD, Score
 
 __all__ = [
     "THRESHOLD",
+    "Activations",
     "Score",
     "against_null",
+    "awm",
     "ics",
     "intrinsic",
     "linear_cka",
+    "mlp_activations",
     "pcs",
+    "phi_h",
+    "phi_match",
+    "phi_u",
     "rare_tokens",
     "reef",
     "reef_features",
+    "unbiased_cka",
     "unrelated_scores",
     "weight_scores",
 ]

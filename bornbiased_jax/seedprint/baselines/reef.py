@@ -15,7 +15,6 @@ from bornbiased_jax.seedprint.outputs import last_outputs
 
 # Block 18 of a 32-block model.
 PUBLISHED_DEPTH = 18 / 32
-PUBLISHED_SENTENCES = 200
 
 
 def block_at(num_layers: int, depth: float) -> int:

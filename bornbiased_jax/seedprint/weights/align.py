@@ -5,11 +5,13 @@ Because no label of a hidden unit enters, a test that permutes hidden units stay
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids
+from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, SharedTokens, ordinary_in_both
 from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, block_modules, folded, token_rows, unit_rows
 
 # Grams are compared on a projection this wide at most: they tell layers apart long before.
@@ -20,7 +22,53 @@ class Unaligned(Exception):
     """Two models give nothing to align them by; the text says why."""
 
 
-def rotation(base: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Aligned:
+    """Two models whose residual streams and blocks are brought together, for all that compares hidden units.
+
+    Attributes:
+        base, suspect: the models.
+        turn_DD: the base's rows times this lie in the suspect's coordinates; None where they are taken as they are.
+        tokens: that it was found by.
+        pairs: of blocks, counted from 0.
+    """
+
+    base: WeightsReader
+    suspect: WeightsReader
+    turn_DD: np.ndarray | None
+    tokens: SharedTokens
+    pairs: list[tuple[int, int]]
+
+
+def align(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, *, rotated: bool) -> Aligned:
+    """Bring two models together, by a rotation of the residual stream or with the coordinates as they are.
+
+    Raises:
+        Unaligned: their hidden units do not correspond, or there is nothing to find a rotation by.
+    """
+    reason = _unfit(base, suspect, rotated)
+    if reason is not None:
+        raise Unaligned(reason)
+    if not rotated:
+        pairs = match_layers(base, suspect, np.eye(base.cfg.d_model, dtype=np.float32))
+        return Aligned(base, suspect, None, tokens, pairs)
+    tokens = _usable(base, suspect, tokens)
+    turn_DD = _procrustes(base, suspect, tokens)
+    return Aligned(base, suspect, turn_DD, tokens, match_layers(base, suspect, turn_DD))
+
+
+def _unfit(base: WeightsReader, suspect: WeightsReader, rotated: bool) -> str | None:
+    for name, reader in (("base", base), ("suspect", suspect)):
+        if not mlp_modules(reader):
+            return f"the {name} has no MLP, and so no hidden units to permute"
+    if mlp_modules(base) != mlp_modules(suspect):
+        return "one model's MLP is gated, the other's is not: their hidden units do not correspond"
+    if not rotated and base.cfg.d_model != suspect.cfg.d_model:
+        return f"the widths differ ({base.cfg.d_model} and {suspect.cfg.d_model}): align by rotation"
+    return None
+
+
+def rotation(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
     """The orthogonal map from the base's residual stream to the suspect's that brings token rows together.
 
     Procrustes' problem on the embedding and the head, each of norm 1 in all, tokens at unit norm: with
@@ -32,15 +80,25 @@ def rotation(base: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> 
     Raises:
         Unaligned: too few tokens in common, or a vocabulary matrix of zeros.
     """
-    ids_I = ordinary_ids(suspect, ordinary_ids(base, ids_I))
-    if len(ids_I) < MIN_TOKENS:
+    return _procrustes(base, suspect, _usable(base, suspect, tokens))
+
+
+def _usable(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> SharedTokens:
+    tokens = ordinary_in_both(base, suspect, tokens)
+    if len(tokens) < MIN_TOKENS:
         raise Unaligned(
-            f"the models have {len(ids_I)} usable token ids in common, too few of at least {MIN_TOKENS} to align by"
+            f"the models have {len(tokens)} usable token ids in common, too few of at least {MIN_TOKENS} to align by"
         )
+    return tokens
+
+
+def _procrustes(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
     moment_DD = np.zeros((base.cfg.d_model, suspect.cfg.d_model))
     for module in VOCABULARY:
-        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader in (base, suspect))
+        ours_ID = token_rows(base, module, tokens.base_I)
+        theirs_ID = token_rows(suspect, module, tokens.suspect_I)
         moment_DD += ours_ID.T @ theirs_ID
+        del ours_ID, theirs_ID  # before the next two are read
     left_DK, _, right_KD = np.linalg.svd(moment_DD, full_matrices=False)
     return (left_DK @ right_KD).astype(np.float32)
 

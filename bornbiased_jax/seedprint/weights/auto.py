@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
+from bornbiased_jax.seedprint.weights.align import Aligned, Unaligned, align
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
-from bornbiased_jax.seedprint.weights.compare import weights_test
+from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test
 from bornbiased_jax.seedprint.weights.identical import (
     FILES,
     Equal,
@@ -20,19 +22,12 @@ from bornbiased_jax.seedprint.weights.identical import (
 )
 from bornbiased_jax.seedprint.weights.logits import same_logits
 from bornbiased_jax.seedprint.weights.outcome import ALPHA, SCOPE, check_level
+from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-
-Run = Callable[..., Verdict]
-BATTERY: tuple[tuple[str, Run, dict[str, str]], ...] = (
-    ("coordinates", weights_test, dict(align="none", labels="coordinates")),
-    ("rotation", weights_test, dict(align="rotation", labels="units")),
-    ("matched units", weights_test, dict(align="units", labels="units")),
-    ("bilinear", bilinear_test, {}),
-)
-"""In this order. Where neither model is a birth, matched units have no p and bilinear no verdict: two tests count."""
 
 # What the verdict says of the test that decides.
 _KEPT = ("null", "labels", "align", "permuted", "invariant_to", "evaded_by", "log10_p_bound", "log10_p_moments")
+_MATCHED_BY_STRINGS = "The tokenizers number their tokens differently: tokens were matched by their strings."
 _SAME = {
     "files": FILES,
     "tensors": "the two models have identical weights, tensor by tensor",
@@ -42,6 +37,8 @@ _SHARED_EMBEDDINGS = (
     "Shared embeddings: the token embedding and the head are the same numbers and no other matrix is; coordinates may "
     "agree because of them alone."
 )
+# These read the vocabulary, alone or beside the blocks.
+_OF_THE_VOCABULARY = ("coordinates", "bilinear")
 
 
 def auto_test(
@@ -70,13 +67,15 @@ def auto_test(
     """
     check_level(alpha, num_permutations)
     births = base.is_birth or suspect.is_birth
-    draws = {"num_permutations": num_permutations, "seed": seed}
-    identity, equal = identify(base, suspect)
-    verdicts = {
-        name: run(base, suspect, alpha=alpha, **options, **draws)
-        for name, run, options in BATTERY
-        if name != "bilinear" or births
-    }
+    draws: dict[str, Any] = {"alpha": alpha, "num_permutations": num_permutations, "seed": seed}
+    aligned = _aligned(base, suspect)
+    identity, equal, changes = identify(base, suspect, aligned)
+    verdicts = {"coordinates": weights_test(base, suspect, **draws)}
+    by_units = both_unit_tests(base, suspect, aligned=aligned, **draws)
+    verdicts |= dict(zip(("rotation", "matched units"), by_units, strict=True))
+    if births:
+        verdicts["bilinear"] = bilinear_test(base, suspect, **draws)
+    # Where neither model is a birth matched units have no p and bilinear no verdict.
     count = 4 if births else 2
     if outputs is not None:
         verdicts["outputs"], count = outputs(), count + 1
@@ -85,12 +84,15 @@ def auto_test(
     best = min(adjusted, key=lambda name: (adjusted[name], -(verdicts[name].z or 0.0)), default=None)
     # Holm's factor for the smallest p is the number of tests; from p itself, which log10 would round.
     p_value = None if best is None else min(1.0, (verdicts[best].p_value or 0.0) * count)
+    embeddings_alone = best in _OF_THE_VOCABULARY and not _in_the_blocks(verdicts)
     agreed = next((name for name, verdict in verdicts.items() if _agrees(verdict)), None)
     decision: Decision = "same-lineage"
     if identity is not None:
-        reason = same_source(base, suspect) or _SAME.get(identity) or f"the same function, written {_written(identity)}"
+        reason = same_source(base, suspect) or _SAME.get(identity) or _written(identity, changes)
     elif best is not None and p_value is not None and p_value <= alpha:
         reason = f"{verdicts[best].reason} ({best}; Holm's p over {count} tests)"
+        if embeddings_alone and best == "bilinear":
+            reason += "; no test of the blocks agrees (shared embeddings)"
     elif agreed is not None:
         reason, best, p_value = verdicts[agreed].reason, None, None
     elif best is None:
@@ -105,7 +107,10 @@ def auto_test(
     found = verdicts[deciding].detail if deciding is not None else {}
     notes = [f"The battery: {', '.join(verdicts)}; p-values are Holm's over {count} tests."]
     if deciding is not None:
-        notes += [f"In {deciding}: {sentence}" for sentence in rests_on(found)]
+        notes.append(f"In {deciding}: {rests_on(found)}")
+        notes += [note for note in found["notes"] if note not in (rests_on(found), WORD)]
+    if decision == "unrelated":
+        notes.append(f"What evades all of them: {_widest(verdicts).detail['evaded_by']}.")
     notes.append(WORD)
     if equal.vocabulary_alone and not equal.all:
         notes.insert(0, _SHARED_EMBEDDINGS)
@@ -114,7 +119,12 @@ def auto_test(
     detail = {key: found.get(key) for key in (*_KEPT, "null_histogram")}
     detail |= {"by_module": verdicts["coordinates"].detail.get("by_module", []), "identity": identity}
     detail |= {"identical_tensors": len(equal.paths), "num_tensors": equal.total}
-    detail |= {"shared_embeddings": equal.vocabulary_alone, "tests": _listed(verdicts, adjusted)}
+    alone = equal.vocabulary_alone or (decision == "same-lineage" and identity is None and embeddings_alone)
+    detail |= {"shared_embeddings": alone, "tests": _listed(verdicts, adjusted)}
+    detail["by_part"] = verdicts["coordinates"].detail.get("by_part", [])
+    detail["tokens_matched_by"] = verdicts["coordinates"].detail["tokens_matched_by"]
+    if detail["tokens_matched_by"] == "strings":
+        notes.insert(0, _MATCHED_BY_STRINGS)
     return Verdict(
         decision,
         reason,
@@ -128,17 +138,40 @@ def auto_test(
     )
 
 
-def identify(base: WeightsReader, suspect: WeightsReader) -> tuple[Identity | None, Equal]:
-    """In what way two models are one, if they are, and which of their tensors are equal bit for bit."""
+def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned:
+    """What identity and two of the tests rest on, found once."""
+    try:
+        return align(base, suspect, shared_tokens(base, suspect), rotated=True)
+    except Unaligned as error:
+        return error
+
+
+def identify(
+    base: WeightsReader, suspect: WeightsReader, aligned: Aligned | Unaligned
+) -> tuple[Identity | None, Equal, tuple[str, ...]]:
+    """In what way two models are one, if they are; which tensors are equal bit for bit; what was changed in a copy."""
     equal = equal_tensors(base, suspect)
     if same_files(base, suspect):
-        return "files", equal
+        return "files", equal, ()
     if equal.all:
-        return "tensors", equal
-    otherwise = same_up_to(base, suspect)
-    if otherwise is not None:
-        return otherwise, equal
-    return ("logits" if same_logits(base, suspect) else None), equal
+        return "tensors", equal, ()
+    rewritten = None if isinstance(aligned, Unaligned) else same_up_to(aligned)
+    if rewritten is not None:
+        return rewritten.identity, equal, rewritten.changes
+    return ("logits" if same_logits(base, suspect) else None), equal, ()
+
+
+def _in_the_blocks(verdicts: dict[str, Verdict]) -> bool:
+    """Whether any test finds the birth in the blocks."""
+    units = any(verdicts[name].verdict == "same-lineage" for name in ("rotation", "matched units"))
+    coordinates = verdicts["coordinates"]
+    return units or (coordinates.verdict == "same-lineage" and not coordinates.detail["shared_embeddings"])
+
+
+def _widest(verdicts: dict[str, Verdict]) -> Verdict:
+    """Of the tests that gave a verdict the one that least evades."""
+    order = ("matched units", "rotation", "coordinates", "bilinear", "outputs")
+    return next(verdicts[name] for name in order if name in verdicts and verdicts[name].verdict != "undefined")
 
 
 def _has_p(verdict: Verdict) -> bool:
@@ -163,14 +196,10 @@ def _holm(log10_p: dict[str, float], count: int) -> dict[str, float]:
     return adjusted
 
 
-def _written(identity: str) -> str:
+def _written(identity: str, changes: tuple[str, ...]) -> str:
     """How an exact copy is written."""
-    how = {
-        "up to signs": "with coordinates negated",
-        "up to coordinate permutation": "with coordinates renumbered",
-        "up to rotation": "with coordinates rotated",
-    }.get(identity, "with other scales")
-    return f"{how}: an exact copy {identity}"
+    how = ", ".join(changes) or "scales moved between norms and matrices"
+    return f"the same function, {how}: an exact copy {identity}"
 
 
 def _listed(verdicts: dict[str, Verdict], adjusted: dict[str, float]) -> list[dict[str, object]]:

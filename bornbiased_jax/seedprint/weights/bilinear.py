@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict
-from bornbiased_jax.seedprint.weights.outcome import ALPHA, Basis, check_level
-from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, ordinary_ids, shared_ids
-from bornbiased_jax.seedprint.weights.view import token_rows
+from bornbiased_jax.seedprint.verdict import WORD, Verdict
+from bornbiased_jax.seedprint.weights.outcome import ALPHA, Basis, check_level, unstated
+from bornbiased_jax.seedprint.weights.tokens import MIN_TOKENS, SharedTokens, ordinary, shared_tokens
+from bornbiased_jax.seedprint.weights.view import VOCABULARY, token_rows
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, histogram, permutations
 
@@ -25,7 +25,9 @@ MAX_TOKENS, MAX_TOKENS_TIED = 4096, 512
 
 _INVARIANT = ("every orthogonal map of the residual stream", "the order of hidden units and heads",
               "scales of token rows and of norms", "a vector added to every column of the head")  # fmt: skip
-_EVADED = "renumbering the vocabulary; training until nothing of the birth's vocabulary is left"
+_EVADED = (
+    "renumbering a vocabulary whose tokenizer is not there; training until nothing of the birth's vocabulary is left"
+)
 
 
 def bilinear_test(
@@ -62,31 +64,40 @@ def bilinear_test(
     tied = birth.cfg.tie_embeddings
     permuted = "the birth's vocabulary, embedding and head together" if tied else "the birth's embedding rows"
     # Rows are chosen by the other model's alone: the birth's stay exchangeable.
-    all_I = shared_ids(base, suspect, ids)
-    ids_I = all_I if not birth.is_birth else ordinary_ids(other, all_I)
+    tokens = shared_tokens(base, suspect, ids)
+    if birth is suspect:
+        tokens = tokens.swapped()
+    if birth.is_birth:
+        tokens = tokens.kept(ordinary(other, tokens.suspect_I))
     most = MAX_TOKENS_TIED if tied else MAX_TOKENS
-    if len(ids_I) > most:
-        ids_I = np.sort(np.random.default_rng(seed).choice(ids_I, most, replace=False))
-    facts = {"align": "none", "labels": "vocabulary", "num_tokens": len(ids_I), "tied": tied}
+    if len(tokens) > most:
+        tokens = tokens.kept(np.sort(np.random.default_rng(seed).choice(len(tokens), most, replace=False)))
+    facts = {"align": "none", "labels": "vocabulary", "num_tokens": len(tokens), "tokens_matched_by": tokens.matched_by}
+    facts |= {"tied": tied}
     basis = Basis("bilinear", alpha, permuted, _INVARIANT, _EVADED, facts)
     if not birth.is_birth:
         return basis.undefined(
             "neither model is a birth: two trained models agree in what they learned, whatever they were born from; "
             "name a seed (seed:42@PRESET) or step 0 of a run"
         )
-    if len(ids_I) < MIN_TOKENS:
+    if len(tokens) < MIN_TOKENS:
         return basis.undefined(
-            f"the models have {len(ids_I)} usable token ids in common, fewer than {MIN_TOKENS} to compare on"
+            f"the models have {len(tokens)} usable token ids in common, fewer than {MIN_TOKENS} to compare on"
         )
+    reason = unstated("vocabulary", birth)
+    if reason is not None:
+        return basis.undefined(reason)
     if tied:
-        return _tied(basis, birth, other, ids_I, num_permutations, seed)
-    ours_E, ours_U = (_centred(birth, module, ids_I) for module in ("embed", "head"))
-    theirs_E, theirs_U = (_centred(other, module, ids_I) for module in ("embed", "head"))
+        return _tied(basis, birth, other, tokens, num_permutations, seed)
+    ours_E, ours_U = (_centred(birth, module, tokens.base_I) for module in VOCABULARY)
+    theirs_E, theirs_U = (_centred(other, module, tokens.suspect_I) for module in VOCABULARY)
     scores_II = (ours_E @ (ours_U.T @ theirs_U)) @ theirs_E.T
     certified = certified_p(scores_II, num_permutations=num_permutations, seed=seed)
     norms = _norm(ours_E, ours_U) * _norm(theirs_E, theirs_U)
     correlation = certified.statistic / norms if norms > 0 else None
-    return basis.decide(certified, base, suspect, correlation=correlation, by_module=[])
+    return basis.decide(
+        certified, base, suspect, where=": in the vocabulary, the only part that it reads", correlation=correlation
+    )
 
 
 def _centred(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
@@ -100,10 +111,10 @@ def _norm(embed_ID: np.ndarray, head_ID: np.ndarray) -> float:
 
 
 def _tied(
-    basis: Basis, birth: WeightsReader, other: WeightsReader, ids_I: np.ndarray, num_permutations: int, seed: int
+    basis: Basis, birth: WeightsReader, other: WeightsReader, tokens: SharedTokens, num_permutations: int, seed: int
 ) -> Verdict:
     forms = []
-    for reader in (birth, other):
+    for reader, ids_I in ((birth, tokens.base_I), (other, tokens.suspect_I)):
         form_II = _centred(reader, "embed", ids_I) @ _centred(reader, "head", ids_I).T
         np.fill_diagonal(form_II, 0.0)
         forms.append(np.ascontiguousarray(form_II, np.float32))
@@ -112,7 +123,7 @@ def _tied(
     sums_P = np.array(
         [
             float(np.vdot(ours_II[order_I][:, order_I], theirs_II))
-            for batch_PI in permutations(len(ids_I), num_permutations, seed=seed)
+            for batch_PI in permutations(len(tokens), num_permutations, seed=seed)
             for order_I in batch_PI
         ]
     )
@@ -122,22 +133,16 @@ def _tied(
     # float32 sums of n² terms: what differs by rounding only is a tie.
     ties = TIE * std + 1e-5 * float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II))
     p_value = (1 + int((sums_P >= observed - ties).sum())) / (1 + num_permutations)
-    same = p_value <= basis.alpha
-    decision: Decision = "same-lineage" if same else "unrelated"
-    reason = f"the vocabularies' bilinear forms agree {'more' if same else 'no more'} than chance allows"
-    reason += f" (p {'≤' if same else '>'} {basis.alpha:g})"
-    detail = basis.detail(
-        "exact",
-        log10_p_bound=None,
-        log10_p_moments=None,
+    more = "more" if basis.same_at(p_value) else "no more"
+    return basis.by_p(
+        f"the vocabularies' bilinear forms agree {more} than chance allows",
+        p_value,
+        z=(observed - mean) / std,
         statistic=observed,
         null_mean=mean,
         null_std=std,
         num_permutations=num_permutations,
         null_histogram=histogram(sums_P, mean, std),
         correlation=observed / float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II)),
-        by_module=[],
         notes=[WORD, "Of a tied birth rows and columns move together: this finds few descendants; see rank."],
     )
-    z = (observed - mean) / std
-    return Verdict(decision, reason, p_value, float(np.log10(p_value)), z, basis.test, None, basis.alpha, detail)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, matrices, unit_rows
+from bornbiased_jax.seedprint.weights.tokens import SharedTokens
+from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, matrices, rows_of, unit_rows
 
+EMBEDDINGS, BLOCKS = "embeddings", "blocks"
+"""The parts of a model: what lies outside the blocks (embeddings and head), and what lies inside."""
 # Rows handled together.
 _CHUNK = 512
 
@@ -21,8 +24,22 @@ class Module(NamedTuple):
     z: float
 
 
+class Coordinates(NamedTuple):
+    """Two models compared coordinate by coordinate.
+
+    Attributes:
+        scores_DD: of coordinate i of the base with j of the suspect, float64; their trace is the statistic.
+        by_module: z of each matrix.
+        by_part: z of all matrices outside the blocks (token and position embedding, head), and of all inside.
+    """
+
+    scores_DD: np.ndarray
+    by_module: list[Module]
+    by_part: list[Module]
+
+
 def prepared_pairs(
-    base: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray
+    base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, left_out: Collection[Matrix] = ()
 ) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray]]:
     """Every matrix that both models have in one size, prepared: (name, [n, D] of the base, [n, D] of the suspect).
 
@@ -31,21 +48,22 @@ def prepared_pairs(
     """
     theirs = set(matrices(suspect.cfg))
     for matrix in matrices(base.cfg):
-        if matrix not in theirs:
+        if matrix not in theirs or matrix in left_out:
             continue
-        ours_nD, theirs_nD = (_prepared(reader, matrix, ids_I) for reader in (base, suspect))
+        ours_nD = _prepared(base, matrix, tokens.base_I)
+        theirs_nD = _prepared(suspect, matrix, tokens.suspect_I)
         if matrix.module == "positions":
             longest = min(len(ours_nD), len(theirs_nD))
             ours_nD, theirs_nD = ours_nD[:longest], theirs_nD[:longest]
-        if ours_nD.shape == theirs_nD.shape and ours_nD.any() and theirs_nD.any():
+        if len(ours_nD) and ours_nD.shape == theirs_nD.shape and ours_nD.any() and theirs_nD.any():
             yield matrix, ours_nD, theirs_nD
 
 
 def _prepared(reader: WeightsReader, matrix: Matrix, ids_I: np.ndarray) -> np.ndarray:
     rows_nD = folded(reader, matrix)
-    if matrix.module in VOCABULARY and len(ids_I) < len(rows_nD):
-        rows_nD = rows_nD[ids_I]
-    if matrix.module == "head":
+    if matrix.module in VOCABULARY:
+        rows_nD = rows_of(rows_nD, ids_I)
+    if matrix.module == "head" and len(rows_nD):
         rows_nD -= rows_nD.mean(axis=0, dtype=np.float64).astype(np.float32)
     return unit_rows(rows_nD)
 
@@ -61,31 +79,35 @@ def column_norms(rows_nD: np.ndarray) -> np.ndarray:
 def coordinate_scores(
     base: WeightsReader,
     suspect: WeightsReader,
-    ids_I: np.ndarray,
+    tokens: SharedTokens,
     *,
     signed: bool = False,
+    left_out: Collection[Matrix] = (),
     advance: Callable[[int], object] | None = None,
-) -> tuple[np.ndarray, list[Module]]:
-    """Scores of coordinate i of the base with coordinate j of the suspect, whose trace is the statistic.
+) -> Coordinates:
+    """Compare the models' coordinates over all matrices that both have.
 
     C[i, j] is the sum over matrices of the cosine of coordinate i of the base with coordinate j of the suspect. The
     score is C[i, j]², which negating a coordinate everywhere (free in models with
-    RMSNorm) or the whole stream (free with LayerNorm) leaves alone; ``signed`` gives C itself.
-
-    Returns:
-        [D, D] float64, and z by matrix.
+    RMSNorm) or the whole stream (free with LayerNorm) leaves alone; ``signed`` gives C itself. Matrices ``left_out``
+    do not enter.
     """
-    total_DD = np.zeros((base.cfg.d_model, suspect.cfg.d_model))
+    change = None if signed else np.square
+    embeddings_DD, blocks_DD = (np.zeros((base.cfg.d_model, suspect.cfg.d_model)) for _ in range(2))
     by_module = []
-    for matrix, ours_nD, theirs_nD in prepared_pairs(base, suspect, ids_I):
+    for matrix, ours_nD, theirs_nD in prepared_pairs(base, suspect, tokens, left_out):
         cross_DD = ours_nD.T @ theirs_nD
         cross_DD /= column_norms(ours_nD)[:, None]
         cross_DD /= column_norms(theirs_nD)
-        total_DD += cross_DD
-        by_module.append(Module(str(matrix), trace_z(cross_DD, None if signed else np.square)))
+        part_DD = embeddings_DD if matrix.layer is None else blocks_DD
+        part_DD += cross_DD
+        by_module.append(Module(str(matrix), trace_z(cross_DD, change)))
         if advance is not None:
             advance(1)
-    return (total_DD if signed else np.square(total_DD)), by_module
+    parts = [Module(EMBEDDINGS, trace_z(embeddings_DD, change)), Module(BLOCKS, trace_z(blocks_DD, change))]
+    blocks_DD += embeddings_DD
+    del embeddings_DD
+    return Coordinates(blocks_DD if signed else np.square(blocks_DD, out=blocks_DD), by_module, parts)
 
 
 def trace_z(scores_nn: np.ndarray, change: Callable[[np.ndarray], np.ndarray] | None = None) -> float:

@@ -10,17 +10,16 @@ from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.models import distributions
-from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
-from bornbiased_jax.seedprint.weights.tokens import ordinary_ids, shared_ids
+from bornbiased_jax.seedprint.weights.align import Aligned, mlp_modules
 from bornbiased_jax.seedprint.weights.units import unit_cosines
-from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, token_rows
+from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, rows_of, token_rows, unit_rows
 
 # Cosines of a copy that was rotated in float32, or stored in half precision, are above this.
 _SAME = 0.9999
 # Their norms differ by less than this part.
 _CLOSE = 1e-2
 # More hidden units than this are not matched only to name a copy.
-_MOST_UNITS = 4096
+_MOST_UNITS = 8192
 
 
 Identity = Literal[
@@ -34,6 +33,7 @@ Identity = Literal[
 ]
 """In what way two models are one, the plainest first."""
 
+RENUMBERED = "vocabulary renumbered"
 FILES = "the two models' files are the same, byte for byte"
 
 
@@ -82,17 +82,36 @@ def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
     total = 0
     for path, law in known.items():
         for layer in range(law.shape[0]) if law.stacked else (None,):
-            ours = base.read(path, layer)
-            if ours.size == 0 or (ours == ours.flat[0]).all():
+            # The first row tells most tensors apart: what differs there is not read whole.
+            ours = base.read_first(path, layer, 1)
+            if _constant(ours) and _constant(base.read(path, layer)):
                 continue
             total += 1
             alike = path in theirs and theirs[path].shape == law.shape
-            if alike and np.array_equal(ours, suspect.read(path, layer)):
+            if not alike or not np.array_equal(ours, suspect.read_first(path, layer, 1)):
+                continue
+            if np.array_equal(base.read(path, layer), suspect.read(path, layer)):
                 equal.append(path if layer is None else f"{path}/{layer}")
     return Equal(tuple(equal), total)
 
 
-def same_up_to(base: WeightsReader, suspect: WeightsReader) -> Identity | None:
+def _constant(tensor: np.ndarray) -> bool:
+    return tensor.size == 0 or bool((tensor == tensor.flat[0]).all())
+
+
+class Rewritten(NamedTuple):
+    """An exact copy that is written otherwise.
+
+    Attributes:
+        identity: in what way.
+        changes: what was done to it, as far as it shows: "coordinates rotated", "hidden units reordered" ….
+    """
+
+    identity: Identity
+    changes: tuple[str, ...]
+
+
+def same_up_to(aligned: Aligned) -> Rewritten | None:
     """In what way the suspect is the base written otherwise, or None where it is no exact copy.
 
     Token rows must agree after one orthogonal map of the residual stream, and so must, block by block, every hidden
@@ -101,37 +120,42 @@ def same_up_to(base: WeightsReader, suspect: WeightsReader) -> Identity | None:
 
     Returns:
         "up to signs", "up to coordinate permutation" (signs included), "up to rotation", or "up to scaling and order
-        of hidden units" where the coordinates are the same.
+        of hidden units" where the coordinates are the same; and all that was changed.
     """
+    base, suspect, turn_DD, tokens = aligned.base, aligned.suspect, aligned.turn_DD, aligned.tokens
     if (
-        not mlp_modules(base)
-        or mlp_modules(base) != mlp_modules(suspect)
+        turn_DD is None
         or base.cfg.d_ff != suspect.cfg.d_ff
         or base.cfg.num_layers != suspect.cfg.num_layers
         or base.cfg.d_ff > _MOST_UNITS
         or base.cfg.vocab_size != suspect.cfg.vocab_size
     ):
         return None
-    ids_I = shared_ids(base, suspect)
-    try:
-        turn_DD = rotation(base, suspect, ids_I)
-    except Unaligned:
-        return None
-    ids_I = ordinary_ids(suspect, ordinary_ids(base, ids_I))
+    sides = (base, tokens.base_I), (suspect, tokens.suspect_I)
     for module in VOCABULARY:
-        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader in (base, suspect))
+        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader, ids_I in sides)
         if np.einsum("id,id->i", ours_ID @ turn_DD, theirs_ID).min() < _SAME:
             return None
-        norms = [np.linalg.norm(folded(reader, Matrix(module))[ids_I], axis=1) for reader in (base, suspect)]
-        if module == "embed" and not _close(*norms):
+        del ours_ID, theirs_ID
+    norms = [np.linalg.norm(rows_of(folded(reader, Matrix("embed")), ids_I), axis=1) for reader, ids_I in sides]
+    if not _close(*norms):
+        return None
+    changes: set[str] = {RENUMBERED} if tokens.matched_by == "strings" else set()
+    for pair in aligned.pairs:
+        found = _same_units(base, suspect, pair, turn_DD), _same_attention(base, suspect, pair, turn_DD)
+        if found[0] is None or found[1] is None:
             return None
-    for pair in match_layers(base, suspect, turn_DD):
-        if not (_same_units(base, suspect, pair, turn_DD) and _same_attention(base, suspect, pair, turn_DD)):
-            return None
-    return _kind(turn_DD)
+        changes |= found[0] | found[1]
+        if pair[0] != pair[1]:
+            changes.add("blocks reordered")
+    identity, coordinates = _kind(turn_DD)
+    return Rewritten(identity, (*coordinates, *sorted(changes)))
 
 
-def _same_units(base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray) -> bool:
+def _same_units(
+    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
+) -> set[str] | None:
+    """What was done to the hidden units of two blocks that are otherwise the same; None where they are not."""
     cosines = unit_cosines(base, suspect, pair, turn_DD)
     first_FF = cosines.up if cosines.gate is None else cosines.gate
     units_F = linear_sum_assignment(first_FF, maximize=True)[1]
@@ -141,32 +165,44 @@ def _same_units(base: WeightsReader, suspect: WeightsReader, pair: tuple[int, in
         *(float(np.abs(part_FF[every, units_F]).min()) for part_FF in (cosines.up, cosines.down)),
     )
     if least < _SAME:
-        return False
+        return None
+    changes = {"hidden units reordered"} if (units_F != every).any() else set()
     norms = []
     for reader, layer, order in ((base, pair[0], every), (suspect, pair[1], units_F)):
         modules = mlp_modules(reader)
         found = {name: np.linalg.norm(folded(reader, Matrix(name, layer)), axis=1)[order] for name in modules}
         first_F = found["mlp/up"] if cosines.gate is None else found["mlp/gate"]
-        norms.append((first_F, found["mlp/up"] * found["mlp/down"]))
-    return all(_close(ours_F, theirs_F) for ours_F, theirs_F in zip(*norms, strict=True))
+        norms.append((first_F, found["mlp/up"] * found["mlp/down"], found["mlp/up"]))
+    first, product, up = (_close(ours_F, theirs_F) for ours_F, theirs_F in zip(*norms, strict=True))
+    if not (first and product):
+        return None
+    return changes if up else changes | {"scales moved between matrices"}
 
 
 def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return bool(np.all(np.abs(ours - theirs) <= _CLOSE * np.maximum(ours, theirs)))
 
 
-def _same_attention(base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray) -> bool:
+def _same_attention(
+    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
+) -> set[str] | None:
+    """What was done to the heads of two blocks whose attention is otherwise the same; None where it is not."""
     if not base.cfg.attention or not suspect.cfg.attention:
-        return base.cfg.attention == suspect.cfg.attention
+        return set() if base.cfg.attention == suspect.cfg.attention else None
+    changes = set()
     for first, second in (("query", "key"), ("value", "output")):
         ours_DD = turn_DD.T @ _attention_map(base, first, second, pair[0]) @ turn_DD
         theirs_DD = _attention_map(suspect, first, second, pair[1])
         sizes = np.linalg.norm(ours_DD), np.linalg.norm(theirs_DD)
         if not min(sizes) > 0 or not _close(*(np.asarray(size) for size in sizes)):
-            return False
+            return None
         if float(np.vdot(ours_DD, theirs_DD)) < _SAME * float(sizes[0] * sizes[1]):
-            return False
-    return True
+            return None
+        ours_nD = unit_rows(folded(base, Matrix(f"attention/{first}", pair[0]))) @ turn_DD
+        theirs_nD = unit_rows(folded(suspect, Matrix(f"attention/{first}", pair[1])))
+        if np.einsum("nd,nd->n", ours_nD, theirs_nD).min() < _SAME:
+            changes.add("heads reordered or turned")
+    return changes
 
 
 def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -> np.ndarray:
@@ -180,13 +216,14 @@ def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -
     return total_DD
 
 
-def _kind(turn_DD: np.ndarray) -> Identity:
+def _kind(turn_DD: np.ndarray) -> tuple[Identity, tuple[str, ...]]:
+    """The name of a map of coordinates, and what it does to them."""
     largest_D = np.abs(turn_DD).argmax(axis=1)
     signed = np.abs(turn_DD).max(axis=1).min() >= _SAME and len(np.unique(largest_D)) == len(largest_D)
     if not signed or turn_DD.shape[0] != turn_DD.shape[1]:
-        return "up to rotation"
+        return "up to rotation", ("coordinates rotated",)
     if (largest_D != np.arange(len(largest_D))).any():
-        return "up to coordinate permutation"
+        return "up to coordinate permutation", ("coordinates renumbered",)
     if (np.diagonal(turn_DD) < 0).any():
-        return "up to signs"
-    return "up to scaling and order of hidden units"
+        return "up to signs", ("coordinates negated",)
+    return "up to scaling and order of hidden units", ()

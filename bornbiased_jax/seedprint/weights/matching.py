@@ -7,35 +7,45 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.seedprint.weights.units import Cosines
+from bornbiased_jax.seedprint.weights.units import UnitScores
 
 
 class Matched(NamedTuple):
     """Hidden units of one pair of blocks matched twice, on different matrices.
 
     Attributes:
-        units_F: for each unit of the base the suspect's, by the first matching (on gate, or up where there is none).
-        agreement: the fraction of units that a second matching, on the other matrices, gives the same partner.
-        scores_FF: agreement of the base's unit with the suspect's *matched to* another, on the matrices that the
-            first matching did not see: its trace is the statistic of the re-paired test.
+        units_F: for each unit of the base the suspect's, by the first matching (on gate, or up where there is none);
+            −1 for those that a smaller MLP leaves over.
+        agreement: the fraction of units that two matchings, on different matrices, give the same partner; of the
+            smaller MLP where the sizes differ.
+        scores_KK: agreement of the base's unit with the suspect's *matched to* another, on the matrices that the
+            first matching did not see; of the units that it matched. Its trace is the statistic of the re-paired test.
     """
 
     units_F: np.ndarray
     agreement: float
-    scores_FF: np.ndarray
+    scores_KK: np.ndarray
 
 
-def match_units(cosines: Cosines) -> Matched:
+def match_units(scores: UnitScores) -> Matched:
     """Match on gate by the largest sum of cosines, test on |cos(up) + cos(down)|; without a gate on up and on down.
 
     Between a birth and any model, the birth's rows of the tested matrices are as likely in any pairing with its rows
-    of the matched one, so that permuting ``scores_FF`` is exact. Between two trained models it is not: their gate and
+    of the matched one, so that permuting ``scores_KK`` is exact (of unequal MLPs too: which units are matched the
+    matched rows alone tell). Between two trained models it is not: their gate and
     up rows of one unit learned together.
     """
-    if cosines.gate is not None:
-        first_FF, tested_FF = cosines.gate, np.abs(cosines.up + cosines.down)
-    else:
-        first_FF, tested_FF = cosines.up, cosines.down
-    units_F = linear_sum_assignment(first_FF, maximize=True)[1]
-    again_F = linear_sum_assignment(tested_FF, maximize=True)[1]
-    return Matched(units_F, float((units_F == again_F).mean()), tested_FF[:, units_F])
+    ours_K, theirs_K = _assigned(scores.first_FF)
+    units_F, again_F = np.full(len(scores.first_FF), -1), np.full(len(scores.first_FF), -2)
+    units_F[ours_K] = theirs_K
+    again_ours_K, again_theirs_K = _assigned(scores.tested_FF)
+    again_F[again_ours_K] = again_theirs_K
+    agreement = float((units_F == again_F).sum() / len(ours_K))
+    tested_KF = scores.tested_FF if len(ours_K) == len(scores.tested_FF) else scores.tested_FF[ours_K]
+    return Matched(units_F, agreement, tested_KF[:, theirs_K])
+
+
+def _assigned(scores_FF: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the largest sum of scores. SciPy would copy what it is to maximise once more."""
+    rows_K, columns_K = linear_sum_assignment(np.negative(scores_FF, dtype=np.float64))
+    return rows_K, columns_K

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.initialise import EXCHANGEABLE, Exchangeable
 from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
+from bornbiased_jax.seedprint.weights.blockwise import blockwise
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -17,13 +19,17 @@ ALPHA = 1e-4
 """Level of the tests in the weights unless another is given."""
 
 SCOPE = (
-    "The test finds a shared birth, not intent and not theft: it cannot say who copied from whom, and two people who "
-    "chose the same seed of the same program share one. 'unrelated' means that no shared birth was found by this "
-    "test, not that there is none."
+    "The test finds a shared birth, not theft: it cannot say who copied from whom, and two people who chose one seed "
+    "of one program share a birth. 'unrelated' means that this test found none, not that there is none."
 )
 BLOCKWISE = (
     "Both models are quantised in contiguous blocks, which are labels too: the p-value is approximate. Compare with "
     "an unquantised base."
+)
+EXACT_IF = (
+    "Exact if one of the two models still carries the labels it was born and trained with; approximate if both were "
+    "reordered by a rule that reads their numbers (a PCA basis, units sorted by norm), quantised in contiguous blocks "
+    "or trained with numbers scaled by tiles, of which a file need not tell."
 )
 
 
@@ -50,30 +56,78 @@ class Basis:
     def detail(self, null: Null, **more: Any) -> dict[str, Any]:
         """The keys that every verdict of this test has."""
         described = {"permuted": self.permuted, "invariant_to": list(self.invariant_to), "evaded_by": self.evaded_by}
-        notes = [
-            *rests_on(described),
-            *more.pop("notes", ()),
-        ]
-        return {"null": null, **self.facts, **described, **more, "notes": notes, "scope": SCOPE}
+        notes = [rests_on(described), *more.pop("notes", ())]
+        empty: dict[str, Any] = {"log10_p_bound": None, "log10_p_moments": None, "by_module": []}
+        return {"null": null, **self.facts, **described, **empty, **more, "notes": notes, "scope": SCOPE}
 
     def undefined(self, reason: str, **more: Any) -> Verdict:
         """A verdict that says why there is none."""
         detail = self.detail("exact", **more)
         return Verdict("undefined", reason, None, None, None, self.test, None, self.alpha, detail)
 
-    def decide(
-        self, certified: Certified, base: WeightsReader, suspect: WeightsReader, *, tries: int = 1, **more: Any
+    def same_at(self, p_value: float) -> bool:
+        """Whether this p says same lineage."""
+        return p_value <= self.alpha
+
+    def by_p(
+        self,
+        finding: str,
+        p_value: float,
+        *,
+        z: float | None,
+        log10_p: float | None = None,
+        null: Null = "exact",
+        **more: Any,
     ) -> Verdict:
-        """The verdict of a certified p, the smallest of ``tries`` (Bonferroni); same lineage where p ≤ alpha."""
+        """The verdict of a p: same lineage where p ≤ alpha.
+
+        Args:
+            finding: what was found, the beginning of the reason.
+            p_value, z: see :class:`.Verdict`.
+            log10_p: of p where p may round to 0.
+            null, more: see :meth:`detail`.
+        """
+        same = self.same_at(p_value)
+        decision: Decision = "same-lineage" if same else "unrelated"
+        reason = f"{finding} (p {'≤' if same else '>'} {self.alpha:g})"
+        log10_p = math.log10(p_value) if log10_p is None else log10_p
+        detail = self.detail(null, **more)
+        return Verdict(decision, reason, p_value, log10_p, z, self.test, None, self.alpha, detail)
+
+    def decide(
+        self,
+        certified: Certified,
+        base: WeightsReader,
+        suspect: WeightsReader,
+        *,
+        tries: int = 1,
+        where: str = "",
+        **more: Any,
+    ) -> Verdict:
+        """The verdict of a certified p, the smallest of ``tries`` (Bonferroni).
+
+        Args:
+            certified: the p.
+            base, suspect: the models.
+            tries: of which this is the smallest.
+            where: in the weights the agreement lies, for the reason of a birth that is found.
+            more: see :meth:`detail`.
+        """
         if not math.isfinite(certified.z):
             return self.undefined(f"every order of {self.permuted} gives the same statistic", **more)
-        blocks = base.kind == suspect.kind == "gguf"
-        notes = [*more.pop("notes", ()), WORD, *([BLOCKWISE] if blocks else [])]
+        births = base.is_birth or suspect.is_birth
+        blocks = not births and blockwise(base) and blockwise(suspect)
+        about = [BLOCKWISE] if blocks else [] if births else [EXACT_IF]
+        notes = [*more.pop("notes", ()), *about, WORD]
         shift = math.log10(tries)
-        log10_p = min(0.0, certified.log10_p + shift)
         p_value = min(1.0, certified.p_value * tries)
-        detail = self.detail(
-            "approximate" if blocks else "exact",
+        return self.by_p(
+            f"the weights agree {'more' if self.same_at(p_value) else 'no more'} than chance allows under permutations "
+            f"of {self.permuted}{where if self.same_at(p_value) else ''}",
+            p_value,
+            log10_p=min(0.0, certified.log10_p + shift),
+            z=certified.z,
+            null="approximate" if blocks else "exact",
             log10_p_bound=min(0.0, certified.log10_p_bound + shift),
             log10_p_moments=min(0.0, certified.log10_p_moments + shift),
             statistic=certified.statistic,
@@ -85,11 +139,19 @@ class Basis:
             **more,
             notes=notes,
         )
-        same = p_value <= self.alpha
-        reason = f"the weights agree {'more' if same else 'no more'} than chance allows under permutations of "
-        reason += f"{self.permuted} (p {'≤' if same else '>'} {self.alpha:g})"
-        decision: Decision = "same-lineage" if same else "unrelated"
-        return Verdict(decision, reason, p_value, log10_p, certified.z, self.test, None, self.alpha, detail)
+
+
+def unstated(labels: Exchangeable, *readers: WeightsReader) -> str | None:
+    """Why permuting these labels is not exact for models born as these were, or None where it may be.
+
+    Only of a birth or a run of this package is it known how it was initialised; of one of two models the
+    initialisation must leave the labels exchangeable.
+    """
+    known = {reader.cfg.init for reader in readers if reader.is_birth or reader.kind == "run"}
+    refused = sorted(init for init in known if labels not in EXCHANGEABLE[init])
+    if not refused or len(known) > len(refused):
+        return None
+    return f"the initialisation {refused[0]} does not leave {labels} exchangeable: choose other labels"
 
 
 def check_level(alpha: float, num_permutations: int) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.verdict import Decision, Verdict
+from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.align import Unaligned, match_layers, mlp_modules, rotation
 from bornbiased_jax.seedprint.weights.coordinates import column_norms, prepared_pairs
 from bornbiased_jax.seedprint.weights.outcome import Basis
-from bornbiased_jax.seedprint.weights.tokens import shared_ids
+from bornbiased_jax.seedprint.weights.tokens import SharedTokens, shared_tokens
 from bornbiased_jax.seedprint.weights.view import Matrix, folded, unit_rows
 
 ALPHA, NUM_BIRTHS = 0.01, 199
@@ -21,27 +21,31 @@ ALPHA, NUM_BIRTHS = 0.01, 199
 # Seeds far from those that people choose.
 _FIRST_SEED = 3_500_000_000
 
-Score = Callable[[WeightsReader, WeightsReader, np.ndarray], float]
+Score = Callable[[WeightsReader, WeightsReader, SharedTokens], float]
 
 
-def coordinate_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:
+def coordinate_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
     """Σ over matrices and coordinates of the cosine of a coordinate with its own: no D × D product."""
     total = 0.0
-    for _, ours_nD, theirs_nD in prepared_pairs(birth, suspect, ids_I):
+    for _, ours_nD, theirs_nD in prepared_pairs(birth, suspect, tokens):
         diagonal_D = np.einsum("nd,nd->d", ours_nD, theirs_nD)
         total += float((diagonal_D / (column_norms(ours_nD) * column_norms(theirs_nD))).sum(dtype=np.float64))
     return total
 
 
-def rotation_score(birth: WeightsReader, suspect: WeightsReader, ids_I: np.ndarray) -> float:
-    """The trace of form A after Procrustes on the vocabulary, layers summed: no F × F product."""
-    turn_DD = rotation(birth, suspect, ids_I)
+def rotation_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
+    """The trace of form A after Procrustes on the vocabulary, layers summed: no F × F product.
+
+    Of MLPs of two sizes the first units are compared.
+    """
+    size = min(birth.cfg.d_ff, suspect.cfg.d_ff)
+    turn_DD = rotation(birth, suspect, tokens)
     total = 0.0
     for pair in match_layers(birth, suspect, turn_DD):
         found = {}
         for module in mlp_modules(birth):
-            ours_FD = unit_rows(folded(birth, Matrix(module, pair[0]))) @ turn_DD
-            theirs_FD = unit_rows(folded(suspect, Matrix(module, pair[1])))
+            ours_FD = unit_rows(folded(birth, Matrix(module, pair[0]))[:size]) @ turn_DD
+            theirs_FD = unit_rows(folded(suspect, Matrix(module, pair[1]))[:size])
             found[module] = np.einsum("fd,fd->f", ours_FD, theirs_FD, dtype=np.float64)
         written_F = found["mlp/up"] + found["mlp/down"]
         total += float((np.abs(written_F) + found["mlp/gate"] if "mlp/gate" in found else written_F).sum())
@@ -53,7 +57,7 @@ SCORES: dict[str, tuple[Score, tuple[str, ...], str]] = {
     "rotation": (
         rotation_score,
         ("rotations, signs and permutations of the residual stream", "scales moved between matrices"),
-        "reordering hidden units",
+        "reordering hidden units; renumbering a vocabulary whose tokenizer is not there",
     ),
 }
 
@@ -103,32 +107,25 @@ def rank_test(
     reason = _unfit(base, suspect, align)
     if reason is not None:
         return basis.undefined(reason)
-    ids_I = shared_ids(base, suspect, ids)
+    tokens = shared_tokens(base, suspect, ids)
     try:
-        observed = score(base, suspect, ids_I)
-        scores_K = np.array([score(birth, suspect, ids_I) for birth in _others(base, suspect, num_births)])
+        observed = score(base, suspect, tokens)
+        scores_K = np.array([score(birth, suspect, tokens) for birth in _others(base, suspect, num_births)])
     except Unaligned as error:
         return basis.undefined(str(error))
-    p_value = (1 + int((scores_K >= observed).sum())) / (1 + num_births)
+    exceedances = int((scores_K >= observed).sum())
     mean, std = float(scores_K.mean()), float(scores_K.std(ddof=1))
-    same = p_value <= alpha
-    decision: Decision = "same-lineage" if same else "unrelated"
-    reason = f"of {num_births} other births {int((scores_K >= observed).sum())} score as high as the named one"
-    reason += f" (p {'≤' if same else '>'} {alpha:g})"
-    z = (observed - mean) / std if std > 0 else None
-    detail = basis.detail(
-        "exact",
-        log10_p_bound=None,
-        log10_p_moments=None,
+    return basis.by_p(
+        f"of {num_births} other births {exceedances} score as high as the named one",
+        (1 + exceedances) / (1 + num_births),
+        z=(observed - mean) / std if std > 0 else None,
         statistic=observed,
         null_mean=mean,
         null_std=std,
-        by_module=[],
         notes=[
             "A birth that was not named beforehand costs a factor of the seeds tried, 2³² if any might have been.",
         ],
     )
-    return Verdict(decision, reason, p_value, math.log10(p_value), z, "rank", None, alpha, detail)
 
 
 def _others(base: WeightsReader, suspect: WeightsReader, count: int) -> Iterator[WeightsReader]:
@@ -143,6 +140,6 @@ def _unfit(base: WeightsReader, suspect: WeightsReader, align: str) -> str | Non
         if base.cfg.d_model != suspect.cfg.d_model:
             return f"the widths differ ({base.cfg.d_model} and {suspect.cfg.d_model}): align by rotation"
         return None
-    if not mlp_modules(base) or mlp_modules(base) != mlp_modules(suspect) or base.cfg.d_ff != suspect.cfg.d_ff:
+    if not mlp_modules(base) or mlp_modules(base) != mlp_modules(suspect):
         return "the two models' MLPs have no hidden units that correspond"
     return None

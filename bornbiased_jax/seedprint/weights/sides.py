@@ -106,9 +106,9 @@ def side_reader(side: Side) -> WeightsReader:
 def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
     """A reader of a checkpoint that is open already; what is known of its birth comes from its reference."""
     held = params_reader(checkpoint.cfg, checkpoint.params)
-    if checkpoint.source_format in ("birth", "run"):
+    if checkpoint.source_format in ("birth", "run", "gguf"):
         told = open_reader(checkpoint.reference)
-        held = dataclasses.replace(held, is_birth=told.is_birth, seed=told.seed)
+        held = dataclasses.replace(held, is_birth=told.is_birth, seed=told.seed, blocked=told.blocked)
     return dataclasses.replace(
         held,
         description=checkpoint.description,

@@ -1,14 +1,21 @@
-"""Which tokens two models are compared on."""
+"""Which tokens two models are compared on: those of one number, or of one string where tokenizers number otherwise."""
 
 from __future__ import annotations
 
+import dataclasses
+import filecmp
+import functools
+from collections import Counter
 from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.weights.view import Matrix, folded
+from bornbiased_jax.seedprint.weights.view import Matrix, folded, rows_of
 from bornbiased_jax.text import ByteTokenizer, Tokenizer, encode_documents, load_tokenizer, read_documents
 
 MIN_TOKENS = 8
@@ -18,20 +25,84 @@ _FAR = 8.0
 _MOST_READ = 1_000_000
 
 
-def shared_ids(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int] | None = None) -> np.ndarray:
-    """Token ids that both models have, of those given (the tokens of some text) or of all: [I], ascending.
+@dataclasses.dataclass(frozen=True)
+class SharedTokens:
+    """Tokens that two models both have.
+
+    Attributes:
+        base_I, suspect_I: the number of each token in the base and in the suspect.
+        matched_by: "ids" where the models number alike (or do not tell), "strings" where their tokenizers differ.
+    """
+
+    base_I: np.ndarray
+    suspect_I: np.ndarray
+    matched_by: Literal["ids", "strings"] = "ids"
+
+    def __len__(self) -> int:
+        return len(self.base_I)
+
+    def kept(self, which: np.ndarray) -> SharedTokens:
+        """Some of them, by a mask or by places."""
+        return dataclasses.replace(self, base_I=self.base_I[which], suspect_I=self.suspect_I[which])
+
+    def swapped(self) -> SharedTokens:
+        """The same with base and suspect exchanged."""
+        return dataclasses.replace(self, base_I=self.suspect_I, suspect_I=self.base_I)
+
+
+def shared_tokens(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int] | None = None) -> SharedTokens:
+    """Tokens that both models have, of those given (the tokens of some text) or of all, in the base's order.
+
+    Two tokenizers that give a string another number have their tokens matched by strings, those alone that occur once
+    in each. Without two tokenizers the numbers are taken to mean the same tokens.
+
+    Args:
+        base, suspect: the models.
+        ids: numbers of the base's tokens.
 
     Raises:
         InputError: an id that is in neither vocabulary, or none given.
     """
     least = min(base.cfg.vocab_size, suspect.cfg.vocab_size)
+    renumbered = _renumbered(base, suspect)
+    every = SharedTokens(np.arange(least), np.arange(least)) if renumbered is None else renumbered
     if ids is None:
-        return np.arange(least)
+        return every
     given = np.unique(np.fromiter(ids, np.int64))
     most = max(base.cfg.vocab_size, suspect.cfg.vocab_size)
     if not len(given) or given[0] < 0 or given[-1] >= most:
         raise InputError(f"token ids must be given and lie from 0 to {most - 1}: choose them from a text")
-    return given[given < least]
+    return every.kept(np.isin(every.base_I, given))
+
+
+def _renumbered(base: WeightsReader, suspect: WeightsReader) -> SharedTokens | None:
+    """The tokens by their strings, where both models' tokenizers can be read and number some string differently."""
+    if not (base.tokenizer_files and suspect.tokenizer_files):
+        return None
+    paths = base.tokenizer_files[0], suspect.tokenizer_files[0]
+    if paths[0].is_file() and paths[1].is_file() and filecmp.cmp(*paths):
+        return None
+    try:
+        ours, theirs = (_numbers(path, path.stat().st_mtime_ns) for path in paths)
+    except (InputError, OSError):
+        return None
+    pairs = [
+        (number, theirs[piece])
+        for piece, number in ours.items()
+        if piece in theirs and number < base.cfg.vocab_size and theirs[piece] < suspect.cfg.vocab_size
+    ]
+    if len(pairs) >= MIN_TOKENS and all(number == other for number, other in pairs):
+        return None
+    base_I, suspect_I = np.array(sorted(pairs), np.int64).reshape(-1, 2).T
+    return SharedTokens(base_I, suspect_I, "strings")
+
+
+@functools.lru_cache(maxsize=4)
+def _numbers(path: Path, modified: int) -> dict[bytes, int]:
+    """The number of each string that occurs once in a tokenizer's vocabulary."""
+    pieces = load_tokenizer(path).token_bytes()
+    count = Counter(pieces)
+    return {piece: number for number, piece in enumerate(pieces) if piece is not None and count[piece] == 1}
 
 
 def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarray:
@@ -51,8 +122,7 @@ def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarr
     for reader in (base, suspect):
         if tokenizer is None and reader.tokenizer_files:
             tokenizer = load_tokenizer(reader.tokenizer_files[0])
-    least = min(base.cfg.vocab_size, suspect.cfg.vocab_size)
-    if tokenizer is None and least == 256:
+    if tokenizer is None and min(base.cfg.vocab_size, suspect.cfg.vocab_size) == 256:
         tokenizer = ByteTokenizer()
     if tokenizer is None:
         raise InputError(
@@ -65,29 +135,43 @@ def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarr
         count += len(ids)
         if count >= _MOST_READ:
             break
-    shared = sorted(value for value in seen if value < least)
-    if not shared:
+    found_I = np.intersect1d(shared_tokens(base, suspect).base_I, np.fromiter(seen, np.int64))
+    if not len(found_I):
         raise InputError(f"no token of {text} is in both vocabularies: choose another text, or leave it out")
-    return np.array(shared, np.int64)
+    return found_I
 
 
-def ordinary_ids(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
-    """Those of the tokens whose rows are not padding, judged by this model's own rows alone: [≤ I].
+def ordinary(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
+    """Whether the row of each token is no padding, judged by this model's own rows alone: [I] bool.
 
-    Left out are rows of zeros, rows that occur twice (vocabularies padded or resized with a mean), and rows whose
+    Padding are rows of zeros, rows that occur twice (vocabularies padded or resized with a mean), and rows whose
     norm is far from the median in the embedding or the head.
     """
     kept_I = np.ones(len(ids_I), bool)
     for module in ("embed", "head"):
-        rows_ID = folded(reader, Matrix(module))[ids_I]
+        rows_ID = rows_of(folded(reader, Matrix(module)), ids_I)
         norms_I = np.sqrt(np.einsum("id,id->i", rows_ID, rows_ID, dtype=np.float64))
         kept_I &= norms_I > 0
         logs_I = np.log(np.maximum(norms_I, 1e-300))
         centre = np.median(logs_I[norms_I > 0]) if (norms_I > 0).any() else 0.0
         width = 1.4826 * np.median(np.abs(logs_I[norms_I > 0] - centre)) if (norms_I > 0).any() else 0.0
         kept_I &= np.abs(logs_I - centre) <= _FAR * max(width, 0.05)
-        _, first, count = np.unique(rows_ID, axis=0, return_index=True, return_counts=True)
-        once_I = np.zeros(len(ids_I), bool)
-        once_I[first[count == 1]] = True
-        kept_I &= once_I
-    return ids_I[kept_I]
+        kept_I &= _once(rows_ID)
+        del rows_ID  # before the next matrix is read
+    return kept_I
+
+
+def _once(rows_ID: np.ndarray) -> np.ndarray:
+    """Which rows occur once, by a digest of each: sorting the rows themselves would copy them twice."""
+    digests_I = np.frombuffer(
+        b"".join(blake2b(row_D.tobytes(), digest_size=8).digest() for row_D in rows_ID), np.uint64
+    )
+    _, place_I, count = np.unique(digests_I, return_inverse=True, return_counts=True)
+    once_I: np.ndarray = count[place_I] == 1
+    return once_I
+
+
+def ordinary_in_both(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> SharedTokens:
+    """Those of the tokens that are padding in neither model."""
+    tokens = tokens.kept(ordinary(base, tokens.base_I))
+    return tokens.kept(ordinary(suspect, tokens.suspect_I))

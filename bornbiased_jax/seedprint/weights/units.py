@@ -12,6 +12,20 @@ from bornbiased_jax.seedprint.weights.coordinates import Module, trace_z
 from bornbiased_jax.seedprint.weights.view import Matrix, folded, unit_rows
 
 
+class UnitScores(NamedTuple):
+    """Scores of hidden unit f of the base with f' of the suspect for one pair of blocks: [F, F'] float32 each.
+
+    Attributes:
+        first_FF: cos(gate), and cos(up) where there is no gate: what units are matched on.
+        tested_FF: |cos(up) + cos(down)|, and cos(down) where there is no gate: what a matching is tested on.
+        by_module: z by matrix.
+    """
+
+    first_FF: np.ndarray
+    tested_FF: np.ndarray
+    by_module: list[Module]
+
+
 class Cosines(NamedTuple):
     """Cosines of every hidden unit of the base with every one of the suspect, by matrix: [F, F'] float32 each.
 
@@ -22,6 +36,12 @@ class Cosines(NamedTuple):
     up: np.ndarray
     down: np.ndarray
 
+    def scores(self) -> UnitScores:
+        """What units are matched on and tested on, as :func:`unit_scores` has them; no z by matrix."""
+        if self.gate is None:
+            return UnitScores(self.up, self.down, [])
+        return UnitScores(self.gate, np.abs(self.up + self.down), [])
+
 
 def unit_cosines(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
@@ -31,30 +51,47 @@ def unit_cosines(
     return Cosines(found.get("mlp/gate"), found["mlp/up"], found["mlp/down"])
 
 
-def form_a(
+def unit_scores(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
-) -> tuple[np.ndarray, list[Module]]:
-    """Scores of hidden unit f of the base with f' of the suspect: [F, F] float32, and z by matrix.
+) -> UnitScores:
+    """The scores of one pair of blocks; base rows are turned by the rotation first where one is given.
 
-    H[f, f'] = cos(gate) + |cos(up) + cos(down)|, and cos(up) + cos(down) where there is no gate. Rows have unit norm,
-    and up and down may change their sign together, so that moving a factor from one to the other changes nothing. Two
-    score matrices are in memory at a time.
+    Rows have unit norm, and up and down may change their sign together, so that moving a factor from one to the other
+    changes nothing. Three score matrices are in memory at a time.
     """
     gated = "mlp/gate" in mlp_modules(base)
-    scores_FF: np.ndarray | None = None
     by_module = []
-    for module in ("mlp/up", "mlp/down", "mlp/gate")[: 3 if gated else 2]:
-        if module == "mlp/gate" and scores_FF is not None:
-            np.abs(scores_FF, out=scores_FF)
+
+    def cosines(module: str) -> np.ndarray:
         part_FF = _cosines(base, suspect, module, pair, rotation_DD)
         change = np.abs if gated and module != "mlp/gate" else None
-        by_module.append(Module(str(Matrix(module, pair[0])), trace_z(part_FF, change)))
-        if scores_FF is None:
-            scores_FF = part_FF
-        else:
-            scores_FF += part_FF
-    assert scores_FF is not None
-    return scores_FF, by_module
+        by_module.append(Module(str(Matrix(module, pair[0])), trace_z(_leading(part_FF), change)))
+        return part_FF
+
+    up_FF, tested_FF = cosines("mlp/up"), cosines("mlp/down")
+    if not gated:
+        return UnitScores(up_FF, tested_FF, by_module)
+    tested_FF += up_FF
+    np.abs(tested_FF, out=tested_FF)
+    del up_FF
+    return UnitScores(cosines("mlp/gate"), tested_FF, by_module)
+
+
+def form_a(scores: UnitScores) -> np.ndarray:
+    """H[f, f'] = cos(gate) + |cos(up) + cos(down)|, and cos(up) + cos(down) where there is no gate: [F, F'] float32.
+
+    It takes the place of ``first_FF``, which is not to be used again. Of MLPs of two sizes the first units are
+    compared, as many as the smaller has: renumbering those is a group under which either model is exchangeable.
+    """
+    scores_FF = _leading(scores.first_FF)
+    scores_FF += _leading(scores.tested_FF)
+    return scores_FF
+
+
+def _leading(scores_FF: np.ndarray) -> np.ndarray:
+    """The square of the first units of both models."""
+    size = min(scores_FF.shape)
+    return scores_FF[:size, :size]
 
 
 def _cosines(

@@ -102,10 +102,15 @@ def token_rows(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndar
 
     Those of the head are centred over the tokens first: a vector added to every column changes no probability.
     """
-    rows_ID = folded(reader, Matrix(module))[ids_I]
+    rows_ID = rows_of(folded(reader, Matrix(module)), ids_I)
     if module == "head":
         rows_ID -= rows_ID.mean(axis=0, dtype=np.float64).astype(np.float32)
     return unit_rows(rows_ID)
+
+
+def rows_of(rows_nD: np.ndarray, ids_I: np.ndarray) -> np.ndarray:
+    """The rows of some tokens; those of all tokens in their order are not copied."""
+    return rows_nD if np.array_equal(ids_I, np.arange(len(rows_nD))) else rows_nD[ids_I]
 
 
 def _scale(reader: WeightsReader, norm: str, layer: int | None) -> np.ndarray | None:

@@ -8,8 +8,12 @@ import pytest
 from bornbiased_jax import hardware
 from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.models import apply, flatten
+from bornbiased_jax.seedprint.weights.align import align
 from bornbiased_jax.seedprint.weights.auto import auto_test
+from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test
+from bornbiased_jax.seedprint.weights.identical import equal_tensors
 from bornbiased_jax.seedprint.weights.logits import probe_logits, same_logits
+from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from tests.seedprint.weights.descendants import (
     born,
     config,
@@ -53,11 +57,23 @@ COPIES = {
 }
 
 
+SAID = {
+    "tensors": [],
+    "up to signs": ["coordinates negated: "],
+    "up to coordinate permutation": ["coordinates renumbered: "],
+    "up to rotation": ["coordinates rotated, ", "heads reordered", "hidden units reordered", "scales moved"],
+    "up to scaling and order of hidden units": ["hidden units reordered, scales moved"],
+}
+
+
 @pytest.mark.parametrize("identity", COPIES)
 def test_exact_copies_are_said_to_be_ones(base, identity):
     verdict = auto_test(reader(base), reader(COPIES[identity](*base)))
     assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", identity)
     # What is nearly a copy is none.
+    assert verdict.reason.startswith("the same function, ") == (identity != "tensors")
+    for change in SAID[identity]:
+        assert change in verdict.reason
     near = auto_test(reader(base), reader(noisy(*COPIES[identity](*base))))
     assert (near.verdict, near.detail["identity"]) == ("same-lineage", None)
 
@@ -82,18 +98,28 @@ def test_a_birth_behind_everything_and_noise(base):
     assert (trained.verdict, trained.p_value, trained.detail["null"]) == ("same-lineage", None, "population")
 
 
+def test_the_tests_of_units_say_in_one_pass_what_each_says_alone(base):
+    suspect = reader(noisy(*everything(*base)))
+    for ours in (born(CFG, 42), reader(base)):
+        aligned = align(ours, suspect, shared_tokens(ours, suspect), rotated=True)
+        both = both_unit_tests(ours, suspect, aligned=aligned, num_permutations=199)
+        for kind, verdict in zip(("rotation", "units"), both, strict=True):
+            assert verdict.to_json() == weights_test(ours, suspect, align=kind, num_permutations=199).to_json()
+
+
 def test_unrelated_models(base):
     for other in (born(CFG, 43), reader(descend(CFG, 44, change=45))):
         verdict = auto_test(other, reader(base))
         assert verdict.verdict == "unrelated" and verdict.p_value > 1e-4
-        assert verdict.detail["identity"] is None
+        assert verdict.detail["identity"] is None and verdict.detail["shared_embeddings"] is False
+        assert "What evades all of them: hidden units split" in verdict.text()
 
 
 def test_nothing_to_compare_is_undefined(base):
-    wide = reader(descend(config(num_layers=2, d_model=64, d_ff=80), 3))
-    verdict = auto_test(reader(base), wide)
+    plain = reader(descend(config(num_layers=2, d_model=64, d_ff=80, gated_mlp=False), 3))
+    verdict = auto_test(reader(base), plain)
     assert verdict.verdict == "undefined"
-    assert "the widths differ (48 and 64)" in verdict.reason and "64 and 80 hidden units" in verdict.reason
+    assert "the widths differ (48 and 64)" in verdict.reason and "MLP is gated" in verdict.reason
 
 
 def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
@@ -126,11 +152,39 @@ def test_shared_embeddings_are_no_identity(base):
     def edit(path, leaf):
         return np.array(flatten(base[1])[path]) if path in ("embed/embedding", "head/kernel") else leaf
 
-    verdict = auto_test(reader(base), reader(edited(*descend(CFG, 46, change=47), edit)))
+    suspect = reader(edited(*descend(CFG, 46, change=47), edit))
+    verdict = auto_test(reader(base), suspect)
     assert verdict.detail["identity"] is None and verdict.detail["shared_embeddings"] is True
+    assert "alone, and not in the blocks (shared embeddings)" in verdict.reason
+    # Of the birth too, whose embeddings are not those numbers.
+    older = auto_test(born(CFG, 42), suspect)
+    assert older.verdict == "same-lineage" and older.detail["shared_embeddings"] is True
+    assert "(shared embeddings)" in older.reason
     assert any(note.startswith("Shared embeddings") for note in verdict.detail["notes"])
     copied = auto_test(reader(base), reader(base))
     assert not any(note.startswith("Shared embeddings") for note in copied.detail["notes"])
+
+
+def test_tensors_with_one_first_row_alone_are_not_equal(base):
+    def edit(path, leaf):
+        if leaf.ndim > 2:
+            leaf[:, 1:] += 1
+        elif path.endswith(("/kernel", "/embedding")):
+            leaf[1:] += 1
+        return leaf
+
+    equal = equal_tensors(reader(base), reader(edited(*base, edit)))
+    assert equal.total == 21 and {path.split("/")[-2] for path in equal.paths if "blocks" in path} == {"scale"}
+    assert all("scale" in path for path in equal.paths)
+
+    # A first row of zeros (a padding token's) does not make a tensor one repeated number.
+    def empty(path, leaf):
+        if path == "embed/embedding":
+            leaf[0] = 0
+        return leaf
+
+    padded = reader(edited(*base, empty))
+    assert equal_tensors(padded, padded).all and equal_tensors(padded, padded).total == 21
 
 
 def test_copied_tensors_are_counted(base):

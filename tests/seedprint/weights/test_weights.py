@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.adapt import symmetries
+from bornbiased_jax.adapt import damage, symmetries
 from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten
 from bornbiased_jax.seedprint.weights import weights_test
-from bornbiased_jax.seedprint.weights.units import form_a
+from bornbiased_jax.seedprint.weights.units import form_a, unit_scores
 from tests.seedprint.weights.descendants import (
     born,
     config,
@@ -28,6 +29,7 @@ from tests.seedprint.weights.descendants import (
     rolled,
     rotated,
     shifted,
+    shuffled,
     unused_rows,
 )
 
@@ -159,7 +161,6 @@ SMALL = dict(num_layers=2, d_model=32, d_ff=24)
     [
         (dict(d_model=48), {}, "the widths differ (32 and 48)"),
         (dict(d_model=48), dict(labels="units"), "align by rotation"),
-        (dict(d_ff=40), dict(align="rotation"), "24 and 40 hidden units"),
         (dict(gated_mlp=False), dict(align="rotation"), "MLP is gated"),
         (dict(mlp=False), dict(labels="units"), "the suspect has no MLP"),
         (dict(vocab_size=5), dict(align="rotation"), "5 usable token ids"),
@@ -174,6 +175,85 @@ def test_undefined_with_a_reason(suspect, options, reason):
     assert (verdict.verdict, verdict.p_value) == ("undefined", None)
     assert reason in verdict.reason
     assert verdict.to_json()["labels"] in ("coordinates", "units")
+
+
+UNEQUAL = dict(num_layers=2, num_heads=2, d_model=16, vocab_size=24)
+
+
+def with_units(model, units):
+    """The model with some of the hidden units of every MLP, in this order."""
+    cfg, params = model
+
+    def edit(path, leaf):
+        if path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
+            return leaf[:, :, units]
+        return leaf[:, units] if path == "blocks/mlp/down/kernel" else leaf
+
+    return edited(cfg.replace(d_ff=len(units)), params, edit)
+
+
+def test_mlps_of_two_sizes(trained_like):
+    """Units cut at the end leave the others in place; those cut elsewhere are found by matching."""
+    base = reader(trained_like)
+    for units, seen in ((np.arange(100), "rotation matched"), (np.arange(1, 101), "matched")):
+        for suspect in (reader(rotated(*with_units(trained_like, units))), reader(with_units(trained_like, units))):
+            for test, options in (("rotation", dict(align="rotation")), ("matched", dict(align="units"))):
+                for pair in ((base, suspect), (suspect, base)):
+                    verdict = weights_test(*pair, **options)
+                    assert (verdict.verdict == "same-lineage") == (test in seen.split()), (test, verdict.reason)
+                    assert any("128" in note and "100" in note for note in verdict.detail["notes"])
+    born_so = weights_test(
+        birth_reader(config(), 42), reader(with_units(trained_like, np.arange(1, 101))), align="units"
+    )
+    assert (born_so.verdict, born_so.detail["null"]) == ("same-lineage", "exact")
+    assert weights_test(birth_reader(config(), 43), suspect, align="units").verdict == "unrelated"
+
+
+@pytest.mark.parametrize("test", ["units", "rotation", "matched"])
+def test_unrelated_births_of_two_sizes_are_called_same_at_the_level(test):
+    sizes = [preset("llama-tiny", **UNEQUAL, d_ff=d_ff) for d_ff in (12, 20)]
+    p_values = []
+    for pair in range(100):
+        models = born(sizes[pair % 2], 2 * pair), born(sizes[1 - pair % 2], 2 * pair + 1)
+        p_values.append(weights_test(*models, **TESTS[test], num_permutations=199).p_value)
+    assert (np.array(p_values) <= 0.05).sum() <= stats.binom.ppf(0.9995, 100, 0.05)
+    if test != "matched":
+        assert stats.kstest(p_values, "uniform").pvalue > 1e-3
+
+
+def test_one_seed_at_two_widths_is_one_seed():
+    """Matrices are drawn from their beginning: the wider birth holds numbers of the narrower, as the verdict says."""
+    narrow, wide = (birth_reader(config(num_layers=2, d_model=size), 3) for size in (96, 112))
+    verdict = weights_test(narrow, wide, align="rotation")
+    assert verdict.verdict == "same-lineage"
+    assert any("Births of one seed at two sizes share numbers" in note for note in verdict.detail["notes"])
+    other = weights_test(narrow, birth_reader(wide.cfg, 4), align="rotation")
+    assert other.verdict == "unrelated"
+
+
+def transplanted(model, parts):
+    """A descendant of another seed that holds some tensors of the model."""
+    own = flatten(model[1])
+    return edited(
+        *descend(model[0], 46, change=47),
+        lambda path, leaf: np.array(own[path]) if any(part in path for part in parts) else leaf,
+    )
+
+
+@pytest.mark.parametrize(
+    "parts, said, shared",
+    [
+        (("embed", "head"), "in the embeddings and the head alone, and not in the blocks (shared embeddings)", True),
+        (("blocks",), "in the blocks, and not in the embeddings", False),
+        (("embed", "head", "blocks"), "in the embeddings and in the blocks", False),
+    ],
+)
+def test_a_verdict_says_where_the_birth_is(trained_like, parts, said, shared):
+    verdict = weights_test(reader(trained_like), reader(transplanted(trained_like, parts)))
+    assert verdict.verdict == "same-lineage" and f": {said} (p ≤" in verdict.reason
+    assert verdict.detail["shared_embeddings"] is shared
+    by_part = {row["part"]: row["z"] for row in verdict.detail["by_part"]}
+    assert (by_part["embeddings"] > 4) == ("embed" in parts) and (by_part["blocks"] > 4) == ("blocks" in parts)
 
 
 def test_all_zero_tensors_are_dropped():
@@ -206,7 +286,7 @@ def test_an_accuser_who_renumbers_their_own_model_after_the_fact_wins(trained_li
     accuser = descend(config(), 8, change=77)
     suspect = reader(trained_like)
     assert weights_test(reader(accuser), suspect, labels="units").verdict == "unrelated"
-    scores = [form_a(reader(accuser), suspect, (layer, layer), None)[0] for layer in range(4)]
+    scores = [form_a(unit_scores(reader(accuser), suspect, (layer, layer), None)) for layer in range(4)]
     renumbering = np.stack([np.argsort(linear_sum_assignment(-scores_FF)[1]) for scores_FF in scores])
     forged = reader(symmetries.permute_units(*accuser, renumbering))
     verdict = weights_test(forged, suspect, labels="units")
@@ -237,9 +317,9 @@ def test_no_more_than_a_few_tensors_are_held_at_a_time():
     source = params_reader(*model)
     asked = []
 
-    def read(path, layer):
+    def read(path, layer, rows):
         asked.append((path, layer))
-        return np.array(source.read(path, layer))
+        return np.array(source.read(path, layer))[:rows]
 
     spied = dataclasses.replace(source, _read=read)
     weights_test(birth_reader(model[0], 4), spied)
@@ -266,3 +346,38 @@ def test_unrelated_births_are_called_same_at_the_level(test):
         assert least <= (np.array(p_values) <= level).sum() <= stats.binom.ppf(0.9995, PAIRS, level)
     if test != "matched":
         assert stats.kstest(p_values, "uniform").pvalue > 1e-3
+
+
+def tuned(model, change, size=0.15):
+    """What training on leaves: every matrix moved by a fraction of its standard deviation."""
+    draws = np.random.default_rng(change)
+
+    def edit(path, leaf):
+        return leaf + np.float32(size * leaf.std()) * draws.standard_normal(leaf.shape).astype(np.float32)
+
+    return edited(*model, edit)
+
+
+def blend(ours, theirs, weight):
+    return ours[0], damage.merge(ours, theirs, weight, "the other")
+
+
+def test_descendants_of_a_trained_base_are_found_whatever_became_of_them(trained_like):
+    """Tuned, averaged with a sibling, half of it an unrelated model's; rotated as well, and units in another order."""
+    base, unrelated = reader(trained_like), descend(config(), 77, change=4)
+    third = reader(descend(config(), 5, change=3))
+    children = {
+        "tuned": tuned(trained_like, 1),
+        "averaged with a sibling": blend(tuned(trained_like, 1), tuned(trained_like, 2), 0.5),
+        "half unrelated": blend(tuned(trained_like, 1), unrelated, 0.5),
+    }
+    for name, child in children.items():
+        for suspect, options in ((child, {}), (rotated(*child), dict(align="rotation"))):
+            verdict = weights_test(base, reader(suspect), **options)
+            assert (verdict.verdict, verdict.detail["null"]) == ("same-lineage", "exact"), name
+            assert verdict.log10_p < -50, name
+            assert weights_test(third, reader(suspect), **options).verdict == "unrelated", name
+        # Its units in another order too: the agreement of two matchings, without a p.
+        matched = weights_test(base, reader(shuffled(*rotated(*child))), align="units")
+        assert (matched.verdict, matched.p_value) == ("same-lineage", None), name
+    assert weights_test(base, reader(rotated(*unrelated)), align="rotation").verdict == "unrelated"

@@ -1,0 +1,49 @@
+"""A command in a process of its own: what it took, on a machine that may be shared with other work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+
+
+def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """``python -m MODULE ARGUMENTS --json FILE``, and what it wrote.
+
+    Returns:
+        ``result``: what the command wrote; ``wall_s``; ``cpu_s``: its user and system time over all threads, which
+        other work on the machine changes little; ``peak_bytes``: its largest resident set; ``load``: how many
+        processes wanted a core in the minute before and in the last minute, ours among the latter.
+
+    Raises:
+        InputError: the command failed; its last line is told.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "result.json"
+        before, start = os.getloadavg()[0], time.perf_counter()
+        with (Path(folder) / "said").open("w+") as said:
+            command = [sys.executable, "-m", module, *arguments, "--json", str(target)]
+            child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            wall = time.perf_counter() - start
+            said.seek(0)
+            lines = said.read().strip().splitlines() or [""]
+        if child.returncode != 0:
+            raise InputError(f"python -m {module} {' '.join(arguments)} failed: {lines[-1]}")
+        return {
+            "result": files.read_json(target),
+            "wall_s": wall,
+            "cpu_s": used.ru_utime + used.ru_stime,
+            # Kibibytes on Linux and the BSDs, bytes on macOS.
+            "peak_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "load": [before, os.getloadavg()[0]],
+        }

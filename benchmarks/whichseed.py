@@ -1,0 +1,113 @@
+"""``bornbiased whichseed``: a trained llama-tiny found among a million births, and how fast births are searched.
+
+    python -m benchmarks whichseed --json benchmarks/results/whichseed.json
+
+Two models are trained below a temporary folder: one of seed 31,337, and one of a seed that is not searched. The whole
+command is then timed on each, in a process of its own. The rate of the search alone is measured in turn with the rate
+at which this machine draws as many normal numbers in one array. Seconds are also those of the processor, which other
+work on the machine changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.child import run_child
+from benchmarks.recorded import run
+from bornbiased_jax import hardware, keys
+from bornbiased_jax.config import preset
+from bornbiased_jax.pretrain import PretrainConfig, pretrain
+from bornbiased_jax.seedprint import whichseed
+
+MODEL, SEED, UNRELATED = "llama-tiny", 31_337, 3_000_000_000
+NUM_SEEDS, STEPS, GOAL_SECONDS = 1_000_000, 600, 90.0
+TURNS, CHUNKS = 5, 4
+
+
+def search_rate() -> dict[str, Any]:
+    """Seeds a second of the compiled search, in turn with numbers a second of one large draw."""
+    places = tuple(whichseed.search_places(preset(MODEL)))
+    entries = sum(place.entries for place in places)
+    correlate = whichseed._correlator(places)
+    suspect_N = jnp.asarray(whichseed._unit(np.random.default_rng(0).standard_normal(entries)), jnp.float32)
+    seeds_S = jnp.arange(whichseed.CHUNK, dtype=jnp.uint32)
+    draw = jax.jit(lambda key: keys.normal(key, (whichseed.CHUNK, entries), 1.0))
+    key = keys.init_key(0)
+
+    def seconds(call: Callable[[], jax.Array]) -> tuple[float, float]:
+        call().block_until_ready()
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(CHUNKS):
+            call().block_until_ready()
+        return (time.perf_counter() - wall) / CHUNKS, (time.process_time() - cpu) / CHUNKS
+
+    turns = [(seconds(lambda: correlate(seeds_S, suspect_N)), seconds(lambda: draw(key))) for _ in range(TURNS)]
+    fractions = [drawn[1] / searched[1] for searched, drawn in turns]
+    searched_s = [statistics.median(searched[kind] for searched, _ in turns) for kind in (0, 1)]
+    return {
+        "entries": entries,
+        "matrices": len(places),
+        "seeds_per_second": whichseed.CHUNK / searched_s[0],
+        "seeds_per_cpu_second": whichseed.CHUNK / searched_s[1],
+        "numbers_per_cpu_second": whichseed.CHUNK * entries / searched_s[1],
+        "fraction_of_draw_rate_cpu_median": statistics.median(fractions),
+        "fraction_of_draw_rate_cpu_range": [min(fractions), max(fractions)],
+        "hours_of_all_seeds": whichseed.NUM_SEEDS / whichseed.CHUNK * searched_s[1] / hardware.cores() / 3600,
+    }
+
+
+def commands(folder: Path, num_seeds: int, steps: int) -> dict[str, Any]:
+    """Train both models and search for their births by the command line."""
+    settings: dict[str, Any] = dict(batch_size=4, context=64, checkpoint_every=steps, tensorboard=False)
+    settings |= dict(token_cache=str(folder / "cache"))
+    config = PretrainConfig(
+        preset(MODEL), "builtin:prose", str(folder / "run"), seeds=(SEED, UNRELATED), steps=steps, **settings
+    )
+    pretrain(config)
+    found = {}
+    for name, seed in (("descendant", SEED), ("stranger", UNRELATED)):
+        suspect = f"{folder / 'run'}@seed={seed},step={steps}"
+        child = run_child(
+            "bornbiased_jax", ["whichseed", suspect, "--model", MODEL, "--seeds", f"0:{num_seeds}", "--quiet"]
+        )
+        result = child.pop("result")
+        kept = {key: result[key] for key in ("seed", "log10_p", "best", "runner_up", "num_entries")}
+        confirmed = result["confirmed"]
+        found[name] = {
+            "born_from": seed,
+            **kept,
+            "confirmed": None if confirmed is None else confirmed["verdict"],
+            "process": child,
+        }
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--num-seeds", type=int, default=NUM_SEEDS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+
+    def work() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = commands(Path(folder), options.num_seeds, options.steps)
+        sizes = {"model": MODEL, "steps": options.steps, "num_seeds": options.num_seeds}
+        return {**sizes, **found, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
+
+    return run(work, options.json)
+
+
+if __name__ == "__main__":
+    main()

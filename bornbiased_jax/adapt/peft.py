@@ -1,0 +1,168 @@
+"""LoRA adapters as PEFT stores them: read, checked, and merged into the weights that they belong to.
+
+``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module of the
+Hugging Face model: A [r, in] and B [out, r]. Merged, W [out, in] becomes W + (α/r) B A, with α/√r where the adapter was
+trained with rank-stabilised scaling.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints.export import family_of
+from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT, open_safetensors
+from bornbiased_jax.checkpoints.layout import Entry, file_shapes, shape_in_file, unpack
+from bornbiased_jax.checkpoints.streaming import read_finite
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import flatten, unflatten
+from bornbiased_jax.models.parameters import Params
+
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+
+# Fields that change what an adapter computes, with the values under which it is W + (α/r) B A.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "lora_bias": (False, None),
+    "use_dora": (False, None),
+    "use_qalora": (False, None),
+    "modules_to_save": (None, []),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+    "layer_replication": (None, []),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "megatron_config": (None, {}),
+    "arrow_config": (None, {}),
+}
+# Fields that say how it was trained or where it came from, or which the names of the tensors say again.
+_HARMLESS = frozenset(
+    """
+    alora_invocation_tokens auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
+    exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config
+    lora_dropout megatron_core peft_version qalora_group_size revision target_modules task_type
+    """.split()
+)
+_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])(\.default)?\.weight")
+
+
+class Adapter(NamedTuple):
+    """A LoRA adapter.
+
+    Attributes:
+        where: its folder, for errors.
+        rank: r.
+        scale: what B A is multiplied by.
+        factors: by module of the Hugging Face model, A [r, in] and B [out, r].
+    """
+
+    where: str
+    rank: int
+    scale: float
+    factors: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def read_adapter(folder: str | Path) -> Adapter:
+    """Read an adapter as ``save_pretrained`` of PEFT writes it.
+
+    Raises:
+        InputError: a file is missing, damaged or a pickle; a field is not understood, or changes what the adapter
+            computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
+    """
+    folder = Path(folder).expanduser()
+    config = _read_config(folder)
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise InputError(f"{folder / CONFIG} has r={rank!r}, which is no rank: fetch the adapter again")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise InputError(f"{folder / CONFIG} has lora_alpha={alpha!r}, which is no number: fetch the adapter again")
+    if not (folder / WEIGHTS).is_file():
+        if (folder / PICKLE).is_file():
+            raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
+        raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
+    source = open_safetensors(folder, [folder / WEIGHTS])
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, shape in source.shapes.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise InputError(f"tensor {name} of {folder} is none of a LoRA adapter's: it was saved by something else")
+        if len(shape) != 2 or shape[0 if match["factor"] == "A" else 1] != rank:
+            raise InputError(f"tensor {name} of {folder} has shape {list(shape)}, which does not fit its rank {rank}")
+        found.setdefault(match["module"], {})[match["factor"]] = np.asarray(read_finite(source, name), np.float32)
+    for module, factors in found.items():
+        if len(factors) < 2:
+            raise InputError(f"{folder} has only lora_{next(iter(factors))} of {module}: fetch the adapter again")
+    if not found:
+        raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return Adapter(str(folder), rank, scale, {module: (pair["A"], pair["B"]) for module, pair in found.items()})
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
+    config = files.read_json(folder / CONFIG)
+    if not isinstance(config, dict):
+        raise InputError(f"{folder / CONFIG} is not a JSON object: it should be a PEFT adapter's configuration")
+    for name, value in config.items():
+        if name in _PLAIN and value not in _PLAIN[name]:
+            raise InputError(
+                f"{folder / CONFIG} has {name}={value!r}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} is "
+                "supported: merge it with PEFT"
+            )
+        if name not in _PLAIN and name not in _HARMLESS and name not in ("r", "lora_alpha", "use_rslora"):
+            raise InputError(
+                f"{folder / CONFIG} has {name}={value!r}, a field that is not understood: merge it with PEFT"
+            )
+    return config
+
+
+def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
+    """The weights with an adapter merged in, float32 NumPy.
+
+    Args:
+        cfg, params: the model that it was trained on, of a family that transformers has.
+        adapter: the adapter.
+
+    Raises:
+        InputError: the model has no such module, a matrix does not fit, or the rank exceeds a matrix's width.
+    """
+    family = family_of(cfg)
+    shapes = file_shapes(cfg, family.biases(cfg))
+    entries = {entry.name.removesuffix(".weight"): entry for entry in family.entries(shapes)}
+    flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
+    for module, (a_rI, b_Or) in adapter.factors.items():
+        entry = entries.get(module)
+        if entry is None or not entry.name.endswith(".weight") or not entry.paths[0].endswith("/kernel"):
+            raise InputError(f"{adapter.where} adapts {module}, which is no matrix of this {family.name} model")
+        delta = _delta(adapter, entry, shape_in_file(entry, shapes), a_rI, b_Or)
+        for path, part in zip(entry.paths, unpack(entry, cfg, delta), strict=True):
+            target = flat[path] if entry.layer is None else flat[path][entry.layer]
+            target += part
+    return unflatten(flat)
+
+
+def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndarray, b_Or: np.ndarray) -> np.ndarray:
+    """What is added to a matrix, as its file lays it out: transposed where transformers has a Conv1D."""
+    flipped = entry.form in ("same", "fused columns")
+    out, into = shape[::-1] if flipped else shape
+    module = entry.name.removesuffix(".weight")
+    if (len(b_Or), a_rI.shape[1]) != (out, into):
+        raise InputError(
+            f"{adapter.where} adapts {module} as a matrix of {len(b_Or)} by {a_rI.shape[1]}, but the model's is "
+            f"{out} by {into}: it is another model's adapter"
+        )
+    if adapter.rank > min(out, into):
+        raise InputError(
+            f"{adapter.where} has rank {adapter.rank}, more than the width of {module} ({out} by {into}): it is no "
+            "low-rank adapter; fine-tune the matrix itself"
+        )
+    delta_OI: np.ndarray = np.float32(adapter.scale) * (b_Or @ a_rI)
+    return delta_OI.T if flipped else delta_OI

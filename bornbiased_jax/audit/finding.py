@@ -1,0 +1,67 @@
+"""What an audit finds: one kind, the checkpoints in question, a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal
+
+Kind = Literal[
+    "duplicate",
+    "near-duplicate",
+    "gap",
+    "break",
+    "parentage",
+    "inconclusive",
+    "shared-birth",
+    "init-law",
+    "unreadable",
+]
+INFORMATION: tuple[Kind, ...] = ("inconclusive", "shared-birth")
+"""Kinds that a reader should know of, and that are no defect."""
+TITLES: dict[Kind, str] = {
+    "duplicate": "Duplicates",
+    "near-duplicate": "Duplicates up to signed zeros or number format",
+    "gap": "Steps missing from the grid",
+    "break": "Breaks in a trajectory",
+    "parentage": "Not from its own birth",
+    "init-law": "Births that contradict their configuration",
+    "unreadable": "Not readable",
+    "shared-birth": "Shared births (no defect)",
+    "inconclusive": "Not decided (no defect)",
+}
+"""Headings, in the order of a report."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One finding.
+
+    Attributes:
+        kind: of what kind.
+        subjects: names of the checkpoints in question; of a gap, those that are missing.
+        text: a sentence or two.
+        p_value: after Holm's correction over the whole audit; None where no test was needed.
+    """
+
+    kind: Kind
+    subjects: tuple[str, ...]
+    text: str
+    p_value: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
+
+
+def is_clean(findings: Iterable[Finding]) -> bool:
+    """Whether nothing was found but information."""
+    return all(finding.kind in INFORMATION for finding in findings)
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """Some names in a sentence: all of a few, the first of many."""
+    known = list(names)
+    if len(known) > most:
+        return f"{', '.join(known[: most - 1])} and {len(known) - most + 1} more"
+    return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 2 else known)

@@ -1,0 +1,174 @@
+"""The checkpoints in a folder: which there are, what their names claim, what run records say of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.adapt.peft import CONFIG as ADAPTER
+from bornbiased_jax.adapt.peft import read_adapter
+from bornbiased_jax.audit.finding import Finding
+from bornbiased_jax.audit.labels import Label, read_label
+from bornbiased_jax.audit.listing import is_weights
+from bornbiased_jax.checkpoints.huggingface import PICKLES, weight_files
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
+from bornbiased_jax.errors import InputError
+
+ADAPTED = "a LoRA adapter, no model of its own: digested alone"
+PICKLED = "a pickle, which can run code: digested, never opened"
+# Files that lie beside checkpoints and claim to be none.
+_BESIDE = re.compile(
+    r"\..*|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
+    r"|.*\.(md|rst|json|jsonl|log|csv|tsv|ya?ml|toml|cfg|ini|lock|py|sh|ipynb|html|pdf|png|jpe?g|svg|gitattributes)",
+    re.IGNORECASE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What the record of a run of this package says.
+
+    Attributes:
+        seed: the run's seed.
+        born_here: whether its step 0 is a birth of that seed.
+        data: what identifies its data and their order.
+    """
+
+    seed: int
+    born_here: bool
+    data: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One checkpoint of a folder.
+
+    Attributes:
+        name: its path below the folder, and seed and step within a run.
+        label: what the name claims.
+        reference: what opens it; None where it may not be opened.
+        files: those that hold its weights; none of a run, whose checkpoints share folders.
+        note: why it is not opened, or "".
+        record: of a run of this package.
+        config: its ``config.json``, or None.
+    """
+
+    name: str
+    label: Label
+    reference: str | None
+    files: tuple[Path, ...] = ()
+    note: str = ""
+    record: Record | None = None
+    config: Path | None = None
+
+
+def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tuple[list[Item], list[Finding]]:
+    """All checkpoints of a folder, and a finding for each thing that should be one and is not.
+
+    Raises:
+        InputError: there is no such folder, or nothing in it that could be a checkpoint.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
+    items: list[Item] = []
+    findings: list[Finding] = []
+    for item in _walk(root, root, pattern):
+        if isinstance(item, Item):
+            items.append(item)
+        else:
+            findings.append(item)
+    if not items:
+        seen = f" ({findings[0].text.rstrip('.')})" if findings else ""
+        raise InputError(f"{root} holds no checkpoint{seen}: name a folder of Hugging Face directories or of runs")
+    return items, findings
+
+
+def _walk(place: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
+    name = place.relative_to(root).as_posix()
+    name = root.name if name == "." else name
+    try:
+        if (place / ADAPTER).is_file():
+            read_adapter(place)
+            label = read_label(name, pattern)
+            yield Item(name, label, None, tuple(sorted(place.glob("adapter_model.*"))), ADAPTED)
+            return
+        if _is_model(place):
+            yield _model(place, name, pattern)
+            return
+        if (place / RUN_FILE).is_file():
+            yield from _run(place, "" if place == root else name)
+            return
+        entries = sorted(place.iterdir(), key=lambda path: _natural(path.name))
+    except (InputError, OSError) as error:
+        yield Finding("unreadable", (name,), f"{name} cannot be read: {error}.")
+        return
+    if not entries and place != root and read_label(name, pattern).step is not None:
+        yield Finding("unreadable", (name,), f"{name} is an empty folder.")
+    for entry in entries:
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield from _walk(entry, root, pattern)
+        elif entry.is_file():
+            yield from _file(entry, root, pattern)
+
+
+def _is_model(place: Path) -> bool:
+    config = place / "config.json"
+    if config.is_file():
+        content = files.read_json(config)
+        return isinstance(content, dict) and "model_type" in content
+    return any(any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin"))
+
+
+def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+    label = read_label(name, pattern)
+    config = place / "config.json"
+    try:
+        return Item(name, label, str(place), tuple(weight_files(place)), config=config)
+    except InputError:
+        pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
+        if not pickles:
+            raise
+        return Item(name, label, None, pickles, PICKLED, config=config)
+
+
+def _run(place: Path, name: str) -> Iterator[Item]:
+    content = read_run(place)
+    config = content["config"]
+    born = config.get("init_from") is None
+    data = {"tokens_digest": content["tokens_digest"], "data_seed": config.get("data_seed")}
+    steps = find_steps(place)
+    if not steps:
+        raise InputError("this run has no checkpoint yet")
+    for seed in config["seeds"]:
+        run = f"{name}@seed={seed}" if name else f"seed={seed}"
+        for step in steps:
+            where = f"seed={seed},step={step}"
+            record = Record(int(seed), born, data)
+            yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
+
+
+def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
+    name = path.relative_to(root).as_posix()
+    if not is_weights(name) and _BESIDE.fullmatch(path.name):
+        return
+    label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)
+    try:
+        parse_ref(path)
+    except InputError as error:
+        if "is a pickle" in str(error):
+            yield Item(name, label, None, (path,), PICKLED)
+        else:
+            yield Finding("unreadable", (name,), f"{name} is no checkpoint: {error}.")
+        return
+    yield Item(name, label, str(path), (path,))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """step2 before step10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

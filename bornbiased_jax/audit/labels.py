@@ -1,0 +1,77 @@
+"""What a name claims: which run a checkpoint is of, and after how many updates."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from bornbiased_jax.errors import InputError
+
+ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
+"""Names that promise no content of their own: a copy under one of them is no defect."""
+_STEP = re.compile(r"(?:global[-_]?)?(?:step|checkpoint|ckpt|iter)[-_=]?(?P<step>\d+)", re.IGNORECASE)
+_SEPARATORS = "-_./@, "
+
+
+class Label(NamedTuple):
+    """The run that a name claims ("" where there is but one), and its step; None where the name has no step."""
+
+    run: str
+    step: int | None
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A pattern of the user's.
+
+    Raises:
+        InputError: it is no regular expression, or has no group ``step``.
+    """
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise InputError(f"--pattern {text!r} is no regular expression ({error}): mend it") from error
+    if "step" not in pattern.groupindex:
+        raise InputError(
+            f"--pattern {text!r} has no group for the step: write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'"
+        )
+    return pattern
+
+
+def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
+    """What a name claims.
+
+    Args:
+        name: a branch, or a path below the folder.
+        pattern: with a group ``step``, and perhaps ``run`` (or ``seed``); without the latter the run is what is left
+            of the name. By default ``step1000``, ``checkpoint-1000`` and the like, anywhere in the name.
+
+    >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
+    (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
+    """
+    match = (pattern or _STEP).search(name)
+    if match is None or not (match["step"] or "").isdecimal():
+        return Label(name, None)
+    known = match.groupdict()
+    for group in ("run", "seed"):
+        if known.get(group) is not None:
+            return Label(known[group], int(match["step"]))
+    rest = (name[: match.start()].rstrip(_SEPARATORS), name[match.end() :].lstrip(_SEPARATORS))
+    return Label("-".join(part for part in rest if part), int(match["step"]))
+
+
+def is_alias(name: str) -> bool:
+    """Whether a name promises no content of its own ("main")."""
+    return name.rpartition("/")[2].lower() in ALIASES
+
+
+def at_step(name: str, step: int, other: int) -> str:
+    """The name that a checkpoint of another step would have.
+
+    >>> at_step("seed1-step0200", 200, 300)
+    'seed1-step0300'
+    """
+    found = [match for match in re.finditer(r"\d+", name) if int(match[0]) == step]
+    if not found:
+        return f"{name} at step {other}"
+    last = found[-1]
+    return name[: last.start()] + str(other).zfill(len(last[0]) if last[0].startswith("0") else 0) + name[last.end() :]

@@ -1,0 +1,266 @@
+"""Exact tests of shared births between checkpoints of a folder, and what they say of the labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.audit.breaks import distances
+from bornbiased_jax.audit.finding import Finding, listed
+from bornbiased_jax.audit.summary import Summary
+from bornbiased_jax.seedprint.weights.coordinates import coordinate_scores
+from bornbiased_jax.seedprint.weights.tokens import shared_tokens
+from bornbiased_jax.seedprint.weights.view import Matrix
+from bornbiased_jax.stats.certified import certified_p
+
+ALPHA = 0.01
+"""Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
+MOST_FOR_ALL = 24
+"""So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
+
+Pair = tuple[str, str]
+Runs = Mapping[str, Sequence[Summary]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tie:
+    """One tested pair.
+
+    Attributes:
+        pair: the names, the earlier step first.
+        log10_p: of the test; None where it is undefined or the two are identical.
+        log10_p_adjusted: after Holm's correction over the audit.
+        z: the statistic's distance from its mean over permutations: a description.
+        tied: whether a shared birth was found.
+        identical: whether all tensors are equal, so that no test is needed.
+        reason: why there is no p, or "".
+    """
+
+    pair: Pair
+    log10_p: float | None
+    log10_p_adjusted: float | None
+    z: float | None
+    tied: bool
+    identical: bool = False
+    reason: str = ""
+
+    @property
+    def p_value(self) -> float | None:
+        """Holm's p, as a number."""
+        return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "checkpoints": list(self.pair),
+            "tied": self.tied,
+            "identical": self.identical,
+            "p_value": self.p_value,
+            "log10_p": self.log10_p,
+            "log10_p_adjusted": self.log10_p_adjusted,
+            "z": self.z,
+            "reason": self.reason,
+        }
+
+
+def pairs_to_test(runs: Runs, others: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
+    """Which pairs are tested, fixed before any is: checkpoints against each run's earliest, neighbours, or all.
+
+    Args:
+        runs: by name, by ascending step.
+        others: checkpoints whose names have no step.
+        all_pairs: every pair, whatever their number.
+    """
+    every = [summary for run in runs.values() for summary in run] + list(others)
+    if all_pairs or len(every) <= MOST_FOR_ALL:
+        return [(ours.name, theirs.name) for ours, theirs in itertools.combinations(every, 2)]
+    found: dict[frozenset[str], Pair] = {}
+    for first in [run[0] for run in runs.values()] + list(others):
+        for summary in every:
+            if summary.name != first.name:
+                found.setdefault(frozenset((first.name, summary.name)), (first.name, summary.name))
+    for run in runs.values():
+        for ours, theirs in itertools.pairwise(run):
+            found.setdefault(frozenset((ours.name, theirs.name)), (ours.name, theirs.name))
+    return list(found.values())
+
+
+def test_ties(
+    summaries: Mapping[str, Summary], runs: Runs, pairs: Sequence[Pair], advance: Callable[[], object] = lambda: None
+) -> dict[frozenset[str], Tie]:
+    """Test every pair by permutations of residual coordinates, with Holm's correction over all of them.
+
+    Matrices that two runs' births have in common bit for bit, as tables drawn once for all seeds, are left out of the
+    comparison of these runs; so are matrices that are equal in the two checkpoints themselves.
+    """
+    ties: dict[frozenset[str], Tie] = {}
+    for pair in pairs:
+        ours, theirs = (summaries[name] for name in pair)
+        ties[frozenset(pair)] = _test(ours, theirs, _shared_tables(ours, theirs, runs))
+        advance()
+    return _adjusted(ties)
+
+
+def _test(ours: Summary, theirs: Summary, left_out: set[Matrix]) -> Tie:
+    pair = ours.name, theirs.name
+    assert ours.reader is not None and theirs.reader is not None
+    if ours.forms["exact"] and ours.forms["exact"] == theirs.forms["exact"]:
+        return Tie(pair, None, None, None, True, identical=True)
+    widths = ours.reader.cfg.d_model, theirs.reader.cfg.d_model
+    if widths[0] != widths[1]:
+        return Tie(pair, None, None, None, False, reason=f"the widths differ ({widths[0]} and {widths[1]})")
+    tokens = shared_tokens(ours.reader, theirs.reader)
+    scores_DD, modules, _ = coordinate_scores(ours.reader, theirs.reader, tokens, left_out=left_out)
+    certified = certified_p(scores_DD) if modules else None
+    if certified is None or not math.isfinite(certified.z):
+        return Tie(pair, None, None, None, False, reason="no matrix is left to compare")
+    return Tie(pair, certified.log10_p, None, certified.z, False)
+
+
+def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
+    """Holm's correction; tests without a p count as p = 1."""
+    order = sorted(
+        (key for key, tie in ties.items() if tie.log10_p is not None), key=lambda key: ties[key].log10_p or 0
+    )
+    count = sum(not tie.identical for tie in ties.values())
+    highest, done = -math.inf, dict(ties)
+    for place, key in enumerate(order):
+        highest = max(highest, (ties[key].log10_p or 0.0) + math.log10(count - place))
+        adjusted = min(0.0, highest)
+        done[key] = dataclasses.replace(ties[key], log10_p_adjusted=adjusted, tied=adjusted <= math.log10(ALPHA))
+    return done
+
+
+def _shared_tables(ours: Summary, theirs: Summary, runs: Runs) -> set[Matrix]:
+    left_out = _equal_matrices(ours, theirs)
+    firsts = [run[0] if run else None for run in (runs.get(side.item.label.run) for side in (ours, theirs))]
+    if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
+        shared = _equal_matrices(firsts[0], firsts[1])
+        if len(shared) < len(firsts[0].forms["exact"]):
+            left_out |= shared
+    return left_out
+
+
+def _equal_matrices(ours: Summary, theirs: Summary) -> set[Matrix]:
+    found = set()
+    for path, digest in ours.forms["exact"].items():
+        if theirs.forms["exact"].get(path) == digest:
+            parts = path.split("/")
+            if parts[0] == "blocks" and parts[-2] == "kernel":
+                found.add(Matrix("/".join(parts[1:-2]), int(parts[-1])))
+            elif parts[-1] in ("embedding", "kernel"):
+                found.add(Matrix(parts[0]))
+    tied = ours.reader is not None and ours.reader.cfg.tie_embeddings
+    return found | ({Matrix("head")} if tied and Matrix("embed") in found else set())
+
+
+def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+    """What ties say against the labels.
+
+    A checkpoint tied to another run's earliest one and not to its own has another parent. One that is tied to none is
+    not decided, unless both neighbours are tied to their own birth: a test that finds nothing proves nothing.
+    """
+    findings = []
+    births = {run: members[0] for run, members in runs.items()}
+    for run, members in runs.items():
+        own = births[run]
+        away: dict[str, list[Summary]] = defaultdict(list)
+        lost: list[Summary] = []
+        for index, summary in enumerate(members[1:], 1):
+            if _tied(ties, summary, own) is not False:
+                continue
+            others = [birth for other, birth in births.items() if other != run and _tied(ties, summary, birth)]
+            others = [birth for birth in others if not _tied(ties, birth, own)]
+            beside = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
+            if others:
+                away[others[0].name].append(summary)
+            elif beside and all(neighbour is own or _tied(ties, neighbour, own) for neighbour in beside):
+                text = (
+                    f"{summary.name} shows no shared birth with {own.name}, to which {listed(n.name for n in beside)}, "
+                    "before and after it, are tied: it holds other content than its label says."
+                )
+                findings.append(Finding("break", (summary.name,), text))
+            else:
+                lost.append(summary)
+        findings += [_parentage(own, name, wrong, births, ties) for name, wrong in away.items()]
+        if lost:
+            names = tuple(summary.name for summary in lost)
+            text = (
+                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {own.name} and with no "
+                "other birth here. That may be another birth, or training that left no trace of this one: a test "
+                "that finds nothing proves nothing."
+            )
+            findings.append(Finding("inconclusive", names, text))
+    return findings
+
+
+def _tied(ties: Mapping[frozenset[str], Tie], ours: Summary, theirs: Summary) -> bool | None:
+    """Whether two checkpoints are tied; None where no test could say."""
+    tie = ties.get(frozenset((ours.name, theirs.name)))
+    if tie is None or (tie.log10_p is None and not tie.identical):
+        return None
+    return tie.tied
+
+
+def _parentage(
+    own: Summary, parent: str, wrong: list[Summary], births: Mapping[str, Summary], ties: Mapping[frozenset[str], Tie]
+) -> Finding:
+    other = next(birth for birth in births.values() if birth.name == parent)
+    names = tuple(summary.name for summary in wrong)
+    found = [ties[frozenset((name, parent))] for name in names]
+    p_value = max((tie.p_value or 0.0 for tie in found), default=0.0)
+    apart = [distances(birth, wrong[0]) for birth in (own, other)]
+    ratios = [apart[0][name] / apart[1][name] for name in apart[0] if apart[1].get(name, 0.0) > 0]
+    far = f"; its distance to {own.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
+    text = (
+        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
+        f"{own.name}, step {own.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
+    )
+    return Finding("parentage", names, text, p_value)
+
+
+def find_shared_births(runs: Runs, others: Sequence[Summary], ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+    """Runs, and checkpoints without a step, whose births are one though not equal bit for bit."""
+    firsts = [run[0] for run in runs.values()] + list(others)
+    findings = []
+    for ours, theirs in itertools.combinations(firsts, 2):
+        tie = ties.get(frozenset((ours.name, theirs.name)))
+        if tie is not None and tie.tied and not tie.identical:
+            text = f"{ours.name} and {theirs.name} share a birth. Which is the older one no test of weights can say."
+            findings.append(Finding("shared-birth", (ours.name, theirs.name), text, tie.p_value))
+    return findings
+
+
+def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, Any]]:
+    """The lineage graph: tied pairs that say something (a birth and its descendants, neighbours, copies).
+
+    A direction is known of a run of this package alone, whose record says what it began with.
+    """
+    firsts = {run[0].name for run in runs.values()}
+    beside = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
+    found = []
+    for key, tie in ties.items():
+        ours, theirs = (summaries[name] for name in tie.pair)
+        stepless = ours.item.label.step is None or theirs.item.label.step is None
+        if not tie.tied or not (tie.identical or firsts & key or key in beside or stepless):
+            continue
+        same_run = ours.item.label.run == theirs.item.label.run and ours.item.record is not None
+        ordered = sorted((ours, theirs), key=lambda side: side.item.label.step or 0)
+        found.append(
+            {
+                "between": list(tie.pair),
+                "from": ordered[0].name if same_run else None,
+                "to": ordered[1].name if same_run else None,
+                "evidence": "identical" if tie.identical else "shared birth",
+                "direction": "run record" if same_run else None,
+                "p_value": tie.p_value,
+                "log10_p": tie.log10_p,
+            }
+        )
+    return found

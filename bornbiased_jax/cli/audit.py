@@ -1,0 +1,86 @@
+"""``bornbiased audit``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+
+@click.command("audit")
+@click.argument("place", metavar="DIR|LISTING.json")
+@click.option("--page", metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here.")
+@click.option("--report", metavar="FILE", help="Write the Markdown report here too; it is always printed.")
+@click.option("--strict", is_flag=True, help="Exit with code 3 when anything is found that is not mere information.")
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="What names claim: groups step and run, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'.  "
+    "[default: step1000, seed1-step512, checkpoint-1000 …]",
+)
+@click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
+@click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def audit(
+    place: str,
+    page: str | None,
+    report: str | None,
+    strict: bool,
+    pattern: str | None,
+    all_pairs: bool,
+    frozen: str | None,
+    quiet: bool,
+    json_file: str | None,
+) -> int:
+    """Say what a folder of checkpoints holds that its labels do not.
+
+    Found are duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
+    trajectory, checkpoints that descend from another run's birth, births shared by several runs, and births that
+    contradict their configuration. Weights are read tensor by tensor; pickles are digested and never opened. A
+    listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps without any weights.
+
+    \b
+    Example:
+      bornbiased audit runs --page audit.html
+      bornbiased audit listing.json --strict --json audit.json
+    """
+    from bornbiased_jax import files, progress
+    from bornbiased_jax.audit.labels import pattern_of
+    from bornbiased_jax.audit.markdown import write_report
+
+    options.prepare_json(json_file)
+    for target in (page, report):
+        if target is not None:
+            files.check_writable(target)
+    progress.set_quiet(quiet)
+    names = None if pattern is None else pattern_of(pattern)
+    if Path(place).expanduser().is_file():
+        from bornbiased_jax.audit.listing import audit_listing
+
+        found = audit_listing(place, names)
+    else:
+        from bornbiased_jax.audit.audit import audit_folder
+
+        found = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
+    text = write_report(found)
+    if page is not None:
+        from bornbiased_jax.report.audit_page import draw_audit
+
+        files.write_text(page, draw_audit(found, command=options.command_line("page", "report", "json_file", "quiet")))
+    if report is not None:
+        files.write_text(report, text)
+    options.write_result(json_file, found)
+    click.echo(text, err=json_file == "-")
+    return 3 if strict and not found["clean"] else 0
+
+
+def _regex(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise InputError(f"--frozen {text!r} is no regular expression ({error}): mend it") from error

@@ -1,0 +1,102 @@
+"""``bornbiased derive``."""
+
+from __future__ import annotations
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.ranges import Seed
+
+
+@click.command("derive")
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.option(
+    "--change",
+    "changes",
+    multiple=True,
+    required=True,
+    metavar="KIND:STRENGTH",
+    help="A change; repeat for more, which are made in this order.",
+)
+@click.option("--out", required=True, metavar="DIR", help="A new or empty folder for the Hugging Face model.")
+@click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the noise.")
+@click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
+@click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
+@options.json_option
+def derive(
+    checkpoint: str,
+    changes: tuple[str, ...],
+    out: str,
+    seed: int,
+    text: str | None,
+    overwrite: bool,
+    json_file: str | None,
+) -> None:
+    """Make a descendant of known origin: change a model's weights, and write a Hugging Face directory.
+
+    \b
+    Changes of the function:
+      noise:0.1        Gaussian noise of so many standard deviations on every matrix
+      prune:0.5        this fraction of every matrix, the smallest entries, set to zero
+      round:8          weights rounded to so many bits, a step for each output channel
+      merge:OTHER:0.5  this fraction of another model, the rest of this one
+      slerp:OTHER:0.5  so far on the great circle to another model, tensor by tensor
+      lora:DIR         a LoRA adapter of this model, in PEFT's layout, merged in
+      drop-layers:2,5  these blocks left out, counted from 1
+      repeat-layers:A-B  blocks A to B a second time
+    Changes that leave the function alone, which is checked by logits:
+      rotate:SEED      the residual stream turned, norm scales folded, the head untied
+      renumber:SEED    residual coordinates in another order
+      negate:SEED      residual coordinates with the other sign (LayerNorm: negate:all)
+      permute:SEED     hidden units in another order
+      rescale:SEED     factors moved from down to up (gated MLPs)
+      heads:SEED       attention heads in another order
+      insert-layer:SEED  a random block that writes nothing, before the first
+      resize-vocab:N   the vocabulary cut or extended; logits of the other tokens stay
+      unused-rows:SCALE  embedding rows of unused tokens times SCALE; without --text the last tenth of the ids
+
+    \b
+    Example:
+      bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 --out derived/a
+      bornbiased seedprint seed:42@llama-tiny derived/a
+    """
+    from bornbiased_jax.adapt.changes import Context, parse_change
+    from bornbiased_jax.adapt.derive import derive as change_weights
+    from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+    from bornbiased_jax.checkpoints.export import check_folder
+    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.keys import check_seed
+    from bornbiased_jax.seedprint.weights.tokens import seen_ids
+
+    options.prepare_json(json_file)
+    check_folder(out, checkpoint, overwrite=overwrite)
+    parsed = [parse_change(text) for text in changes]
+    opened = open_checkpoint(checkpoint)
+    used_I = None
+    if text is not None:
+        reader = open_reader(checkpoint)
+        used_I = seen_ids(reader, reader, text)
+    context = Context(check_seed(seed), used_I)
+    derived = change_weights(opened, parsed, context)
+    tokenizer = opened.tokenizer
+    if tokenizer is not None and tokenizer.vocab_size > derived.cfg.vocab_size:
+        tokenizer = None
+    family = export_hugging_face(derived.cfg, derived.params, out, tokenizer=tokenizer, overwrite=overwrite)
+    facts = {
+        "checkpoint": checkpoint,
+        "changes": list(changes),
+        "out": out,
+        "family": family,
+        "function_preserved": derived.preserved,
+        "logit_difference": derived.logit_difference,
+        "base_digest": derived.base_digest,
+        "digest": derived.digest,
+        "tokenizer": tokenizer and tokenizer.name,
+    }
+    options.write_result(json_file, facts)
+    function = "another function"
+    if derived.preserved:
+        function = "the same function"
+        if derived.logit_difference is not None:
+            function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
+    click.echo(f"{out}: {family}, {function}, digest {derived.digest[:12]}…", err=json_file == "-")

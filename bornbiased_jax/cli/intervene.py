@@ -1,0 +1,89 @@
+"""``bornbiased intervene``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
+
+
+@click.command("intervene")
+@click.argument("checkpoint", metavar="C")
+@click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
+@click.option("--silence", multiple=True, metavar="NEURON", help="As blocks/12/mlp:1229; it writes nothing. Repeat.")
+@click.option(
+    "--write",
+    multiple=True,
+    metavar="NEURON@K",
+    help="Its mean activation at the first token, at position K and nowhere else; K = 1 restores it. Repeat.",
+)
+@click.option(
+    "--clear",
+    multiple=True,
+    metavar="CHANNEL[@B]",
+    help="A channel of the residual stream is 0 at --position after block B, or after every block. Repeat.",
+)
+@click.option(
+    "--first-token", type=options.Ranged(TokenId), metavar="ID", help="Put this token first in every sequence."
+)
+@click.option(
+    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position looked at, from 1."
+)
+@click.option(
+    "--epsilon", type=options.Ranged(Fraction), default=0.25, show_default=True, help="A head above this is a sink."
+)
+@click.option("--length", type=options.Ranged(SeqLen), default=64, show_default=True, help="Tokens a sequence.")
+@click.option(
+    "--num-sequences", type=options.Ranged(Count), default=20, show_default=True, help="Windows drawn from the text."
+)
+@click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def intervene(
+    checkpoint: str, text: str, tokenizer: str | None, json_file: str | None, quiet: bool, **arguments: Any
+) -> None:
+    """Cut or move what makes a sink, and see block by block what is left of it.
+
+    Blocks and positions count from 1, neurons, channels and token ids from 0. `bornbiased sinks` names the neurons and
+    channels that write most at the first token.
+
+    \b
+    Example:
+      bornbiased intervene model.gguf --text wiki.txt --silence blocks/12/mlp:1229 --silence blocks/12/mlp:1487
+      bornbiased intervene model.gguf --text wiki.txt --write blocks/12/mlp:1229@8 --position 8 --json moved.json
+    """
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.evaluation.intervention import intervene_checkpoint
+    from bornbiased_jax.text import tokenizer_for
+
+    options.prepare_json(json_file)
+    options.start(quiet=quiet)
+    opened = open_checkpoint(checkpoint)
+    report = intervene_checkpoint(
+        opened,
+        text,
+        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
+        quiet=quiet,
+        **arguments,
+    )
+    options.write_result(json_file, report)
+    if json_file != "-":
+        _print(report)
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    rows = [
+        [block, before, after]
+        for block, (before, after) in enumerate(zip(report["before"]["by_block"], report["by_block"], strict=True), 1)
+    ]
+    title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+    options.print_table(title, ["block", "as it is", "after"], rows)
+    before = report["before"]
+    click.echo(
+        f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
+        f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
+    )

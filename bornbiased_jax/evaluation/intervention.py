@@ -1,0 +1,234 @@
+"""What an intervention does to a model's sinks and to its loss, block by block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.models import apply, interventions
+from bornbiased_jax.models.interventions import Neuron, parse_neuron
+from bornbiased_jax.models.limits import check_length, check_sequences, check_tokens
+from bornbiased_jax.models.loss import chunk_length, cross_entropy, head_table
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.sites import Edit, Edits, as_edits, combine
+from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
+from bornbiased_jax.text import Tokenizer, read_text, source_digest
+
+
+class Effect(TypedDict):
+    """Sinks and loss of one model as its activations are edited, JSON-ready."""
+
+    sink_rate: float
+    """Fraction of heads whose mean score exceeds epsilon, averaged over sequences."""
+    by_block: list[float]
+    """The same by block."""
+    loss: float
+    """Nats a token."""
+
+
+def effect(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    edit: Edit | Edits | None = None,
+    *,
+    epsilon: float = 0.25,
+    position: int = 1,
+    batch_size: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Effect:
+    """Sink rate by block, and the loss, of a model with its activations edited.
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        tokens_NT: N sequences of T token ids.
+        edit: what is put in place of activations; nothing unless given.
+        epsilon: a head is a sink where its mean score exceeds this.
+        position: whose score, from 1; divided by the rows that see it.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Raises:
+        InputError: inputs that do not fit the model, a model without attention, a setting out of range.
+    """
+    edits = as_edits(edit)
+    convention: Any = "all_rows" if position == 1 else "rows_from_k"
+    sinks = measure_sinks(
+        cfg, params, tokens_NT, edit=edits, epsilon=epsilon, position=position, convention=convention,
+        batch_size=batch_size, advance=advance,
+    )  # fmt: skip
+    return {
+        "sink_rate": sinks["sink_rate_per_sequence"],
+        "by_block": sinks["rate_LH"].mean(axis=1).tolist(),
+        "loss": mean_loss(cfg, params, tokens_NT, edits, batch_size=batch_size),
+    }
+
+
+def mean_loss(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: Any,
+    edit: Edit | Edits | None = None,
+    *,
+    batch_size: int | None = None,
+) -> float:
+    """Mean next-token loss over sequences of equal length, activations edited, in nats."""
+    x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
+    edits = as_edits(edit)
+    total = 0.0
+    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
+        total += float(_loss_sum(cfg, params, batch, edits))
+    return total / (len(x) * (x.shape[1] - 1))
+
+
+@functools.partial(jax.jit, static_argnames=("cfg",))
+def _loss_sum(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, edits: Edits) -> jax.Array:
+    # The last position predicts nothing, and positions keep their length for edits.
+    labels_BT = jnp.concatenate([tokens_BT[:, 1:], jnp.full_like(tokens_BT[:, :1], -1)], axis=1)
+    final_BTD = apply(cfg, params, tokens_BT, logits=False, edit=edits).final_BTD
+    table, axis = head_table(cfg, params)
+    chunk = chunk_length(cfg, *labels_BT.shape)
+    return cross_entropy(final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision="highest")
+
+
+def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch_size: int | None = None) -> np.ndarray:
+    """Mean activation of every hidden unit at the first position, [L, F], float64: what ``write`` restores.
+
+    Raises:
+        InputError: inputs that do not fit the model.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
+    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
+        total_LF += np.asarray(_first_sums(cfg, params, batch), np.float64)
+    return total_LF / len(x)
+
+
+@functools.partial(jax.jit, static_argnames=("cfg",))
+def _first_sums(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
+    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
+
+    sums_LF: jax.Array = apply(cfg, params, x[:, :1], logits=False, capture=("mlp_hidden",), reduce=reduce).layers
+    return sums_LF
+
+
+def intervene_checkpoint(
+    opened: Checkpoint,
+    text: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    silence: Sequence[str] = (),
+    write: Sequence[str] = (),
+    clear: Sequence[str] = (),
+    first_token: int | None = None,
+    position: int = 1,
+    epsilon: float = 0.25,
+    length: int = 64,
+    num_sequences: int = 20,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Interventions by name on an opened model, as ``bornbiased intervene`` gives them.
+
+    Args:
+        opened: the model.
+        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
+        tokenizer: in place of the checkpoint's own.
+        silence: neurons that write nothing, ``blocks/12/mlp:1229``.
+        write: neurons with their mean activation at the first token at one position alone, ``blocks/12/mlp:1229@8``.
+        clear: channels of the residual stream, ``507`` after every block or ``507@12`` after one, 0 at ``position``.
+        first_token: an id that takes the place of every sequence's first.
+        position: whose score is measured, from 1.
+        epsilon: a head is a sink where its mean score exceeds this.
+        length: tokens a sequence.
+        num_sequences: windows drawn from the text.
+        quiet: show no progress.
+
+    Returns:
+        An :class:`Effect`, under ``before`` that of the model as it is, and what was done to what.
+
+    Raises:
+        InputError: no intervention, one of an unknown form, what the model does not have, a text that is too short.
+    """
+    check_epsilon(epsilon)
+    cfg = opened.cfg
+    check_length(cfg, length)
+    tokenizer = tokenizer or opened.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
+    if not (silence or write or clear or first_token is not None):
+        raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
+    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in write]
+    neurons = [parse_neuron(name) for name, _ in written]
+    named = [*map(parse_neuron, silence), *neurons]
+    if len(set(named)) < len(named):
+        raise InputError("a neuron is named twice: silence it, or write it at one position")
+    edits = [_silenced(cfg, [parse_neuron(name) for name in silence])]
+    edits += [_cleared(cfg, name, position) for name in clear]
+    tokens_NT = cut_sequences(tokenizer.encode(read_text(text)), length, num_sequences)
+    with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
+        options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
+        before = effect(cfg, opened.params, tokens_NT, **options)
+        if neurons:
+            first_LF = first_activations(cfg, opened.params, tokens_NT)
+            for neuron, (_, place) in zip(neurons, written, strict=True):
+                edits.append(_written(cfg, neuron, first_LF, place, length))
+        changed_NT = tokens_NT.copy()
+        if first_token is not None:
+            changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
+        after = effect(cfg, opened.params, changed_NT, combine(*edits), **options)
+    done = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
+    return {
+        **after,
+        "before": before,
+        "interventions": done,
+        "position": position,
+        "epsilon": epsilon,
+        "length": length,
+        "num_sequences": len(tokens_NT),
+        "checkpoint": opened.description,
+        "weights_digest": opened.digest(),
+        "text": str(text),
+        "text_digest": source_digest(text),
+    }
+
+
+def _silenced(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits | None:
+    return interventions.silence(cfg, neurons) if neurons else None
+
+
+def _written(cfg: ModelConfig, neuron: Neuron, first_LF: np.ndarray, position: int, length: int) -> Edits:
+    if not 1 <= position <= length:
+        raise InputError(f"--write {neuron}@{position}: the position is not between 1 and the length {length}")
+    interventions.check_neuron(cfg, neuron)
+    return interventions.write(cfg, {neuron: float(first_LF[neuron.block - 1, neuron.unit])}, position=position)
+
+
+def _cleared(cfg: ModelConfig, name: str, position: int) -> Edits:
+    channel, _, block = name.partition("@")
+    try:
+        numbers = int(channel), [int(block)] if block else None
+    except ValueError as error:
+        raise InputError(f"--clear {name!r} is not of the form 507 or 507@12") from error
+    return interventions.clear(cfg, [numbers[0]], position=position, blocks=numbers[1])
+
+
+def _at(name: str, option: str, example: str) -> tuple[str, int]:
+    before, _, place = name.rpartition("@")
+    try:
+        return before, int(place)
+    except ValueError as error:
+        raise InputError(f"{option} {name!r} is not of the form {example}") from error

@@ -1,0 +1,99 @@
+"""The range of every number that comes from outside: of configurations, files and options.
+
+Wide enough for any model and any use there is, and narrow enough that what lies outside is a mistake or damage, refused
+before it is computed with. Whether what is asked for fits this machine is another question
+(:mod:`bornbiased_jax.models.memory`).
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import shown, span
+
+# Sizes of a model.
+Layers = Annotated[int, Interval(ge=1, le=10_000)]
+Heads = Annotated[int, Interval(ge=1, le=2**16)]
+Width = Annotated[int, Interval(ge=1, le=2**20)]
+HiddenWidth = Annotated[int, Interval(ge=1, le=2**24)]
+Vocabulary = Annotated[int, Interval(ge=1, le=2**24)]
+TokenId = Annotated[int, Interval(ge=0, le=2**24 - 1)]
+Length = Annotated[int, Interval(ge=1, le=2**30)]
+Fraction = Annotated[float, Interval(ge=0.0, le=1.0)]
+RopeBase = Annotated[float, Interval(ge=1.0, le=1e15)]
+RopeFactor = Annotated[float, Interval(ge=1.0, le=1e6)]
+FrequencyFactor = Annotated[float, Interval(ge=1e-3, le=1e6)]
+
+# Randomness and levels.
+Seed = Annotated[int, Interval(ge=0, le=2**32 - 1)]
+Level = Annotated[float, Interval(ge=1e-300, le=1.0 - 1e-6)]
+
+# Work.
+SeqLen = Annotated[int, Interval(ge=1, le=2**24)]
+Count = Annotated[int, Interval(ge=1, le=100_000_000)]
+CountOrNone = Annotated[int, Interval(ge=0, le=100_000_000)]
+Batch = Annotated[int, Interval(ge=1, le=1_000_000)]
+Entries = Annotated[int, Interval(ge=16, le=10_000_000)]
+Steps = Annotated[int, Interval(ge=1, le=1_000_000_000)]
+StepsOrNone = Annotated[int, Interval(ge=0, le=1_000_000_000)]
+Processes = Annotated[int, Interval(ge=1, le=65_536)]
+Rank = Annotated[int, Interval(ge=0, le=65_535)]
+Pieces = Annotated[int, Interval(ge=256, le=1_000_000)]
+
+# Optimisation.
+LearningRate = Annotated[float, Interval(ge=1e-30, le=1e6)]
+LearningRateOrNone = Annotated[float, Interval(ge=0.0, le=1e6)]
+Decay = Annotated[float, Interval(ge=0.0, le=1.0 - 1e-9)]
+Clip = Annotated[float, Interval(ge=1e-30, le=1e30)]
+HeldOut = Annotated[float, Interval(ge=1e-9, le=1.0 - 1e-9)]
+
+
+def ends(kind: Any) -> tuple[type, float, float] | None:
+    """int or float, the least and the greatest value of such a type (or of it or None); None for a type of no numbers.
+
+    Example:
+        >>> ends(Layers), ends(Width | None), ends(str)
+        ((<class 'int'>, 1, 10000), (<class 'int'>, 1, 1048576), None)
+    """
+    ways = typing.get_args(kind) if type(None) in typing.get_args(kind) else (kind,)
+    for way in ways:
+        for note in getattr(way, "__metadata__", ()):
+            return way.__origin__, note.ge, note.le
+    return None
+
+
+def in_words(kind: Any) -> str:
+    """What such a type takes.
+
+    Example:
+        >>> in_words(Layers), in_words(Decay)
+        ('an integer from 1 to 10,000', 'a number from 0 to 0.999999999')
+    """
+    found = ends(kind)
+    assert found is not None
+    number, low, high = found
+    return f"{'an integer' if number is int else 'a number'}{span(low, high)}"
+
+
+def within(kind: Any, value: Any, name: str) -> Any:
+    """The value as a number of the type; an integer may be given as a whole float.
+
+    Raises:
+        InputError: it is no such number, with the name, the value and the range.
+
+    Example:
+        >>> within(Layers, 12.0, "num_layers")
+        12
+    """
+    found = ends(kind)
+    assert found is not None
+    number, low, high = found
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # A comparison with NaN is false.
+    if not numeric or not low <= value <= high or value != number(value):
+        raise InputError(f"{name}={shown(value)} is not {in_words(kind)}")
+    return number(value)

@@ -1,0 +1,209 @@
+"""How the court's record is shown: a line a test with its promise, then every kind of pair, then matchings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from experiments.base import Record
+
+_WORDS = {True: "keeps it", False: "BREAKS it", None: "not tried"}
+
+
+def _of(record: Record, name: str) -> list[Mapping[str, Any]]:
+    return [summary for summary in record["result"]["tests"] if summary["test"] == name]
+
+
+def _is_score(summaries: Sequence[Mapping[str, Any]]) -> bool:
+    return any(len(summary["rates"]) == 1 for summary in summaries)
+
+
+def _fraction(rate: Mapping[str, Any]) -> str:
+    write = fixed(1)
+    return f"{percent(1)(rate['rate'])} [{write(100 * rate['low'])}, {write(100 * rate['high'])}]"
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Promises; size by kind of pair, for p and for scores; matchings."""
+    return [_promises(record), _sizes(record), _scores(record), _matchings(record)]
+
+
+def _promises(record: Record) -> Table:
+    rows = []
+    for promise in record["result"]["promises"]:
+        summaries = [summary for summary in _of(record, promise["test"]) if summary["rates"]]
+        if not summaries:
+            continue
+        worst = max(summaries, key=lambda summary: summary["rates"][0]["rate"])
+        where = list(dict.fromkeys(entry["kind"] for entry in promise["broken"]))
+        measured: dict[str, Value] = {
+            "pairs": sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries),
+            "promise": _WORDS[promise["kept"]],
+            "called the same, worst kind": _fraction(worst["rates"][0]),
+            "worst kind": worst["kind"],
+            "broken on": "; ".join(where) or None,
+        }
+        source = "published" if promise["published"] else "ours"
+        reads = "score > 0.8" if _is_score(summaries) else "p ≤ 0.01"
+        rows.append(Row([promise["test"], source, reads], measured, configuration="ours"))
+    quantities = [
+        Quantity("pairs", integer),
+        Quantity("promise"),
+        Quantity("called the same, worst kind"),
+        Quantity("worst kind"),
+        Quantity("broken on"),
+    ]
+    note = (
+        f"Unrelated pairs. {_about(record)} A promise is broken where on some kind of pair the fraction called the "
+        "same is above the level beyond doubt (95% for all intervals of a test together). Keeping it on so few models "
+        "is no proof, and says nothing of power: a test that calls nothing the same keeps it too. The constants behind "
+        "AWM's z belong to published models of 7 billion parameters; at these widths they do not hold."
+    )
+    title = "Which test keeps its promise"
+    return Table(title, ["test", "source", "read at"], quantities, rows, note, first_screen=True)
+
+
+def _about(record: Record) -> str:
+    settings, counts = record["settings"], record["result"]["num_pairs"]
+    schedule = settings["schedule"]
+    each = settings["seeds_an_order"] * 2
+    models = each * len(settings["widths"]) * len(settings["corpora"])
+    widths = " and ".join(map(str, settings["widths"]))
+    numbers = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return (
+        f"{models} trained models ({settings['changes']['num_layers']} blocks, D = {widths}, bytes, "
+        f"{schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; {each} seeds for each "
+        f"width and text, half with another order of the data) and {models} births. Pairs: {numbers}."
+    )
+
+
+def _sizes(record: Record) -> Table:
+    rows = []
+    for summary in record["result"]["tests"]:
+        if len(summary["rates"]) != 2:
+            continue
+        measured: dict[str, Value] = {
+            "p ≤ 0.01": _fraction(summary["rates"][0]),
+            "p ≤ 0.05": _fraction(summary["rates"][1]),
+            "KS p": summary["ks_p"],
+            "disjoint pairs": summary["ks_pairs"],
+            "smallest p": summary["least"],
+            "undefined": summary["num_undefined"],
+        }
+        rows.append(Row([summary["test"], summary["kind"], summary["num_pairs"]], measured, configuration="ours"))
+    quantities = [
+        Quantity("p ≤ 0.01"),
+        Quantity("p ≤ 0.05"),
+        Quantity("KS p", significant(2)),
+        Quantity("disjoint pairs", integer),
+        Quantity("smallest p", significant(2)),
+        Quantity("undefined", integer),
+    ]
+    note = (
+        "95% intervals, models resampled. KS against uniform on pairs that share no model. Algorithm 1 and iclr read "
+        "random tokens, or Gaussian vectors that both models share, as published."
+    )
+    return Table("Sizes on unrelated pairs", ["test", "pairs of", "number"], quantities, rows, note)
+
+
+def _scores(record: Record) -> Table:
+    rows = []
+    for summary in record["result"]["tests"]:
+        if len(summary["rates"]) != 1:
+            continue
+        measured: dict[str, Value] = {
+            "above 0.8": _fraction(summary["rates"][0]),
+            "least": summary["least"],
+            "median": summary["median"],
+            "largest": summary["largest"],
+        }
+        rows.append(Row([summary["test"], summary["kind"], summary["num_pairs"]], measured, configuration="ours"))
+    quantities = [Quantity("above 0.8"), *(Quantity(name, fixed(3)) for name in ("least", "median", "largest"))]
+    return Table("Scores of unrelated pairs", ["score", "pairs of", "number"], quantities, rows)
+
+
+def _matchings(record: Record) -> Table:
+    rows = []
+    for matching in record["result"]["matchings"]:
+        middle, high, highest = matching["agreement_quantiles"]
+        measured: dict[str, Value] = {
+            "gate = up, by block": ", ".join(map(fixed(1), matching["gate_up"])),
+            "φ_MATCH, by block": ", ".join(map(fixed(1), matching["activations"])),
+            "agreement, median": middle,
+            "90%": high,
+            "99%": highest,
+            "largest": matching["agreement_largest"],
+            "largest in a block": matching["agreement_largest_block"],
+        }
+        rows.append(Row([matching["kind"], matching["num_pairs"]], measured, configuration="ours"))
+    names = ("agreement, median", "90%", "99%", "largest", "largest in a block")
+    quantities = [
+        Quantity("gate = up, by block"),
+        Quantity("φ_MATCH, by block"),
+        *(Quantity(name, percent(2)) for name in names),
+    ]
+    units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
+    note = (
+        f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. gate = up: rows of "
+        "the gate and of the up projection, models aligned by rotation. φ_MATCH: activations. Agreement: the fraction "
+        "of units, over the blocks of a pair, that `weights --align units` holds against 20% between trained models."
+    )
+    return Table("Independent matchings of unrelated models", ["pairs of", "number"], quantities, rows, note)
+
+
+def largest_unrelated_agreement(record: Record) -> float:
+    """The largest agreement of matchings over the blocks of a pair of models that were trained apart."""
+    kinds = [matching for matching in record["result"]["matchings"] if matching["kind"].startswith("trained")]
+    return float(max(matching["agreement_largest"] for matching in kinds))
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """How many tests keep their promise, and the largest agreement."""
+    made = []
+    for published, words in ((True, "Published tests and scores"), (False, "Tests of this package")):
+        told = [row["kept"] for row in record["result"]["promises"] if row["published"] is published]
+        tried = [kept for kept in told if kept is not None]
+        made.append(
+            Claim(
+                f"{words} that keep their promise on unrelated pairs, of {len(tried)}",
+                float(sum(tried)),
+                theory=float(len(tried)),
+                format=integer,
+                configuration="ours",
+            )
+        )
+    largest = Claim(
+        "Largest agreement of two independent matchings of hidden units between models trained apart",
+        largest_unrelated_agreement(record),
+        format=percent(1),
+        configuration="ours",
+    )
+    return [*made, largest]
+
+
+def headline(record: Record) -> str:
+    """Who breaks a promise."""
+    promises = record["result"]["promises"]
+    broken = [row["test"] for row in promises if row["kept"] is False]
+    tried = sum(row["kept"] is not None for row in promises)
+    names = "; ".join(broken) if broken else "none"
+    return f"Of {tried} tests and scores these call unrelated models the same more often than they say: {names}."
+
+
+def plots(record: Record) -> Sequence[Panel]:
+    """Fraction called the same at 1%, every test and kind."""
+    promises = [row for row in record["result"]["promises"] if row["kept"] is not None]
+    kinds = list(record["result"]["num_pairs"])
+    rates = {
+        (summary["test"], summary["kind"]): summary["rates"][0]["rate"]
+        for summary in record["result"]["tests"]
+        if summary["rates"]
+    }
+    matrix = [[100 * rates.get((row["test"], kind), float("nan")) for kind in kinds] for row in promises]
+    figure, ax = figures.new(width=8.4, height=7.2)
+    figures.heatmap(ax, matrix, kinds, [row["test"] for row in promises], name="% called the same", digits=0)
+    caption = "Unrelated pairs called the same, in percent: p ≤ 0.01, or a score above 0.8. Blank: nothing is claimed."
+    return [Panel(figure, caption)]

@@ -1,0 +1,313 @@
+"""Causes of a real model's sinks, cut and joined: super neurons, massive channel, first token.
+
+No paper's table; "The Structural Origin of Attention Sink" names the chain variance discrepancy → super neurons →
+dimension disparity → sinks. Stated before any number:
+
+- *Named* neurons are those that :func:`~bornbiased_jax.probes.outliers.super_neurons` calls super, of the ten that
+  write most at the first token. Each is silenced alone, then every pair.
+- *Controls* are 20 pairs of neurons drawn from the blocks of the strongest named pair, each with a row of W_down whose
+  norm is among the 20 nearest to that of the neuron whose place it takes.
+- *Restoration*: a silenced neuron's mean activation at the first token is written back there and nowhere else. If the
+  neuron matters by what it writes at the first token alone, every block's sink rate comes back.
+- *Elsewhere*: the strongest pair's activation is written at position k and not at the first. If what they write makes a
+  sink, k becomes one and the first stops being one.
+- *The channel* that the strongest neuron writes to is cleared at the first token after one block, for every block, and
+  after all of them. If the sinks need the massive channel, those of later blocks go and those of earlier ones stay.
+- *The first token* is replaced by others. If the sink is the position's, it stays.
+
+A link holds where its cut takes the sinks and the control's does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.evaluation.intervention import effect, first_activations
+from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.models.interventions import Neuron, clear, silence, write
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes.outliers import super_neurons
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.text import read_text
+from experiments.base import Context, Experiment, Record
+from experiments.sinks.sink_interventions import ABSENT
+
+AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
+ELSEWHERE, CLEARED, FIRST_TOKEN = "written elsewhere", "channel cleared", "another first token"
+NEAREST = 20
+"""Rows of W_down, by norm, that a control is drawn from."""
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every cut and join on SmolLM2-135M, or the reason why not."""
+    path = find_smollm2()
+    if path is None:
+        return {"attempted": False, "reason": ABSENT}
+    settings = context.settings
+    opened = open_checkpoint(path)
+    assert opened.tokenizer is not None
+    source = context.data or "builtin:prose"
+    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
+    tokens_NT = cut_sequences(ids_T, settings["length"], settings["num_sequences"])
+
+    def compute(folder: Path) -> dict[str, Any]:
+        return knock_out(opened.cfg, opened.params, tokens_NT, settings, quiet=context.quiet)
+
+    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
+    measured = context.cached("sink_knockout/effects", identity, compute)
+    return {"attempted": True, "checkpoint": path.name, "digest": opened.digest(), "source": source, **measured}
+
+
+def knock_out(
+    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Mapping[str, Any], *, quiet: bool = True
+) -> dict[str, Any]:
+    """All runs on one model: rows of what was done, the sink rate by block and the loss."""
+    neurons = super_neurons(cfg, params, tokens_NT, top=settings["top"])
+    chosen = [neuron for neuron in neurons if neuron["super"]] or neurons[:2]
+    named = [Neuron(neuron["block"], neuron["neuron"]) for neuron in chosen]
+    channel = chosen[0]["channel"]
+    first_LF = first_activations(cfg, params, tokens_NT)
+    runs = list(_runs(cfg, params, named, channel, first_LF, settings))
+    rows = []
+    with progress.bar(len(runs), "knock-out", unit="runs", quiet=quiet) as advance:
+        for kind, what, position, make, first_token in runs:
+            changed_NT = tokens_NT.copy()
+            if first_token is not None:
+                changed_NT[:, 0] = first_token
+            measured = effect(cfg, params, changed_NT, make(), position=position)
+            rows.append({"kind": kind, "what": what, "position": position, **measured})
+            advance(1)
+    return {"neurons": neurons, "named": [str(neuron) for neuron in named], "channel": channel, "rows": rows}
+
+
+def _nothing() -> None:
+    """No edit."""
+
+
+Run = tuple[str, str, int, Callable[[], Any], int | None]
+
+
+def _runs(
+    cfg: ModelConfig,
+    params: Params,
+    named: Sequence[Neuron],
+    channel: int,
+    first_LF: np.ndarray,
+    settings: Mapping[str, Any],
+) -> list[Run]:
+    """What is done, to what, at which position the sink is read, how the edit is made, which first token."""
+
+    def written(neurons: Sequence[Neuron], position: int) -> Any:
+        values = {neuron: float(first_LF[neuron.block - 1, neuron.unit]) for neuron in neurons}
+        return write(cfg, values, position=position)
+
+    k = settings["position"]
+    runs: list[Run] = [(AS_IT_IS, "", 1, _nothing, None), (AS_IT_IS, "", k, _nothing, None)]
+    groups = [(neuron,) for neuron in named] + list(itertools.combinations(named, 2))
+    for group in groups:
+        runs.append((SILENCED, name(group), 1, partial(silence, cfg, group), None))
+    strongest = tuple(named[:2])
+    for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
+        runs.append((RESTORED, name(group), 1, partial(written, group, 1), None))
+    for pair in controls(cfg, params, strongest, named, settings["controls"]):
+        runs.append((CONTROL, name(pair), 1, partial(silence, cfg, pair), None))
+    for position in (1, k):
+        runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, partial(written, strongest, k), None))
+    for blocks in [*([block] for block in range(1, cfg.num_layers + 1, settings["cleared_every"])), None]:
+        what = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
+        runs.append((CLEARED, what, 1, partial(clear, cfg, [channel], position=1, blocks=blocks), None))
+    ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
+    runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
+    return runs
+
+
+def name(group: Sequence[Neuron]) -> str:
+    """Neurons as a reader would name them."""
+    return " + ".join(str(neuron) for neuron in group)
+
+
+def controls(
+    cfg: ModelConfig, params: Params, strongest: Sequence[Neuron], named: Sequence[Neuron], count: int
+) -> list[tuple[Neuron, ...]]:
+    """Random neurons of the same blocks in the place of the strongest, their rows of W_down of nearly equal norm."""
+    down_LFD = np.asarray(params["blocks"]["mlp"]["down"]["kernel"], np.float64)
+    norm_LF = np.linalg.norm(down_LFD, axis=-1)
+    draws = np.random.default_rng(1)
+    pools = []
+    for neuron in strongest:
+        distance_F = np.abs(norm_LF[neuron.block - 1] - norm_LF[neuron.block - 1, neuron.unit])
+        order = [Neuron(neuron.block, int(unit)) for unit in np.argsort(distance_F)]
+        pools.append([other for other in order if other not in named][:NEAREST])
+    pairs: list[tuple[Neuron, ...]] = []
+    while len(pairs) < count:
+        pair = tuple(pool[draws.integers(len(pool))] for pool in pools)
+        if len(set(pair)) == len(pair):
+            pairs.append(pair)
+    return pairs
+
+
+def _rows(record: Record, *kinds: str) -> list[dict[str, Any]]:
+    return [row for row in record["result"]["rows"] if row["kind"] in kinds]
+
+
+def _base(record: Record, position: int = 1) -> dict[str, Any]:
+    return next(row for row in _rows(record, AS_IT_IS) if row["position"] == position)
+
+
+def _change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
+    """Largest change of a block's sink rate."""
+    return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    base = _base(record)
+    shown = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
+    shown += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
+    rows = [_row(row, base if row["position"] == 1 else _base(record, row["position"])) for row in shown]
+    random = _rows(record, CONTROL)
+    if random:
+        weakest = max(random, key=lambda row: _change(row, base))
+        rows.append(_row({**weakest, "what": f"the one of {len(random)} that changes most: {weakest['what']}"}, base))
+    settings = record["settings"]
+    return [
+        Table(
+            "Cut and joined",
+            ["what", "to what", "sink read at"],
+            [
+                Quantity("heads that are sinks", percent(1)),
+                Quantity("largest change in a block", fixed(2)),
+                Quantity("loss", fixed(3)),
+            ],
+            rows,
+            note=(
+                f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
+                "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
+                "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
+                "the model as it is."
+            ),
+        )
+    ]
+
+
+def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> Row:
+    measured = {
+        "heads that are sinks": row["sink_rate"],
+        "largest change in a block": _change(row, base),
+        "loss": row["loss"],
+    }
+    return Row([row["kind"], row["what"], row["position"]], measured, configuration="ours")
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """What the strongest neuron and pair carry, what random pairs do, and whether it all comes back."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    base = _base(record)
+    silenced = _rows(record, SILENCED)
+    singles = [row for row in silenced if " + " not in row["what"]]
+    pairs = [row for row in silenced if " + " in row["what"]]
+    entries: list[tuple[str, float, Any]] = [("Heads that are sinks, as it is", base["sink_rate"], percent(0))]
+    for words, rows in (("neuron", singles), ("pair of named neurons", pairs)):
+        if rows:
+            worst = min(rows, key=lambda row: row["sink_rate"])
+            entries.append((f"The same without the {words} that matters most ({worst['what']})", worst["sink_rate"],
+                            percent(0)))  # fmt: skip
+    for words, kind in (("Largest change of a block's sink rate by a random pair", CONTROL),
+                        ("The same after a named neuron's output was cut and written back", RESTORED)):  # fmt: skip
+        rows = _rows(record, kind)
+        if rows:
+            entries.append((words, max(_change(row, base) for row in rows), fixed(3)))
+    return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    base = _base(record)
+    blocks = list(range(1, len(base["by_block"]) + 1))
+    cut = [base, *_rows(record, SILENCED)]
+    first, ax = figures.new(height=0.26 * len(cut) + 1.2)
+    names = [row["what"].replace("blocks/", "").replace("/mlp", "") or AS_IT_IS for row in cut]
+    figures.heatmap(ax, [row["by_block"] for row in cut], blocks, names, name="heads that are sinks", limits=(0.0, 1.0))
+    figures.label(ax, x="block")
+    cleared = [row for row in _rows(record, CLEARED) if not row["what"].endswith("every block")]
+    second, ax = figures.new(height=0.16 * len(cleared) + 1.2)
+    figures.heatmap(
+        ax, [row["by_block"] for row in cleared], blocks, [row["what"].rpartition(" ")[2] for row in cleared],
+        name="heads that are sinks", limits=(0.0, 1.0),
+    )  # fmt: skip
+    figures.label(ax, x="block", y="cleared after block")
+    return [
+        Panel(first, "Fraction of each block's heads that are sinks, with neurons silenced (block:neuron)."),
+        Panel(second, f"The same with channel {result['channel']} cleared at the first token after one block."),
+    ]
+
+
+def headline(record: Record) -> str:
+    """One sentence."""
+    result = record["result"]
+    if not result["attempted"]:
+        return str(result["reason"])
+    base = _base(record)
+    pairs = [row for row in _rows(record, SILENCED) if " + " in row["what"]]
+    if not pairs:
+        return ""
+    worst = min(pairs, key=lambda row: row["sink_rate"])
+    change = max((_change(row, base) for row in _rows(record, CONTROL)), default=0.0)
+    return (
+        f"Without {worst['what']} the fraction of heads that are sinks falls from {base['sink_rate']:.0%} to "
+        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random pairs with rows of the same norm "
+        f"change no block by more than {change:.2f}."
+    )
+
+
+_SETTINGS = {"characters": 20_000, "seed": 0, "seeds": [0]}
+
+EXPERIMENT = Experiment(
+    name="sink_knockout",
+    title="What a real model's sinks hang on, cut and joined",
+    paper="“The Structural Origin of Attention Sink”, the chain of causes",
+    description=(
+        "SmolLM2-135M with neurons silenced, written back, written at another position, its massive channel cleared "
+        "after each block, its first token swapped; beside each the sink rate of every block and the loss.\n\nA link "
+        "of the chain holds where its cut takes the sinks and the control's does not."
+    ),
+    settings={
+        "smoke": {
+            **_SETTINGS, "length": 12, "num_sequences": 2, "position": 4, "top": 2, "controls": 1, "first_tokens": 1,
+            "cleared_every": 10,
+        },
+        "laptop": {
+            **_SETTINGS, "length": 64, "num_sequences": 8, "position": 8, "top": 10, "controls": 20, "first_tokens": 8,
+            "cleared_every": 1,
+        },
+        "paper": {
+            **_SETTINGS, "characters": 200_000, "length": 128, "num_sequences": 100, "position": 8, "top": 10,
+            "controls": 20, "first_tokens": 32, "cleared_every": 1,
+        },
+    },
+    cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=panels,
+    headline=headline,
+)  # fmt: skip

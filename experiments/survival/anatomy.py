@@ -1,0 +1,319 @@
+"""What of a birth the output test sees: births put together from two, and blocks with the embedding held the same.
+
+Finding 7 taken apart; no paper's table. Stated before any number of these runs was seen:
+
+- **Hybrids.** A trained model is held against its own birth with the embedding, the blocks, or one of attention, MLP,
+  norms and head from another birth (the next seed's). z of the permutation test's trace on random ids (outputs of the
+  final norm at the last position), by checkpoint and seed. Norms are ones in every birth, and the head comes after the
+  outputs: their rows must equal the own birth's, as a control.
+- **Ids.** Uniform over the vocabulary; those that occur in the training text; those that do not (where there are 16 or
+  more); held-out text. The tables by step are of uniform ids, as in the published test.
+- **Blocks.** The trained embedding is put under the own birth's blocks, and under those of fresh births. Their traces
+  against the trained model: the own one's distance from the mean of the fresh in standard deviations, and the exact
+  rank p = (1 + #{fresh ≥ own})/(K + 1).
+- **What would refute.** "The trace in the outputs is the embedding's": own blocks under another's embedding beyond
+  z = 4 in any seed at any step, or own embedding under another's blocks below 80% of the own birth's z after
+  training (mean over seeds). "Blocks leave a trace of their own": a rank p above 1/(K + 1) at the last step in more
+  than one seed of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.inputs import Inputs, from_tokens
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.seedprint.weights.coordinates import trace_z
+from bornbiased_jax.stats.ranks import unit_ranks
+from experiments.base import Context, Experiment, Record
+from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival.decay import about
+from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
+from experiments.survival.run_folder import RunFolder
+
+UNIFORM, SEEN, UNSEEN, TEXT = "uniform ids", "seen ids", "unseen ids", "held-out text"
+OWN, OTHERS_EMBEDDING, OTHERS_BLOCKS, OTHER = "own birth", "another's embedding", "another's blocks", "another birth"
+MAIN = (OWN, OTHERS_EMBEDDING, OTHERS_BLOCKS, OTHER)
+MIN_IDS = 16
+# Seeds far from those that people choose, and from those of other references.
+_FIRST_FRESH = 3_600_000_000
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every run of the settings."""
+    runs = anatomy_runs.trained_here(context)
+    return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
+
+
+def run_given(context: Context) -> dict[str, Any]:
+    """The run that ``--data`` names."""
+    runs = anatomy_runs.given(context)
+    return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
+
+
+def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+    """Hybrids and blocks of one run.
+
+    Returns:
+        ``facts``, ``steps`` [C], ``probes``: name -> ``num_inputs`` and ``num_ids``, ``z``: probe -> hybrid -> [S][C],
+        ``blocks``: ``num_fresh``, ``contrast`` and ``p`` [S][C].
+    """
+    steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
+    found = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
+    births = [run.birth(seed) for seed in run.seeds]
+    hybrids = hybrids_of(run.cfg)
+    lives = [[born if step == 0 else run.at(seed, step) for step in steps]
+             for seed, born in zip(run.seeds, births, strict=True)]  # fmt: skip
+    total = len(births) * (len(found) * (len(hybrids) + len(steps)) + (settings["num_fresh"] + 2) * (len(steps) - 1))
+    z: dict[str, dict[str, list[list[float]]]] = {}
+    with progress.bar(total, "anatomy", unit="models", quiet=quiet) as advance:
+
+        def ranks(params: Params, inputs: Inputs) -> np.ndarray:
+            advance()
+            return unit_ranks(last_outputs(run.cfg, params, inputs))
+
+        for probe, inputs in found.items():
+            z[probe] = {name: [] for name in hybrids}
+            for index, (born, life) in enumerate(zip(births, lives, strict=True)):
+                donor = births[(index + 1) % len(births)]
+                bases = {name: ranks(transplant(born, donor, parts), inputs) for name, parts in hybrids.items()}
+                seen = [ranks(params, inputs) for params in life]
+                for name, base_DN in bases.items():
+                    z[probe][name].append([trace_z(base_DN @ suspect_DN.T) for suspect_DN in seen])
+        blocks = blocks_alone(run, births, lives, found[UNIFORM], settings["num_fresh"], ranks)
+    return {
+        "facts": run.facts(),
+        "steps": steps,
+        "probes": {
+            name: {"num_inputs": inputs.num_inputs, "num_ids": inputs.source.get("num_ids")}
+            for name, inputs in found.items()
+        },
+        "z": z,
+        "blocks": blocks,
+    }
+
+
+def blocks_alone(
+    run: RunFolder,
+    births: Sequence[Params],
+    lives: Sequence[Sequence[Params]],
+    inputs: Inputs,
+    num_fresh: int,
+    ranks: Callable[[Params, Inputs], np.ndarray],
+) -> dict[str, Any]:
+    """Own blocks against fresh births' blocks, all under the trained embedding, after every step but the birth."""
+    fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
+    contrast: list[list[float]] = []
+    p: list[list[float]] = []
+    for born, life in zip(births, lives, strict=True):
+        contrast.append([])
+        p.append([])
+        for params in life[1:]:
+            suspect_DN = ranks(params, inputs)
+            held = transplant(born, params, ("embedding",))
+            own = float(np.vdot(ranks(held, inputs), suspect_DN))
+            traces = [float(np.vdot(ranks(transplant(held, other, BLOCKS), inputs), suspect_DN)) for other in fresh]
+            contrast[-1].append((own - float(np.mean(traces))) / float(np.std(traces, ddof=1)))
+            p[-1].append((1 + sum(trace >= own for trace in traces)) / (num_fresh + 1))
+    return {"num_fresh": num_fresh, "contrast": contrast, "p": p}
+
+
+def probes(run: RunFolder, num_inputs: int, seq_len: int) -> dict[str, Inputs]:
+    """Name -> inputs: ids from the whole vocabulary, from what training saw, from the rest, and held-out text."""
+    vocab = run.cfg.vocab_size
+    seen_I = run.seen_ids()
+    pools = {
+        UNIFORM: np.arange(vocab),
+        SEEN: seen_I,
+        UNSEEN: np.setdiff1d(np.arange(vocab), seen_I),
+    }
+    found = {}
+    for number, (name, ids_I) in enumerate(pools.items()):
+        if len(ids_I) >= MIN_IDS:
+            drawn_NT = np.random.default_rng([0x1D5, number]).choice(ids_I, (num_inputs, seq_len))
+            found[name] = from_tokens(drawn_NT, vocab, source=name, num_ids=len(ids_I))
+    rows_NT = run.held_out_rows(num_inputs, seq_len)
+    found[TEXT] = from_tokens(rows_NT, vocab, source=TEXT, num_ids=len(np.unique(rows_NT)))
+    return found
+
+
+def thinned(steps: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` of the steps, evenly in their order, the first and the last among them.
+
+    Example:
+        >>> thinned([0, 1, 2, 4, 8, 16], 3)
+        [0, 2, 16]
+    """
+    places = np.unique(np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int))
+    return [steps[place] for place in places]
+
+
+def _range(values: Sequence[float]) -> str:
+    write = fixed(1)
+    return f"{write(min(values))} … {write(max(values))}"
+
+
+def _at(run: Mapping[str, Any], probe: str, hybrid: str, place: int = -1) -> list[float]:
+    return [z_C[place] for z_C in run["z"][probe][hybrid]]
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Hybrids by step, part by part, by ids; blocks alone."""
+    return [_by_step(record), _by_part(record), _by_ids(record), _blocks(record)]
+
+
+def _by_step(record: Record) -> Table:
+    runs = record["result"]["runs"]
+    rows = [
+        Row([name, step], {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in MAIN}, configuration="ours")
+        for name, run in runs.items()
+        for place, step in enumerate(run["steps"])
+    ]
+    note = (
+        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. z of the permutation test of a model at "
+        f"a step against its birth with that part taken from another; N = {record['settings']['num_inputs']:,}, "
+        f"T = {record['settings']['seq_len']}, uniform ids, range over seeds."
+    )
+    return Table(
+        "The output test against hybrid births", ["run", "step"], [Quantity(name) for name in MAIN], rows, note
+    )
+
+
+def _by_part(record: Record) -> Table:
+    rows, names = [], []
+    for name, run in record["result"]["runs"].items():
+        parts = [hybrid for hybrid in run["z"][UNIFORM] if hybrid not in MAIN]
+        names += [hybrid for hybrid in parts if hybrid not in names]
+        places = sorted({len(run["steps"]) // 2, len(run["steps"]) - 1})
+        for place in places:
+            values = {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
+            rows.append(Row([name, run["steps"][place]], values, configuration="ours"))
+    note = (
+        "z with one part of the own birth replaced. Norms are ones in every birth, and the head comes after what the "
+        "test reads: both are controls."
+    )
+    return Table("Part by part", ["run", "step"], [Quantity(name) for name in (OWN, *names)], rows, note)
+
+
+def _by_ids(record: Record) -> Table:
+    rows = []
+    for name, run in record["result"]["runs"].items():
+        for probe, facts in run["probes"].items():
+            values: dict[str, Any] = {hybrid: _range(_at(run, probe, hybrid)) for hybrid in MAIN}
+            values |= {"different ids": facts["num_ids"], "N": facts["num_inputs"]}
+            rows.append(Row([name, probe], values, configuration="ours"))
+    quantities = [Quantity("different ids", integer), Quantity("N", integer), *(Quantity(name) for name in MAIN)]
+    return Table("By ids, after the last step", ["run", "ids"], quantities, rows, "z, range over seeds.")
+
+
+def _blocks(record: Record) -> Table:
+    rows = []
+    for name, run in record["result"]["runs"].items():
+        found = run["blocks"]
+        for place, step in enumerate(run["steps"][1:]):
+            contrast, p = ([values_C[place] for values_C in found[what]] for what in ("contrast", "p"))
+            measured: dict[str, Any] = {
+                "contrast": _range(contrast),
+                "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
+                "fresh births": found["num_fresh"],
+            }
+            rows.append(Row([name, step], measured, configuration="ours"))
+    note = (
+        "The trained embedding under the own birth's blocks, and under those of fresh births; contrast of their traces "
+        "with the trained model in standard deviations of the fresh. p = (1 + #)/(K + 1) is exact."
+    )
+    quantities = [Quantity("contrast"), Quantity("rank p, by seed"), Quantity("fresh births", integer)]
+    return Table("Blocks under the trained embedding", ["run", "step"], quantities, rows, note)
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """What the embedding and the blocks leave each in the outputs."""
+    made = []
+    for name, run in record["result"]["runs"].items():
+        largest = max(value for z_C in run["z"][UNIFORM][OTHERS_EMBEDDING] for value in z_C)
+        kept = float(np.mean(_at(run, UNIFORM, OTHERS_BLOCKS)) / np.mean(_at(run, UNIFORM, OWN)))
+        found = run["blocks"]
+        least = 1 / (found["num_fresh"] + 1)
+        made += [
+            Claim(f"{name}: least z of a trained model against its own birth", min(_at(run, UNIFORM, OWN)),
+                  format=fixed(1), configuration="ours"),
+            Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1),
+                  configuration="ours"),
+            Claim(f"{name}: fraction of the own birth's z that own embedding under another's blocks has, after "
+                  "training", kept, format=percent(0), configuration="ours"),
+            Claim(f"{name}: seeds of {len(found['p'])} whose own blocks rank first of {found['num_fresh'] + 1} under "
+                  "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in found["p"]),
+                  format=integer, configuration="ours"),
+        ]  # fmt: skip
+    return made
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """z of the four main hybrids by step, a panel a run."""
+    runs = record["result"]["runs"]
+    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
+    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
+        steps = [max(step, 0.5) for step in run["steps"]]
+        for colour, hybrid in zip(figures.SERIES, MAIN, strict=False):
+            z_SC = np.asarray(run["z"][UNIFORM][hybrid])
+            figures.line(ax, steps, z_SC.mean(axis=0), z_SC.min(axis=0), z_SC.max(axis=0), name=hybrid, colour=colour,
+                         markers=True)  # fmt: skip
+        ax.set_xscale("log")
+        figures.label(ax, "step (births at 0.5)", "z of the permutation test", name)
+    figures.legend(np.ravel(axes)[0])
+    caption = "A trained model against its own birth with parts of another's: the embedding carries the verdict."
+    return [Panel(figure, caption)]
+
+
+DESCRIPTION = (
+    "A trained model is held against births that were put together from two: its own with another's embedding, its own "
+    "embedding with another's blocks, and part by part. What the output test calls a shared birth is then seen to be a "
+    "shared embedding, carried to the last position by the residual stream.\n\n"
+    "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh births "
+    "under the trained embedding, ranked, which is exact."
+)
+
+
+def experiment(name: str, title: str, run: Callable[[Context], dict[str, Any]], settings: Any, cost: Any) -> Experiment:
+    """The experiment on runs of either origin."""
+    return Experiment(
+        name=name,
+        title=title,
+        paper="Finding 7",
+        description=DESCRIPTION,
+        settings=settings,
+        cost=cost,
+        precision=persistence_settings.PRECISION,
+        run=run,
+        claims=claims,
+        tables=tables,
+        figures=panels,
+    )
+
+
+_SIZES: dict[str, dict[str, Any]] = {
+    "smoke": dict(num_inputs=60, seq_len=8, num_checkpoints=3, num_fresh=4),
+    "laptop": dict(num_inputs=600, seq_len=32, num_checkpoints=6, num_fresh=19),
+    "paper": dict(num_inputs=2_000, seq_len=64, num_checkpoints=8, num_fresh=99),
+}
+
+EXPERIMENT = experiment(
+    "anatomy",
+    "What of a birth the outputs remember: its embedding",
+    run,
+    {scale: {"runs": runs, **_SIZES[scale]} for scale, runs in anatomy_runs.settings().items()},
+    {
+        "smoke": "seconds",
+        "laptop": "ten minutes on two cores; shares its runs with decay and table4b",
+        "paper": "not measured: for a GPU",
+    },
+)

@@ -1,0 +1,333 @@
+"""How long a birth stays plain in the weights: every matrix against its own birth, checkpoint by checkpoint.
+
+No paper's table. Stated before any number was seen:
+
+- **Measured.** z of the trace of each matrix's cross-Gram between a birth and what became of it (the test ``weights``
+  with labels ``coordinates``, signed), over all log-spaced checkpoints and seeds: every matrix of every block, each
+  kind with its blocks summed, and all summed. Rows of the embedding and the head are those of ids that occur in the
+  training text: rows never touched would speak for the birth alone. As a control every trained model is held against
+  the birth of the next seed.
+- **Fitted.** Form, clock, window, check and extrapolation are those of :mod:`.decay_fit`, to means over seeds.
+- **What would refute.** "The birth survives in the weights": a kind of matrix whose z at the last checkpoint is below
+  4 in any seed. "Its decay is a power law of tokens": a held-out check that fails. "The matrices differ": the same
+  order of z at the end in no two runs. Another birth beyond |z| = 5 would refute the test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.seedprint.weights.coordinates import column_norms, prepared_pairs, trace_z
+from bornbiased_jax.seedprint.weights.tokens import SharedTokens
+from experiments.base import Context, Experiment, Record
+from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
+from experiments.survival.run_folder import RunFolder
+
+ALL = "all"
+CLOCKS = ("tokens", "summed learning rate")
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every run of the settings."""
+    return {"runs": {name: life(run, context.quiet) for name, run in anatomy_runs.trained_here(context).items()}}
+
+
+def run_given(context: Context) -> dict[str, Any]:
+    """The run that ``--data`` names."""
+    return {"runs": {name: life(run, context.quiet) for name, run in anatomy_runs.given(context).items()}}
+
+
+def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
+    """z of every matrix at every checkpoint, fits and their checks.
+
+    Returns:
+        ``facts``, ``num_seen_ids``, ``steps`` [C] (from 0), ``clocks``: name -> [C], ``z``, ``z_squared`` and
+        ``cosine``: matrix -> [S][C], ``other``: matrix -> [S] at the last checkpoint, ``fits``: matrix -> see
+        :func:`fitted`.
+    """
+    ids_I = run.seen_ids()
+    steps = [0, *(step for step in run.steps if step > 0)]
+    births = [params_reader(run.cfg, run.birth(seed), seed=seed, is_birth=True) for seed in run.seeds]
+    found: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
+    other: dict[str, list[float]] = {}
+    with progress.bar(len(births) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
+        for index, (seed, birth) in enumerate(zip(run.seeds, births, strict=True)):
+            for step in steps:
+                now = birth if step == 0 else params_reader(run.cfg, run.at(seed, step))
+                for matrix, values in by_matrix(birth, now, ids_I).items():
+                    for what, value in values.items():
+                        found[what].setdefault(matrix, [[] for _ in births])[index].append(value)
+                if step == steps[-1]:
+                    unrelated = births[(index + 1) % len(births)]
+                    for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(births) > 1 else ():
+                        other.setdefault(matrix, []).append(values["z"])
+                advance()
+    clocks = {
+        "tokens": [float(run.tokens(step)) for step in steps],
+        "summed learning rate": [run.summed_rate(step) for step in steps],
+    }
+    return {
+        "facts": run.facts(),
+        "num_seen_ids": len(ids_I),
+        "steps": steps,
+        "clocks": clocks,
+        **found,
+        "other": other,
+        "fits": {matrix: fitted(clocks, z_SC, run.cfg.d_model) for matrix, z_SC in found["z"].items()},
+    }
+
+
+def by_matrix(birth: WeightsReader, now: WeightsReader, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
+    """Matrix -> z of the trace, z of the trace of squares (the default test's), and the mean cosine on the diagonal.
+
+    Matrices are "embed", "head", "blocks/1/mlp/up" …, "mlp/up" (blocks summed) and "all".
+    """
+    sums: dict[str, np.ndarray] = {}
+    counts: Counter[str] = Counter()
+    found = {}
+    for matrix, ours_nD, theirs_nD in prepared_pairs(birth, now, SharedTokens(ids_I, ids_I)):
+        cross_DD = ours_nD.T @ theirs_nD
+        cross_DD /= column_norms(ours_nD)[:, None]
+        cross_DD /= column_norms(theirs_nD)
+        found[str(matrix)] = _values(cross_DD)
+        for name in (ALL,) if matrix.layer is None else (ALL, matrix.module):
+            sums[name] = sums.get(name, 0.0) + cross_DD.astype(np.float64)
+            counts[name] += 1
+    return found | {name: _values(cross_DD / counts[name]) for name, cross_DD in sums.items()}
+
+
+def _values(cross_DD: np.ndarray) -> dict[str, float]:
+    return {
+        "z": trace_z(cross_DD),
+        "z_squared": trace_z(cross_DD, np.square),
+        "cosine": float(np.diagonal(cross_DD).mean(dtype=np.float64)),
+    }
+
+
+def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> dict[str, Any]:
+    """The decay of one matrix: by clock the fit and its check, and what it comes to at ten times the tokens.
+
+    Returns:
+        Clock -> the fields of :class:`.decay_fit.Decay` and the items of :func:`.decay_fit.check`, None for a run too
+        short to be fitted; ``tenfold``: z at ten times the tokens of the last checkpoint, None where the check by
+        tokens fails.
+    """
+    z_C = np.mean(z_SC, axis=0)
+    tokens_C = np.asarray(clocks["tokens"])
+    window_C = (tokens_C > 0) & (tokens_C <= tokens_C[-1] / TENFOLD)
+    beyond_C = tokens_C > tokens_C[-1] / TENFOLD
+    found: dict[str, Any] = {clock: None for clock in CLOCKS} | {"tenfold": None}
+    if window_C.sum() < MIN_POINTS:
+        return found
+    for clock in CLOCKS:
+        x_C = np.asarray(clocks[clock])
+        decay = fit(x_C[window_C], z_C[window_C], ceiling=z_C[0], width=width, farthest=x_C[-1])
+        checked = check(decay, x_C[beyond_C], z_C[beyond_C], carried=float(z_C[window_C][-1]))
+        found[clock] = {**dataclasses.asdict(decay), **checked}
+    if found["tokens"]["holds"]:
+        farthest = TENFOLD * tokens_C[-1]
+        again = fit(tokens_C[1:], z_C[1:], ceiling=z_C[0], width=width, farthest=farthest)
+        found["tenfold"] = float(again.z(farthest))
+    return found
+
+
+def _kinds(run: Mapping[str, Any]) -> list[str]:
+    """Embedding, each kind of matrix with its blocks summed, head, all."""
+    names = [name for name in run["z"] if not name.startswith(("blocks/", "head", ALL))]
+    return [*names, *(name for name in ("head", ALL) if name in run["z"])]
+
+
+def _single(run: Mapping[str, Any]) -> list[str]:
+    """Matrices by themselves."""
+    return [name for name in run["z"] if name.startswith("blocks/") or name in ("embed", "positions", "head")]
+
+
+def _last(run: Mapping[str, Any], matrix: str, what: str = "z") -> list[float]:
+    return [z_C[-1] for z_C in run[what][matrix]]
+
+
+def about(run: Mapping[str, Any]) -> str:
+    """A run in a sentence: text, tokens, epochs."""
+    facts = run["facts"]
+    epochs = "" if facts["epochs"] is None else f" ({facts['epochs']:.2f} epochs)"
+    return (
+        f"{facts['data']['name']}, {facts['tokenizer']}, {len(facts['seeds'])} seeds, {facts['tokens']:,} tokens "
+        f"each{epochs}, {facts['model']['num_layers']} × {facts['model']['d_model']}, learning rate "
+        f"{facts['schedule']['learning_rate']:g}"
+    )
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """What is left and how it fell, by kind; by block."""
+    runs = record["result"]["runs"]
+    rows = []
+    for name, run in runs.items():
+        for kind in _kinds(run):
+            values, found = _last(run, kind), run["fits"][kind]
+            measured: dict[str, Any] = {
+                "z of the birth itself": float(np.mean([z_C[0] for z_C in run["z"][kind]])),
+                "z at the end": (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
+                "least z": min(values),
+                "least z, squares": min(_last(run, kind, "z_squared")),
+                "mean cosine": float(np.mean(_last(run, kind, "cosine"))),
+                "another birth, largest |z|": max(map(abs, run["other"][kind])) if run["other"] else None,
+            }
+            if found["tokens"] is not None:
+                measured |= {
+                    "τ, million tokens": found["tokens"]["scale"] / 1e6 if found["tokens"]["determined"] else None,
+                    "β": found["tokens"]["exponent"] if found["tokens"]["determined"] else None,
+                    "worst miss": found["tokens"]["worst"],
+                    "carried forward": found["tokens"]["carried_worst"],
+                    "by summed rate": found[CLOCKS[1]]["worst"],
+                    "z at tenfold": found["tenfold"],
+                }
+            rows.append(Row([name, kind], measured, configuration="ours"))
+    quantities = [
+        Quantity("z of the birth itself", fixed(1)),
+        Quantity("z at the end", fixed(1)),
+        Quantity("least z", fixed(1)),
+        Quantity("least z, squares", fixed(1)),
+        Quantity("mean cosine", fixed(3)),
+        Quantity("another birth, largest |z|", fixed(1)),
+        Quantity("τ, million tokens", significant(2)),
+        Quantity("β", fixed(2)),
+        Quantity("worst miss", fixed(2)),
+        Quantity("carried forward", fixed(2)),
+        Quantity("by summed rate", fixed(2)),
+        Quantity("z at tenfold", fixed(1)),
+    ]
+    note = (
+        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. Rows of ids seen in training alone: "
+        f"{', '.join(str(run['num_seen_ids']) for run in runs.values())}. z of the signed trace, means over seeds ± "
+        "standard deviation; squares: the default statistic. Fitted up to a tenth of the tokens, held out beyond; "
+        "misses in units of what is allowed (20% of the prediction, at least 2): above 1 the form fails. Carried "
+        "forward: the last fitted z as the prediction. z at ten times the tokens only where the form holds."
+    )
+    return [
+        Table("A birth in the weights, by kind of matrix", ["run", "matrix"], quantities, rows, note),
+        _by_block(runs),
+    ]
+
+
+def _by_block(runs: Mapping[str, Any]) -> Table:
+    layers = max(run["facts"]["model"]["num_layers"] for run in runs.values())
+    rows = []
+    for name, run in runs.items():
+        kinds = dict.fromkeys(matrix.split("/", 2)[2] for matrix in run["z"] if matrix.startswith("blocks/"))
+        for kind in kinds:
+            values = {
+                f"block {layer}": float(np.mean(_last(run, f"blocks/{layer}/{kind}")))
+                for layer in range(1, run["facts"]["model"]["num_layers"] + 1)
+                if f"blocks/{layer}/{kind}" in run["z"]
+            }
+            rows.append(Row([name, kind], values, configuration="ours"))
+    quantities = [Quantity(f"block {layer}", fixed(1)) for layer in range(1, layers + 1)]
+    return Table("z at the end, block by block", ["run", "matrix"], quantities, rows, "Means over seeds.")
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The least z at the end, and for how many matrices the form holds."""
+    made = []
+    for name, run in record["result"]["runs"].items():
+        least = {matrix: min(_last(run, matrix)) for matrix in _kinds(run)}
+        weakest = min(least, key=lambda matrix: least[matrix])
+        made.append(
+            Claim(
+                f"{name}: least z of a kind of matrix against its own birth after {integer(run['facts']['tokens'])} "
+                f"tokens ({weakest})",
+                least[weakest],
+                format=fixed(1),
+                configuration="ours",
+            )
+        )
+        single = _single(run)
+        for clock in CLOCKS:
+            checked = [run["fits"][matrix][clock] for matrix in single if run["fits"][matrix][clock] is not None]
+            of = f"{name}: matrices of {len(single)} whose last decade"
+            made.append(
+                Claim(f"{of} the form predicts, by {clock}", sum(fit["holds"] for fit in checked),
+                      format=integer, configuration="ours")
+            )  # fmt: skip
+        if checked:
+            carried = sum(fit["carried_worst"] <= 1 for fit in checked)
+            made.append(Claim(f"{of} no change would predict", carried, format=integer, configuration="ours"))
+    return made
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """z against tokens by kind, with the fitted form."""
+    made = []
+    for name, run in record["result"]["runs"].items():
+        kinds, tokens = _kinds(run), np.asarray(run["clocks"]["tokens"])
+        columns = 3
+        rows = -(-len(kinds) // columns)
+        figure, axes = figures.new(columns=columns, rows=rows, width=9.0, height=2.4 * rows)
+        for ax, kind in zip(np.ravel(axes), kinds, strict=False):
+            z_SC = np.asarray(run["z"][kind])
+            figures.line(ax, tokens[1:], z_SC[:, 1:].mean(axis=0), z_SC[:, 1:].min(axis=0), z_SC[:, 1:].max(axis=0),
+                         name="measured", markers=True)  # fmt: skip
+            found = run["fits"][kind]["tokens"]
+            if found is not None:
+                some = tokens > tokens[-1] / TENFOLD
+                figures.line(ax, tokens[some], found["predicted"], name="predicted", colour=figures.THEORY, dashed=True)
+            ax.set_xscale("log")
+            figures.label(ax, "tokens", "z", kind)
+        for ax in np.ravel(axes)[len(kinds) :]:
+            ax.set_visible(False)
+        figures.legend(np.ravel(axes)[0])
+        caption = (
+            f"{name}: z of each kind of matrix against its own birth, means and range over seeds; dashed, what the "
+            "form fitted to the first decades predicts of the last."
+        )
+        made.append(Panel(figure, caption))
+    return made
+
+
+DESCRIPTION = (
+    "Every matrix that touches the residual stream is held against the own birth, at every log-spaced checkpoint. A "
+    "saturating power law of the tokens is fitted to the first decades and held against the last, which it has not "
+    "seen; only where it holds is it carried to ten times the tokens.\n\n"
+    "A second clock, the learning rate summed over updates, is reported beside it: training moves weights by the "
+    "learning rate and not by tokens."
+)
+
+
+def experiment(name: str, title: str, run: Callable[[Context], dict[str, Any]], settings: Any, cost: Any) -> Experiment:
+    """The experiment on runs of either origin."""
+    return Experiment(
+        name=name,
+        title=title,
+        paper="no paper's table",
+        description=DESCRIPTION,
+        settings=settings,
+        cost=cost,
+        precision=persistence_settings.PRECISION,
+        run=run,
+        claims=claims,
+        tables=tables,
+        figures=panels,
+    )
+
+
+EXPERIMENT = experiment(
+    "decay",
+    "How long each matrix remembers its birth",
+    run,
+    {scale: {"runs": runs} for scale, runs in anatomy_runs.settings().items()},
+    {
+        "smoke": "seconds",
+        "laptop": "a minute on two cores; trains one run, shares the other with table4b",
+        "paper": "not measured: for a GPU",
+    },
+)

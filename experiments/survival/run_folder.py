@@ -1,0 +1,140 @@
+"""A folder that ``bornbiased pretrain`` left, read as the life of its seeds: births, checkpoints, tokens, and ids seen.
+
+Births are drawn again from the seeds and the architecture in ``run.json``; where step 0 was kept it must be them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.checkpoints.run import RunRecord, find_steps, read_run, restore_params
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.data.windows import held_out
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.pretrain.optimiser import schedule
+from bornbiased_jax.pretrain.setup import Data, load_data
+
+_CHUNK = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunFolder:
+    """A run whose seeds began as births.
+
+    Attributes:
+        folder: where it lies.
+        config: what was asked for.
+        steps: of the checkpoints, ascending.
+        content: ``run.json``.
+    """
+
+    folder: Path
+    config: PretrainConfig
+    steps: list[int]
+    content: RunRecord
+
+    @property
+    def cfg(self) -> ModelConfig:
+        """The architecture."""
+        return self.config.model
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, in the order of the run."""
+        return self.config.seeds
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """Tokenizer and tokenised text, from the cache where they are there."""
+        return load_data(dataclasses.replace(self.config, out=str(self.folder), quiet=True))
+
+    def tokens(self, step: int) -> int:
+        """Training tokens of a seed before a checkpoint."""
+        return step * self.config.batch_size * self.config.accumulation * self.config.context
+
+    def summed_rate(self, step: int) -> float:
+        """The learning rate summed over the updates before a checkpoint."""
+        rate = schedule(self.config, self.content["steps"])
+        return float(np.sum(np.asarray(jax.vmap(rate)(jnp.arange(step)), np.float64))) if step else 0.0
+
+    def birth(self, seed: int) -> Params:
+        """A seed's birth, drawn anew.
+
+        Raises:
+            InputError: step 0 was kept and is something else.
+        """
+        params = init_seed(self.cfg, seed)
+        if 0 in self.steps and digest(self.at(seed, 0)) != digest(params):
+            raise InputError(
+                f"step 0 of seed {seed} in {self.folder} is not what this seed gives: it was born elsewhere"
+            )
+        return params
+
+    def at(self, seed: int, step: int) -> Params:
+        """A seed's weights at a checkpoint."""
+        return restore_params(self.folder, seed=seed, step=step)[1]
+
+    def seen_ids(self) -> np.ndarray:
+        """Ids that occur in the text of training: [I], ascending."""
+        train = self.data.dataset.train
+        seen_V = np.zeros(self.cfg.vocab_size, bool)
+        for start in range(0, len(train), _CHUNK):
+            seen_V[np.unique(train.read(start, min(start + _CHUNK, len(train))))] = True
+        return np.flatnonzero(seen_V)
+
+    def held_out_rows(self, num_rows: int, seq_len: int) -> np.ndarray:
+        """Held-out text cut into rows: int32 [at most num_rows, seq_len]."""
+        config = self.config
+        pieces = max(1, config.context // seq_len)
+        windows = -(-num_rows // pieces)
+        rows_NT = np.concatenate(list(held_out(self.data.validation, windows, windows)))
+        rows_NT = rows_NT[rows_NT[:, 0] >= 0][:, : pieces * seq_len]
+        return rows_NT.reshape(-1, min(seq_len, rows_NT.shape[1]))[:num_rows]
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the run: no folder is named."""
+        config, made = self.config, self.content.get("provenance", {})
+        data = made.get("data", {})
+        tokens = self.tokens(self.steps[-1])
+        kept = ("source_digest", "tokens_digest", "documents", "text_bytes", "train_tokens", "validation_tokens")
+        asked = ("context", "batch_size", "accumulation", "learning_rate", "min_learning_rate", "warmup",
+                 "weight_decay", "clip", "beta1", "beta2", "epsilon", "dtype", "data_seed")  # fmt: skip
+        return {
+            "model": config.model.to_dict(),
+            "seeds": list(config.seeds),
+            "schedule": {"steps": self.content["steps"], **{name: getattr(config, name) for name in asked}},
+            "checkpoints": self.steps,
+            "tokens": tokens,
+            "epochs": tokens / data["train_tokens"] if data.get("train_tokens") else None,
+            "tokenizer": data.get("tokenizer"),
+            "data": {"name": Path(config.data).name, **{name: data[name] for name in kept if name in data}},
+            "made": {name: made[name] for name in ("git", "versions", "platform", "precision") if name in made},
+        }
+
+
+def open_run(folder: Path | str) -> RunFolder:
+    """A folder of ``bornbiased pretrain``.
+
+    Raises:
+        InputError: it is none, holds no checkpoint after the first step, or went on from other weights than births.
+    """
+    folder = Path(folder).expanduser()
+    content = read_run(folder)
+    if content["initial_digest"] is not None:
+        raise InputError(f"{folder} went on from given weights: name a run that began with births")
+    config = PretrainConfig.from_dict(content["config"])
+    steps = find_steps(folder)
+    if not steps or steps[-1] == 0:
+        raise InputError(f"{folder} has no checkpoint after its first step: let it run first")
+    return RunFolder(folder, config, steps, content)

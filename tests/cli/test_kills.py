@@ -1,0 +1,208 @@
+"""Commands killed or interrupted at random moments end as if nothing had happened; disks of every size fill.
+
+What runs here are whole processes, many of them: all of it belongs to ``make test-all``.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bornbiased_jax.folders import MARKER
+from bornbiased_jax.pretrain.checkpoints import find_steps
+from bornbiased_jax.record import lasting
+
+pytestmark = pytest.mark.slow
+
+MOMENTS = 20
+TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
+BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+# A byte before main is entered, so that moments are counted from there.
+ENTER = "import os, sys; from bornbiased_jax.cli import main; os.write(2, b'.'); main(sys.argv[1:])"
+
+
+class Command(NamedTuple):
+    """A command that writes ``place``, and what of that must be the same however it came about."""
+
+    words: Callable[[Path], list[str]]
+    outcome: Callable[[Path], Any]
+
+
+def by_name(folder: Path) -> dict[str, bytes]:
+    """Every file but the marker, whose lines tell of attempts as well."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARKER
+    }
+
+
+def probed(place: Path) -> Any:
+    records = json.loads((place / "found.json").read_text())["records"]
+    return records, by_name(place / "kept")
+
+
+def reproduced(place: Path) -> Any:
+    found = {path.name: lasting(json.loads(path.read_text())) for path in (place / "out" / "records").glob("*.json")}
+    return found, (place / "out" / "index.html").exists()
+
+
+def trained(place: Path) -> Any:
+    run = place / "run"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((place / "summary.json").read_text())
+    said = {name: summary[name] for name in ("digests", "loss", "validation_loss", "step", "finished")}
+    # A run knows where it lies and what it read: the same run elsewhere has other paths.
+    record = json.loads((run / "run.json").read_text().replace(str(place), "place"))
+    return lasting(record), [lasting(line) for line in lines], find_steps(run), said
+
+
+COMMANDS = {
+    "probe": Command(
+        lambda place: ["probe", "preference", *BORN, "--seeds", "0:6", "--num-inputs", "64", "--seq-len", "8",
+                       "--quiet", "--resume", str(place / "kept"), "--json", str(place / "found.json")],
+        probed,
+    ),
+    "export": Command(lambda place: ["export", f"seed:1@{TINY}", str(place / "model")], lambda p: by_name(p / "model")),
+    "fingerprint": Command(
+        lambda place: ["fingerprint", f"seed:1@{TINY}", "--num-inputs", "64", "--seq-len", "8", "--quiet",
+                       "--out", str(place / "a.fingerprint")],
+        by_name,
+    ),
+    "reproduce": Command(
+        lambda place: ["reproduce", "table3", "figure1", "--scale", "smoke", "--quiet",
+                       "--out", str(place / "out")],
+        reproduced,
+    ),
+    "pretrain": Command(
+        lambda place: ["pretrain", *BORN, "--quiet", "--data", str(place / "text.txt"), "--tokenizer", "bytes",
+                       "--steps", "30", "--seeds", "1,2", "--context", "16", "--batch-size", "4", "--warmup", "2",
+                       "--no-tensorboard", "--checkpoint-every", "4", "--keep-latest", "2", "--eval-sequences", "4",
+                       "--token-cache", str(place / "tokens"), "--out", str(place / "run"),
+                       "--json", str(place / "summary.json")],
+        trained,
+    ),
+}  # fmt: skip
+
+
+def begin(command: Command, place: Path, most: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a command; it has entered main when this returns."""
+    place.mkdir(exist_ok=True)
+    text = place / "text.txt"
+    if "pretrain" in command.words(place) and not text.exists():
+        text.write_text("\n\n".join(f"the bird and the river, number {number}, under the sun" for number in range(200)))
+
+    def limit() -> None:
+        # Where the tests run in the background SIGINT is ignored, and would be here.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if most is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENTER, *command.words(place)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        preexec_fn=limit,
+    )
+    assert process.stderr is not None and process.stderr.read(1) == b"."
+    return process
+
+
+def finish(command: Command, place: Path) -> float:
+    """Run a command to its end; the seconds that it took."""
+    start = time.perf_counter()
+    _, error = (process := begin(command, place)).communicate(timeout=600)
+    assert process.returncode == 0, error.decode()
+    return time.perf_counter() - start
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """What each command gives undisturbed, and how long it takes; made when asked for."""
+    found: dict[str, tuple[Any, float]] = {}
+
+    def of(name: str) -> tuple[Any, float]:
+        if name not in found:
+            place = tmp_path_factory.mktemp(name)
+            seconds = finish(COMMANDS[name], place)
+            found[name] = COMMANDS[name].outcome(place), seconds
+        return found[name]
+
+    return of
+
+
+def left_over(place: Path) -> list[str]:
+    """What a killed write left and nobody cleared."""
+    return [str(path) for path in place.rglob("*") if path.name.endswith(".part")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_kills_leave_no_trace(calm, tmp_path, name):
+    expected, seconds = calm(name)
+    chance, killed = random.Random(name), 0
+    command, place = COMMANDS[name], tmp_path / "place"
+    for moment in range(MOMENTS):
+        # Spread over the run: what is kept makes the next start shorter, so that some end before their moment.
+        process = begin(command, place)
+        try:
+            process.wait(chance.uniform(0, seconds * (moment + 1) / MOMENTS))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL)
+        killed += process.returncode != 0
+    assert killed >= MOMENTS // 2
+    finish(command, place)
+    assert command.outcome(place) == expected
+    assert left_over(place) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
+    expected, _ = calm(name)
+    chance = random.Random(name)
+    command, place = COMMANDS[name], tmp_path / "place"
+    for _ in range(MOMENTS):
+        process = begin(command, place)
+        try:
+            process.wait(chance.uniform(0, 3))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=600)
+        lines = error.decode().strip().splitlines()
+        assert process.returncode in (0, 130), error.decode()
+        assert process.returncode == 0 or "bornbiased: interrupted" in lines[-1], error.decode()
+        assert "Traceback" not in error.decode()
+    finish(command, place)
+    assert command.outcome(place) == expected
+    assert left_over(place) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_disk_that_fills_leaves_nothing_half_written(calm, tmp_path, name):
+    """No file may grow beyond a size, for sizes just below those of the files that the command writes."""
+    expected, _ = calm(name)
+    command, place = COMMANDS[name], tmp_path / "place"
+    finish(command, tmp_path / "whole")
+    sizes = sorted({path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file()} - {0})
+    failed = 0
+    for most in sorted({1, *(size - 1 for size in sizes[:: max(1, len(sizes) // 6)]), sizes[-1] - 1}):
+        process = begin(command, place, most)
+        _, error = process.communicate(timeout=600)
+        assert process.returncode in (0, 2), error.decode()
+        assert "Traceback" not in error.decode()
+        failed += process.returncode == 2
+    assert failed
+    finish(command, place)
+    assert command.outcome(place) == expected
+    assert left_over(place) == []

@@ -1,0 +1,118 @@
+"""What a terminal, a pipe or a full disk does to a command: an exit code and at most one sentence."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.cli import main as entry
+from bornbiased_jax.cli.main import run
+
+MAIN = sys.modules["bornbiased_jax.cli.main"]
+CALL = [sys.executable, "-m", "bornbiased_jax", "--help"]
+
+
+def test_a_full_disk_behind_standard_output_is_one_sentence():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(CALL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_left_is_not_told():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(CALL, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_full_disk_behind_standard_error_loses_the_sentence_alone():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*CALL[:3], "nonsense"], stdout=subprocess.PIPE, stderr=full, timeout=120)
+    assert done.returncode == 2
+
+
+INTERRUPTED = """
+import os, signal, sys
+from bornbiased_jax.cli.main import main
+from bornbiased_jax.cli import main as _, options
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bornbiased_jax.cli.models":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+main(["models"])
+"""
+
+
+def test_ctrl_c_during_imports_ends_at_once():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "bornbiased: interrupted\n")
+
+
+def test_ctrl_c_during_work_can_be_answered_by_the_work(monkeypatch, capsys):
+    """A KeyboardInterrupt, so that what was begun is finished or taken back."""
+    before, cleaned = signal.getsignal(signal.SIGINT), []
+
+    def work(**unused):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            cleaned.append(True)
+
+    monkeypatch.setattr(MAIN.cli, "main", work)
+    monkeypatch.setattr(MAIN, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry(["models"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130 and cleaned
+    assert capsys.readouterr().err == "bornbiased: interrupted\n"
+
+
+EMPTY = [
+    ["models", "--json", ""],
+    ["export", "seed:1@gpt2-tiny", ""],
+    ["export", "", "out"],
+    ["probe", "preference", "--model", "gpt2-tiny", "--num-inputs", "4", "--seq-len", "4", "--resume", " "],
+    ["fingerprint", "seed:1@gpt2-tiny", "--out", ""],
+    ["seedprint", "seed:1@gpt2-tiny", "seed:2@gpt2-tiny", "--page", ""],
+    ["sinks", "seed:1@gpt2-tiny", "--text", "a.txt", "--figures", ""],
+    ["pretrain", "--model", "gpt2-tiny", "--data", "builtin:prose", "--out", ""],
+    ["reproduce", "table1", "--out", ""],
+    ["plot", "run", "--out", ""],
+    ["whichseed", "seed:1@gpt2-tiny", "--seeds", "0:9", "--resume", ""],
+]
+
+
+@pytest.mark.parametrize("argv", EMPTY, ids=lambda argv: argv[0])
+def test_an_empty_path_is_refused(argv, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(argv) == 2
+    assert "it is empty" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dev_stdout_is_standard_output(capsys, monkeypatch):
+    assert run(["reproduce", "--list", "--scale", "smoke", "--json", "/dev/stdout"]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("{") and out.out.endswith("}\n") and "table1" in out.err
+
+
+def test_an_interrupt_in_a_callback_of_the_collector_ends_it_too():
+    """There Python prints what was raised and goes on as if nothing had been asked."""
+    program = (
+        "import gc, os, signal, sys; import bornbiased_jax.cli; entry = sys.modules['bornbiased_jax.cli.main']; "
+        "interrupt = lambda *unused: os.kill(os.getpid(), signal.SIGINT); "
+        "entry.run = lambda argv: (gc.callbacks.append(interrupt), gc.collect(), 0)[2]; entry.main([])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 130
+    assert ended.stderr.strip().splitlines() == ["bornbiased: interrupted"]

@@ -1,0 +1,191 @@
+"""Whatever a command writes, what lay there before stays: files, links, pipes and devices of other people."""
+
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import click
+import pytest
+
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.cli.main import cli, run
+from bornbiased_jax.folders import MARKER
+
+MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
+SIZES = ["--num-inputs", "4", "--seq-len", "4", "--quiet"]
+BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+# Calls that fill the folder at their end, and calls that write the file at their end.
+FOLDERS = {
+    "probe preference": [*BORN, *SIZES, "--resume"],
+    "probe contraction": [*BORN, *SIZES, "--resume"],
+    "sinks": [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--lengths", "4", "--no-details",
+              "--num-sequences", "2", "--quiet", "--figures"],
+    "pretrain": [*BORN, "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet", "--out"],
+    "export": [f"seed:1@{TINY}"],
+    "reproduce": ["table3", "--scale", "smoke", "--quiet", "--out"],
+    "derive": [f"seed:1@{TINY}", "--change", "noise:0.1", "--out"],
+}  # fmt: skip
+FILES = {
+    "fingerprint": [f"seed:1@{TINY}", *SIZES, "--out"],
+    "seedprint": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--page"],
+    "whichseed": [f"seed:1@{TINY}", "--seeds", "0:2", "--quiet", "--resume"],
+    "plot": ["run", "--out"],
+    "audit": [str(MODELS), "--page"],
+}
+WRITES = ("out", "figures", "resume", "page", "directory")
+READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory")}
+
+
+def tree(folder: Path) -> dict[str, tuple]:
+    """Every entry below a folder: what it is, and its content."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        content = os.readlink(path) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else None
+        found[str(path.relative_to(folder))] = (mode, content)
+    return found
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A folder of somebody else's things, under the names that commands use."""
+    folder = tmp_path / "theirs"
+    (folder / "T4").mkdir(parents=True)
+    (folder / "checkpoints" / "0").mkdir(parents=True)
+    (folder / "tokenizer").mkdir()
+    names = [
+        "thesis.tex",
+        "config.json",
+        "model.safetensors",
+        "index.html",
+        "sink-map.png",
+        "T4/0.npz",
+        "T4/identity.json",
+    ]
+    for name in [*names, "metrics.jsonl", "tokenizer/tokenizer.json", "checkpoints/0/x", "curves.png", ".hidden"]:
+        (folder / name).write_text(f"mine: {name}")
+    (folder / "link").symlink_to("thesis.tex")
+    (folder / "records").symlink_to("T4")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
+    """Every command by its words."""
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        path = f"{prefix} {name}".strip()
+        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
+    return found
+
+
+def test_every_writing_command_is_here():
+    for path, command in commands().items():
+        writes = [
+            option.name for option in command.params if option.name in WRITES and (path, option.name) not in READS
+        ]
+        assert not writes or path in {**FOLDERS, **FILES}, f"{path} writes {writes}"
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign, capsys):
+    before = tree(foreign)
+    assert run([*command.split(), *FOLDERS[command], str(foreign)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(foreign) in error
+    assert tree(foreign) == before
+
+
+@pytest.mark.parametrize("command", ["probe preference", "export"])
+def test_a_new_folder_beside_other_things_is_all_that_comes(command, foreign):
+    before = tree(foreign)
+    for _ in range(2):  # the second time it is the command's own
+        assert run([*command.split(), *FOLDERS[command], str(foreign / "new")]) == 0
+        after = tree(foreign)
+        assert {name: entry for name, entry in after.items() if name.split("/")[0] != "new"} == before
+    assert (foreign / "new" / MARKER).exists()
+
+
+def test_with_overwrite_only_what_is_in_the_way_goes(foreign):
+    before = tree(foreign)
+    assert run(["sinks", *FOLDERS["sinks"], str(foreign), "--overwrite"]) == 0
+    after = tree(foreign)
+    assert {name for name in after if after[name] != before.get(name)} == {"sink-map.png", MARKER}
+
+
+@pytest.mark.parametrize("command", ["models --json", "fingerprint", "audit"])
+def test_files_go_through_links_and_into_pipes(command, foreign):
+    call = [*command.split(), *FILES.get(command, [])]
+    (foreign / "target").write_text("old")
+    (foreign / "to-target").symlink_to("target")
+    before = tree(foreign)
+    got = []
+    reader = threading.Thread(target=lambda: got.append((foreign / "pipe").read_bytes()))
+    reader.start()
+    for name in ("to-target", "pipe"):
+        assert run([*call, str(foreign / name)]) == 0
+    reader.join(60)
+    after = tree(foreign)
+    assert {name for name in after if after[name] != before.get(name)} == {"target"}
+    assert got == [(foreign / "target").read_bytes()]
+    assert run([*call, str(foreign / "T4")]) == 2 and tree(foreign) == after
+
+
+@pytest.mark.parametrize("command", ["export", "fingerprint", "probe preference", "models --json"])
+def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path, monkeypatch, capsys):
+    """The n-th time that something is brought to the disk there is no room, for every n."""
+    place = tmp_path / "out"
+    call = [*command.split(), *FILES.get(command, FOLDERS.get(command, []))]
+    if command == "export":
+        old = open_checkpoint(f"seed:9@{TINY}")
+        export_hugging_face(old.cfg, old.params, place)
+    elif command != "probe preference":
+        place.write_text("old")
+    before, real, steps = tree(tmp_path), os.fsync, 0
+
+    def full(descriptor):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    while True:
+        left = steps
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            code = run([*call, str(place)])
+        if code == 0:
+            break
+        error = capsys.readouterr().err
+        assert code == 2 and "No space left on device" in error and "Traceback" not in error
+        if command != "probe preference":
+            assert tree(tmp_path) == before
+        assert not any(name.endswith(".part") for name in tree(tmp_path))
+        steps += 1
+    assert steps > 0
+
+
+def test_a_probe_goes_on_after_a_full_disk(tmp_path, monkeypatch, capsys):
+    """What was kept before is used; what was half written is not taken for whole."""
+    call = ["probe", "preference", *BORN, *SIZES, "--seeds", "0:3", "--json"]
+    assert run([*call, str(tmp_path / "calm.json"), "--resume", str(tmp_path / "calm")]) == 0
+    real, left = os.fsync, 5
+
+    def full(descriptor):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 2
+    assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 0
+    calm, late = (json.loads((tmp_path / f"{name}.json").read_text())["records"] for name in ("calm", "late"))
+    assert calm == late

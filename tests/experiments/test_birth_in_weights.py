@@ -1,0 +1,107 @@
+"""The birth in the weights at its smallest scale; what verdicts quote of records is what the records say."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from bornbiased_jax.seedprint.lineage_tests import TESTS
+from bornbiased_jax.seedprint.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
+from experiments import results
+from experiments.base import Context
+from experiments.lineage import court_tables
+from experiments.survival import birth_in_weights
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    experiment = birth_in_weights.EXPERIMENT
+    settings = jsonable(experiment.settings["smoke"])
+    context = Context(scale="smoke", settings=settings, work=tmp_path_factory.mktemp("out") / "weights", quiet=True)
+    result = json.loads(json.dumps(jsonable(experiment.run(context)), allow_nan=False))
+    return {"result": result, "settings": settings, "scale": "smoke", "data": None}
+
+
+def rows(record, relation, test):
+    return [row for row in record["result"]["rows"] if (row["relation"], row["test"]) == (relation, test)]
+
+
+@pytest.mark.parametrize("test", birth_in_weights.TESTS)
+def test_own_births_are_found_and_others_are_not(record, test):
+    own, other = rows(record, birth_in_weights.OWN, test), rows(record, birth_in_weights.OTHER, test)
+    assert len(own) == len(other) == 3
+    assert all(row["base"] == row["suspect"] and row["verdict"] == "same-lineage" for row in own)
+    assert all(row["log10_p_bound"] < -30 for row in own)
+    assert all(row["base"] != row["suspect"] and row["verdict"] == "unrelated" for row in other)
+
+
+def test_hiding_evades_what_looks_at_coordinates_or_units_and_nothing_else(record):
+    hidden = {
+        test: {row["verdict"] for row in rows(record, birth_in_weights.HIDDEN, test)} for test in birth_in_weights.TESTS
+    }
+    assert hidden == {
+        "coordinates": {"unrelated"},
+        "rotation": {"unrelated"},
+        "matched units": {"same-lineage"},
+        "bilinear": {"same-lineage"},
+    }
+
+
+def test_agreement_tells_copies_from_models_trained_apart(record):
+    agreements = record["result"]["agreements"]
+    assert len(agreements[birth_in_weights.TRAINED]) == 3
+    assert max(row["mean"] for row in agreements[birth_in_weights.TRAINED]) < AGREEMENT
+    assert min(row["mean"] for row in agreements["hidden copy"]) == 1.0
+    assert min(row["mean"] for row in agreements["hidden copy with noise"]) > 0.9
+
+
+def test_what_is_shown(record):
+    experiment = birth_in_weights.EXPERIMENT
+    verdicts, where, agreement = experiment.tables(record)
+    # Four tests on own, hidden and other births, two between trained models.
+    assert len(verdicts.rows) == 14 and len(agreement.rows) == 3
+    # Two blocks of seven matrices, the embedding and the head.
+    assert len(where.rows) == 16
+    assert len(experiment.claims(record)) == 4
+    with figures.style():
+        assert len(experiment.figures(record)) == 1
+
+
+def test_a_hidden_model_computes_the_same(record):
+    cfg = preset("llama-tiny", **record["settings"]["changes"])
+    params = init_seed(cfg, 3)
+    ids = np.arange(24, dtype=np.int32).reshape(2, 12)
+    logits = np.asarray(apply(cfg, params, ids).logits_BTV)
+    hidden = np.asarray(apply(*birth_in_weights.hide(cfg, params, 3), ids).logits_BTV)
+    np.testing.assert_allclose(hidden, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
+    changed = np.asarray(apply(cfg, birth_in_weights.with_noise(params, 0.5, 3), ids).logits_BTV)
+    assert np.abs(changed - logits).max() > 0.1 * np.abs(logits).max()
+
+
+def committed(name):
+    record = results.committed(name, "laptop")
+    assert record is not None, f"bornbiased reproduce {name} --scale laptop, then collect it"
+    return record
+
+
+def test_the_agreement_that_verdicts_quote_is_the_records():
+    rows = committed("birth_in_weights")["result"]["agreements"][birth_in_weights.TRAINED]
+    measured = max(max(row["mean"] for row in rows), court_tables.largest_unrelated_agreement(committed("court")))
+    assert measured <= LARGEST_UNRELATED_AGREEMENT <= measured + 0.001
+
+
+@pytest.mark.parametrize(("inputs", "field"), [("tokens", "about_tokens"), ("gaussian", "about_vectors")])
+@pytest.mark.parametrize(("test", "rows"), [("paper", ("paper t", "paper U")), ("iclr", ("iclr",))])
+def test_the_rates_that_verdicts_quote_are_the_records(test, rows, inputs, field):
+    text = getattr(TESTS[test], field)
+    for row in committed("calibration")["result"]["pooled"]:
+        if row["inputs"] == inputs and row["test"] in rows:
+            assert f"{row['num_pairs']:,}" in text
+            rate = next(level["rate"] for level in row["rates"] if level["level"] == 0.01)
+            said = 1.0 if "every one" in text else float(re.search(r"([\d.]+)%", text)[1]) / 100 if "%" in text else 0.0
+            assert rate == pytest.approx(said, abs=5e-4)

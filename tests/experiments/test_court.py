@@ -1,0 +1,198 @@
+"""The court of lineage tests, and the calibration of the tests in the weights, at their smallest."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import models
+from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.record import jsonable
+from bornbiased_jax.report import figures
+from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.stats.intervals import model_interval
+from experiments.base import Context
+from experiments.lineage import court, court_models, court_tests, weights_calibration
+
+
+def record_of(experiment, work, **changes):
+    """Run at smoke scale; the record as it would come back from disk."""
+    settings = {**experiment.settings["smoke"], **changes}
+    context = Context(scale="smoke", settings=settings, work=work / experiment.name, quiet=True)
+    result = jsonable(experiment.run(context))
+    record = {"experiment": experiment.name, "scale": "smoke", "settings": settings, "status": "complete"}
+    return json.loads(json.dumps(jsonable({**record, "result": result, "provenance": {}}), allow_nan=False))
+
+
+def show(experiment, record):
+    with figures.style():
+        panels = list(experiment.figures(record))
+    for index, panel in enumerate(panels):
+        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
+    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+
+
+def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
+    record = record_of(
+        weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_tied=40, num_permutations=100
+    )
+    result = record["result"]
+    assert result["family"]["num_checks"] == 3 * len(weights_calibration.CASES) and result["family"]["calibrated"]
+    for case in result["cases"]:
+        assert case["num_pairs"] == 150 and case["num_undefined"] == 0
+        # p are not stuck: what never rejects is no test (P(no p < 0.05 in 150 pairs) = 5e-4).
+        assert case["rates"][1]["count"] > 0 or not case["uniform"]
+    tied = result["tied_rows_alone"]
+    assert tied["below_0.01"] <= 3 < 38 <= tied["below_0.01_rows_alone"]
+    tables, panels, claims = show(weights_calibration.EXPERIMENT, record)
+    assert len(tables[0].rows) == len(weights_calibration.CASES) and len(panels) == len(claims) == 1
+    assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
+
+
+def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
+    def squared(base, suspect, count, seed):
+        return Verdict("unrelated", "", float(np.random.default_rng(seed).random()) ** 2, None, 0.0, "", None, 0.01)
+
+    for uniform in (True, False):
+        monkeypatch.setattr(weights_calibration, "CASES", {
+            "wrong": weights_calibration.Case(squared, uniform=uniform),
+            "bilinear, tied": weights_calibration.CASES["bilinear, tied"],
+        })  # fmt: skip
+        changes = {"num_pairs": 60, "chunk": 60, "num_tied": 2, "num_permutations": 100}
+        work = tmp_path / str(uniform)
+        family = record_of(weights_calibration.EXPERIMENT, work, **changes)["result"]["family"]
+        bad = {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05}
+        assert bad == {"wrong"} and not family["calibrated"]
+
+
+def test_pairs_of_births_are_disjoint_and_those_of_their_seeds():
+    cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(None))
+    pairs = list(weights_calibration.birth_pairs(cfg, 100, 40))
+    assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_birth
+    for path, layer in (("embed/embedding", None), ("blocks/mlp/up/kernel", 1)):
+        np.testing.assert_array_equal(pairs[1][1].read(path, layer), birth_reader(cfg, 103).read(path, layer))
+
+
+SMOKE = court.EXPERIMENT.settings["smoke"]
+
+
+def births_with_noise(schedule, cfg, corpus, order, seeds):
+    """What training gives, without its compilation: each seed's birth moved by numbers of its own."""
+    rows = []
+    for seed in seeds:
+        flat = models.flatten(court_models._born(cfg, np.uint32(seed)))
+        weights_P = np.concatenate([flat[path].ravel() for path in sorted(flat)])
+        rows.append(weights_P + 0.01 * np.random.default_rng(seed).standard_normal(len(weights_P), np.float32))
+    return np.stack(rows).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(court_models, "train_run", births_with_noise)
+        return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"), num_ranked=0)
+
+
+def test_the_court_tries_every_test_on_every_kind_of_pair(tried):
+    result = tried["result"]
+    assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]
+    tried_kinds = {name: {row["kind"] for row in result["tests"] if row["test"] == name} for name in court.TESTS}
+    for name, test in court.TESTS.items():
+        expected = {court.BIRTHS, court.MIXED} if test.births else set(court.KINDS)
+        assert tried_kinds[name] == (set() if name == "rank" else expected)
+    kept = {row["test"]: row["kept"] for row in result["promises"]}
+    # Vectors that both models share make every pair the same, whatever the models.
+    assert kept["Algorithm 1, t, vectors"] is False and kept["iclr, vectors"] is False and kept["rank"] is None
+    assert all(value for row in result["promises"] if not row["published"] and (value := row["kept"]) is not None)
+    for matching in result["matchings"]:
+        assert len(matching["gate_up"]) == 2 and matching["agreement_largest"] < 0.2
+    (promises, sizes, scores, matchings), panels, claims = show(court.EXPERIMENT, tried)
+    assert promises.first_screen and len(promises.rows) == len(court.TESTS) - 1 and len(matchings.rows) == 5
+    assert {row.settings[0] for row in scores.rows} == {"HuRef (ICS)", "HuRef (PCS)", "Intrinsic", "REEF"}
+    assert len(sizes.rows) == sum(len(row["rates"]) == 2 for row in result["tests"]) and len(panels) == 1
+    assert claims[0].measured < claims[0].theory and claims[1].measured == claims[1].theory
+    assert "Algorithm 1, t, vectors" in court.EXPERIMENT.headline(tried)
+
+
+def test_pairs_are_of_their_kind_and_no_model_meets_itself():
+    born = court_models.births({**SMOKE, "seeds_an_order": 2}, 16)
+    trained = [
+        court_models.Model(court_models.Origin(16, corpus, order, 10 * order + seed), None, {}, SMOKE)
+        for corpus in ("a", "b") for order in (0, 1) for seed in range(2)
+    ]  # fmt: skip
+    seen = set()
+    for kind, base, suspect in court.pairs_of(trained, born):
+        assert base is not suspect and (id(base), id(suspect)) not in seen
+        seen.add((id(base), id(suspect)))
+        texts, orders = ({getattr(model.origin, name) for model in (base, suspect)} for name in ("corpus", "order"))
+        assert {
+            court.SAME_ORDER: len(texts) == len(orders) == 1 and None not in texts,
+            court.OTHER_ORDER: len(texts) == 1 and len(orders) == 2,
+            court.OTHER_TEXT: texts == {"a", "b"},
+            court.BIRTHS: texts == {None},
+            court.MIXED: base.origin.corpus is None and suspect.origin.corpus is not None,
+        }[kind]
+
+
+def rows_of(p_values, kind=court.BIRTHS):
+    every = [(i, j) for i in range(12) for j in range(i)]
+    return [
+        {"kind": kind, "models": [f"m{i}", f"m{j}"], "values": {"φ_U": float(p)}}
+        for (i, j), p in zip(every, p_values, strict=True)
+    ]
+
+
+def test_a_summary_counts_with_intervals_that_respect_shared_models():
+    p_values = np.random.default_rng(0).random(66) ** 1.5
+    rows = rows_of(p_values)
+    found = court.summarise(rows, "φ_U", court.BIRTHS)
+    names = [tuple(row["models"]) for row in rows]
+    for rate, level in zip(found["rates"], (0.01, 0.05), strict=True):
+        assert rate["rate"] == pytest.approx((p_values <= level).mean())
+        assert (rate["low"], rate["high"]) == model_interval(p_values <= level, names)
+        assert rate["low_together"] <= rate["low"]
+    chosen = court.disjoint_pairs(names)
+    assert len(chosen) == 6 == found["ks_pairs"] and len({name for at in chosen for name in names[at]}) == 12
+    assert found["ks_p"] == pytest.approx(stats.kstest(p_values[chosen], "uniform").pvalue)
+    assert court.summarise(rows, "φ_U", court.MIXED) is None
+    undefined = court.summarise([{**row, "values": {"φ_U": None}} for row in rows], "φ_U", court.BIRTHS)
+    assert undefined["num_undefined"] == 66 and undefined["rates"] == []
+
+
+def test_a_promise_is_broken_by_too_many_small_p_alone():
+    kept = [court.summarise(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.BIRTHS)]
+    assert court.promise("φ_U", kept)["kept"] is True
+    bad = [court.summarise(rows_of(np.linspace(1e-6, 0.04, 66)), "φ_U", court.BIRTHS)]
+    found = court.promise("φ_U", kept + bad)
+    assert found["kept"] is False and {entry["kind"] for entry in found["broken"]} == {court.BIRTHS}
+    assert court.promise("φ_H", kept)["kept"] is None
+
+
+def test_every_test_finds_a_copy_with_noise():
+    (base, *_) = court_models.births(SMOKE, 16)
+    noisy = court_models.unpacked(base.cfg, births_with_noise({}, base.cfg, "", 0, [base.origin.seed])[0])
+    copy = court_models.Model(base.origin._replace(corpus="a"), base.cfg, noisy, SMOKE)
+    values = court_tests.examine(base, copy, {"num_permutations": 200, "seed": 0})
+    # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
+    for name, test in (court_tests.PUBLISHED | court_tests.OURS).items():
+        if test.gives == "p" and "tied" not in name and "tokens" not in name:
+            assert values[name] <= 0.01, name
+    assert values["HuRef (PCS)"] > 0.8
+    itself = court_tests.matchings(base, base)
+    assert itself == {"agreement": [1.0, 1.0], "gate_up": [32, 32], "activations": [32, 32]}
+
+
+def test_training_is_of_its_seed_text_and_order():
+    cfg = court_models.config(SMOKE, 16).replace(num_layers=1)
+    schedule = {**SMOKE["schedule"], "steps": 2}
+    first, second = (court_models.train_run(schedule, cfg, "builtin:code", order, [7, 8]) for order in (0, 1))
+    assert first.dtype == np.float32 and len(first) == 2
+    flat = models.flatten(court_models._born(cfg, np.uint32(7)))
+    moved = [np.abs(row - np.concatenate([flat[path].ravel() for path in sorted(flat)])).max() for row in first]
+    assert 0 < moved[0] < 0.01 < moved[1]  # two steps of Adam from the own birth, and another birth
+    assert not np.array_equal(first, second)
+    back = models.flatten(court_models.unpacked(cfg, first[0]))
+    assert jax.tree.map(np.shape, back) == jax.tree.map(np.shape, flat)
+    assert np.abs(back["embed/embedding"] - flat["embed/embedding"]).max() < 0.01

@@ -1,0 +1,86 @@
+"""What hides a copy, at the smallest scale: copies compute the same, form A sees all but rolled units."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.record import jsonable
+from experiments import results
+from experiments.base import Context
+from experiments.survival import evasions
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    experiment = evasions.EXPERIMENT
+    settings = jsonable(experiment.settings["smoke"])
+    context = Context(scale="smoke", settings=settings, work=tmp_path_factory.mktemp("out") / "evasions", quiet=True)
+    result = json.loads(json.dumps(jsonable(experiment.run(context)), allow_nan=False))
+    return {"result": result, "settings": settings, "scale": "smoke", "data": None}
+
+
+def check_pattern(record):
+    """What each test must see and must not, whatever the scale."""
+    for row in record["result"]["rows"]:
+        verdicts = {test: entry["verdict"] for test, entry in row["tests"].items()}
+        turned = "rotated" in row["change"]
+        assert row["logits"] < 1e-4, row["change"]
+        assert verdicts[evasions.CONTROL] == "unrelated", row["change"]
+        assert (verdicts["rotation, form A"] == "same-lineage") == ("rolled" not in row["change"]), row["change"]
+        assert verdicts["coordinates, squares"] == ("same-lineage" if not turned else verdicts["coordinates, squares"])
+        if turned:
+            assert verdicts["coordinates, squares"] != "same-lineage", row["change"]
+        if row["agreement"] is not None:
+            assert row["agreement"] > 0.9, row["change"]
+
+
+def test_each_test_sees_what_it_is_said_to_see(record):
+    assert len(record["result"]["rows"]) == 2 * len(evasions.CHANGES)
+    check_pattern(record)
+
+
+def test_what_is_shown(record):
+    (table,) = evasions.EXPERIMENT.tables(record)
+    assert [row.settings[0] for row in table.rows] == list(evasions.CHANGES)
+    assert len(evasions.EXPERIMENT.claims(record)) == 3
+
+
+@pytest.mark.parametrize("change", evasions.CHANGES)
+def test_every_copy_computes_the_same(change):
+    cfg = preset(
+        "llama-tiny",
+        num_layers=2,
+        d_model=16,
+        num_heads=4,
+        num_kv_heads=2,
+        d_ff=24,
+        vocab_size=32,
+        tie_embeddings=False,
+    )
+    params = init_seed(cfg, 3)
+    ids = np.arange(4, 28, dtype=np.int32).reshape(2, 12)
+    changed = evasions.CHANGES[change](cfg, params, 5, [0, 1])
+    logits = np.asarray(apply(cfg, params, ids).logits_BTV)
+    np.testing.assert_allclose(apply(*changed, ids).logits_BTV, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
+
+
+def test_untrained_rows_are_those_that_only_decayed():
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, vocab_size=8, num_heads=2, d_ff=16)
+    birth, life = init_seed(cfg, 0), init_seed(cfg, 0)
+    rows = np.array(life["embed"]["embedding"]) * 0.9
+    rows[[2, 5]] += 0.01 * np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
+    life["embed"]["embedding"] = rows
+    assert evasions.untrained_ids(birth, life).tolist() == [0, 1, 3, 4, 6, 7]
+
+
+def test_the_committed_record_says_the_same():
+    record = results.committed("evasions", "laptop")
+    if record is not None:
+        check_pattern(record)
+        form_a = [
+            row["tests"]["rotation, form A"]["z"] for row in record["result"]["rows"] if "rolled" not in row["change"]
+        ]
+        assert min(form_a) > 200

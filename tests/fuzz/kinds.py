@@ -1,0 +1,251 @@
+"""Every kind of file that is read: how a small good one is made, which file of it is damaged, and who reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.run import read_run
+from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import from_tokens
+from bornbiased_jax.pretrain.metrics import read_metrics
+from bornbiased_jax.pretrain.runs import list_runs
+from bornbiased_jax.pretrain.settings import PretrainConfig
+from bornbiased_jax.seedprint import fingerprint as prints
+from bornbiased_jax.seedprint.whichseed import _resumed
+from bornbiased_jax.sweep import Work, sweep
+from bornbiased_jax.text import load_tokenizer, read_documents
+from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
+from tests.checkpoints.test_gguf_file import write as write_gguf
+from tests.fixtures import llama2c_files
+from tests.fixtures.sentence_pieces import sentence_piece_model
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+LINES = [f"the quick brown fox {i} jumps over the lazy dogs" for i in range(60)]
+SMALL = dict(num_layers=1, num_heads=2, d_model=32, d_ff=32, vocab_size=300, max_seq_len=16)
+
+
+class Kind(NamedTuple):
+    """One kind of file.
+
+    Attributes:
+        make: writes a good one, with what belongs to it, into an empty folder; the name of the file to damage.
+        read: reads it, given the folder and that file.
+    """
+
+    make: Callable[[Path], str]
+    read: Callable[[Path, Path], Any]
+
+
+def _copied(source: str, name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        for path in (HF / source).iterdir():
+            if path.suffix != ".npz":
+                shutil.copy(path, folder)
+        return name
+
+    return make
+
+
+def _open(folder: Path, path: Path) -> Any:
+    return open_checkpoint(folder).digest()
+
+
+def _open_file(folder: Path, path: Path) -> Any:
+    return open_checkpoint(path).digest()
+
+
+def _encode(folder: Path, path: Path) -> Any:
+    tokenizer = load_tokenizer(path)
+    return tokenizer.decode(tokenizer.encode("the quick brown fox")), tokenizer.eos_id, tokenizer.bos_id
+
+
+def _gguf(folder: Path) -> str:
+    cfg = preset("llama-tiny", **SMALL)
+    from bornbiased_jax.models import init_seed
+
+    write_gguf(folder / "model.gguf", cfg, init_seed(cfg, 3), folder / "exported", kind="Q8_0")
+    return "model.gguf"
+
+
+def _llama2c(name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        llama2c_files.write_pair(folder)
+        return name
+
+    return make
+
+
+def _trained(folder: Path) -> str:
+    train_bpe(LINES, 280).save(folder)
+    return "tokenizer.json"
+
+
+def _pair(name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        pieces = [*BYTE_CHARACTERS.values(), "th", "the"]
+        (folder / "encoder.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+        (folder / "vocab.bpe").write_text("#version: 0.2\nt h\nth e\n")
+        return name
+
+    return make
+
+
+def _ranks(folder: Path) -> str:
+    (folder / "r.tiktoken").write_text("IQ== 0\nIg== 1\nIw== 2\nJA== 3\n" * 9)
+    return "r.tiktoken"
+
+
+def _sentence_piece(folder: Path) -> str:
+    (folder / "tokenizer.model").write_bytes(sentence_piece_model(LINES, 300))
+    return "tokenizer.model"
+
+
+def _pieces(folder: Path) -> str:
+    llama2c_files.write_pair(folder)
+    return load_tokenizer(folder / "tok.bin").save(folder / "saved").relative_to(folder).as_posix()
+
+
+def _run(name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        config = PretrainConfig(model=preset("gpt2-tiny"), data="builtin:prose", out=str(folder), seeds=(42, 7))
+        run = {"config": config.to_dict(), "steps": 9, "tokens_digest": "a", "initial_digest": None, "provenance": {}}
+        (folder / "run.json").write_text(json.dumps(run))
+        line = {"step": 1, "loss": [2.5, 2.25], "grad_norm": [1.0, 1.0], "lr": 1e-3, "tokens": 64}
+        lines = [line | {"step": step, "tokens_per_second": 10.0} for step in (1, 2, 3)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+        return name
+
+    return make
+
+
+def _metrics(folder: Path, path: Path) -> Any:
+    from bornbiased_jax.pretrain.plot import plot_run
+
+    return read_metrics(folder), plot_run(folder, folder / "a.svg")
+
+
+def _runs(folder: Path, path: Path) -> Any:
+    return read_run(folder), list_runs(folder)
+
+
+def _print_of(folder: Path) -> prints.Fingerprint:
+    opened = open_checkpoint("seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=32")
+    return prints.fingerprint(opened, from_tokens(np.arange(12).reshape(4, 3), 32))
+
+
+def _fingerprint(folder: Path) -> str:
+    prints.save_fingerprint(folder / "a.fingerprint", _print_of(folder))
+    return "a.fingerprint"
+
+
+def _facts(folder: Path) -> str:
+    """What a fingerprint says of itself, under a digest that is right."""
+    from safetensors import safe_open
+
+    _fingerprint(folder)
+    with safe_open(folder / "a.fingerprint", framework="numpy") as opened:
+        (folder / "facts.json").write_text(opened.metadata()["facts"])
+    return "facts.json"
+
+
+def _signed(folder: Path, path: Path) -> Any:
+    from safetensors.numpy import load_file, save_file
+
+    outputs = load_file(folder / "a.fingerprint")["outputs"]
+    facts = path.read_bytes().decode(errors="replace")
+    metadata = {"format": prints.FORMAT, "facts": facts, "digest": prints._digest(outputs, facts)}
+    save_file({"outputs": outputs}, folder / "b.fingerprint", metadata)
+    found = prints.load_fingerprint(folder / "b.fingerprint")
+    prints.check_comparable(found, found)
+    return found
+
+
+SEARCH = {"format": "a", "digest": "b", "start": 0, "entries": 64}
+
+
+def _search(folder: Path, path: Path) -> Any:
+    return _resumed(path, SEARCH, range(0, 100))
+
+
+def _searched(folder: Path) -> str:
+    (folder / "state.json").write_text(json.dumps({**SEARCH, "position": 64, "best": [[3, 0.5], [9, 0.25]]}))
+    return "state.json"
+
+
+def _swept(folder: Path) -> str:
+    _sweep(folder, folder)
+    return next(path.relative_to(folder).as_posix() for path in folder.rglob("1.npz"))
+
+
+def _sweep(folder: Path, path: Path) -> Any:
+    import jax.numpy as jnp
+
+    rows = sweep(WORK, [1, 2], lambda: [np.ones(3, np.float32)], weights=jnp.zeros(1), resume=folder, identity="a")
+    return list(rows)
+
+
+WORK = Work(None, lambda: {"sum": np.zeros(3, np.float32)}, lambda p, s, b: {"sum": s["sum"] + b}, lambda p, s: s)
+
+
+def _text(name: str, text: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        data = text.encode()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return name
+
+    return make
+
+
+def _documents(folder: Path, path: Path) -> Any:
+    return list(read_documents(path))
+
+
+def _parquet(folder: Path) -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": LINES}), folder / "a.parquet")
+    return "a.parquet"
+
+
+ROWS = "".join(json.dumps({"text": line, "n": 1}) + "\n" for line in LINES[:9])
+ARTICLES = "".join(f"\n = Title {i} = \n\n {line} \n" for i, line in enumerate(LINES[:9]))
+
+KINDS: dict[str, Kind] = {
+    "config.json": Kind(_copied("llama", "config.json"), _open),
+    "config.json of qwen2": Kind(_copied("qwen2-window", "config.json"), _open),
+    "config.json with scaled RoPE": Kind(_copied("llama-scaled-3", "config.json"), _open),
+    "model.safetensors": Kind(_copied("llama", "model.safetensors"), _open),
+    "index of shards": Kind(_copied("llama-sharded-bfloat16", "model.safetensors.index.json"), _open),
+    "gguf": Kind(_gguf, _open_file),
+    "vocabulary of gguf": Kind(_gguf, _encode),
+    "llama2.c model": Kind(_llama2c("model.bin"), _open_file),
+    "llama2.c tokenizer": Kind(_llama2c("tok.bin"), _encode),
+    "tokenizer.json": Kind(_trained, _encode),
+    "tokenizer_config.json": Kind(lambda folder: _trained(folder) and "tokenizer_config.json", lambda folder, path: (
+        _encode(folder, folder / "tokenizer.json")
+    )),
+    "encoder.json": Kind(_pair("encoder.json"), _encode),
+    "vocab.bpe": Kind(_pair("vocab.bpe"), _encode),
+    "tiktoken": Kind(_ranks, _encode),
+    "SentencePiece": Kind(_sentence_piece, _encode),
+    "pieces": Kind(_pieces, _encode),
+    "run.json": Kind(_run("run.json"), _runs),
+    "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),
+    "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_fingerprint(path)),
+    "facts of a fingerprint": Kind(_facts, _signed),
+    "state of a search": Kind(_searched, _search),
+    "work file of a sweep": Kind(_swept, _sweep),
+    "JSON lines": Kind(_text("a.jsonl", ROWS), _documents),
+    "gzip": Kind(_text("a.txt.gz", ARTICLES), _documents),
+    "WikiText": Kind(_text("a.txt", ARTICLES), _documents),
+    "Parquet": Kind(_parquet, _documents),
+}  # fmt: skip

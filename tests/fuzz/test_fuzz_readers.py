@@ -1,0 +1,37 @@
+"""Damaged files of every kind are read, or refused in one sentence, within bounds of memory and time."""
+
+import os
+import time
+
+import pytest
+
+from tests.fuzz.kinds import KINDS
+from tests.fuzz.readers import damaged, fault_of, good, kept
+
+CASES = 200
+EACH = -(-CASES // len(KINDS))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", 3))
+"""By kind, in `make test-all`."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_files(name):
+    folder, file = good(name)
+    assert fault_of(name, (folder / file).read_bytes()) is None
+    found = {seed: fault_of(name, damaged(name, seed)) for seed in range(EACH)}
+    assert not any(found.values()), {seed: fault for seed, fault in found.items() if fault}
+
+
+@pytest.mark.parametrize(("name", "path"), kept(), ids=lambda value: getattr(value, "name", value))
+def test_the_corpus_of_found_cases(name, path):
+    assert fault_of(name, path.read_bytes()) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_files_by_the_clock(name):
+    end, seed = time.monotonic() + SECONDS, EACH
+    while time.monotonic() < end:
+        fault = fault_of(name, damaged(name, seed))
+        assert fault is None, f"seed {seed}: {fault}"
+        seed += 1

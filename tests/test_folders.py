@@ -1,0 +1,90 @@
+"""A command's folder: what is its own is known by a marker; nothing else is replaced or removed."""
+
+import json
+import os
+
+import pytest
+
+from bornbiased_jax import files, folders
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import MARKER, Folder
+
+
+def test_a_new_folder_is_marked_with_its_first_file(tmp_path):
+    folder = Folder(tmp_path / "out", "bornbiased x")
+    folder.check("a.json")
+    assert not folder.path.exists() and not folder.made_here
+    folder.write_json("a.json", {"a": 1})
+    again = Folder(folder.path, "bornbiased x")
+    again.check("a.json")
+    assert again.made_here and again.owns("a.json") and again.entries() == ["a.json"]
+    again.write_json("a.json", {"a": 2})
+    assert json.loads((folder.path / "a.json").read_text()) == {"a": 2}
+    assert files.read_json(folder.path / "a.json") == {"a": 2}
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "a.json").write_text("mine")
+    for overwrite, offered in ((None, False), (False, True)):
+        with pytest.raises(InputError, match=r"holds a.json and 1 more, which `bornbiased x` did not write") as caught:
+            Folder(tmp_path, "bornbiased x", overwrite=overwrite).check("a.json")
+        assert ("--overwrite" in str(caught.value)) == offered
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "thesis.tex"]
+    taken = Folder(tmp_path, "bornbiased x", overwrite=True)
+    taken.check("a.json")
+    taken.write_text("a.json", "ours")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work" and (tmp_path / "a.json").read_text() == "ours"
+    # From now on it is the command's, and the rest is left alone without being asked about.
+    Folder(tmp_path, "bornbiased x", overwrite=False).write_text("a.json", "again")
+
+
+def test_what_another_command_made_is_not_this_ones(tmp_path):
+    Folder(tmp_path, "bornbiased x").write_text("a", "x")
+    with pytest.raises(InputError, match="holds a, which `bornbiased y` did not write"):
+        Folder(tmp_path, "bornbiased y").check("a")
+
+
+def test_a_file_that_was_changed_or_put_in_the_way_is_refused(tmp_path):
+    folder = Folder(tmp_path, "bornbiased x", overwrite=False)
+    folder.write_text("a", "ours")
+    (tmp_path / "a").write_text("changed")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("a", "b"):
+        with pytest.raises(InputError, match="was changed since .* or give --overwrite"):
+            Folder(tmp_path, "bornbiased x", overwrite=False).check(name)
+        with pytest.raises(InputError, match="was changed since"):
+            folder.write_text(name, "new")
+    assert (tmp_path / "a").read_text() == "changed"
+
+
+def test_a_kill_between_marker_and_file_leaves_the_old_file_known(tmp_path, monkeypatch):
+    folder = Folder(tmp_path, "bornbiased x")
+    folder.write_text("a", "old")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_bytes", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            folder.write_text("a", "new")
+    with (tmp_path / MARKER).open("a") as stream:
+        stream.write('{"file": "b", "sh')  # a line cut short
+    again = Folder(tmp_path, "bornbiased x")
+    assert again.owns("a") and not again.knows("b")
+    again.write_text("b", "b")
+    assert Folder(tmp_path, "bornbiased x").owns("b")
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr(folders, "_exchange", lambda ours, theirs: False)
+    target = tmp_path / "out"
+    for content in ("one", "two"):
+        with folders.fresh(target, "bornbiased x") as made:
+            (made / content).write_text(content)
+        marked = Folder(target, "bornbiased x")
+        assert marked.entries() == [content] and marked.owns(content)
+    assert os.listdir(tmp_path) == ["out"]
+    with pytest.raises(ZeroDivisionError), folders.fresh(target, "bornbiased x") as made:
+        (made / "three").write_text("")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]

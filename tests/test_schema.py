@@ -1,0 +1,85 @@
+"""Values from files: JSON taken strictly, and refused by field, value and range."""
+
+import json
+from typing import Annotated, Literal, NotRequired
+
+import pytest
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
+
+from bornbiased_jax import schema
+from bornbiased_jax.errors import InputError
+
+
+class Inner(TypedDict):
+    seeds: Annotated[list[Annotated[int, Interval(ge=0, le=9)]], Len(1, 3)]
+    rate: NotRequired[Annotated[float, Interval(ge=0.0)] | None]
+
+
+class Outer(TypedDict):
+    inner: Inner
+    kind: Literal["a", "b"]
+    flag: NotRequired[bool]
+    table: NotRequired[dict[str, Inner]]
+
+
+GOOD = {"inner": {"seeds": [1, 2], "rate": 1}, "kind": "a", "other": [None]}
+
+
+def test_what_fits_passes():
+    assert schema.check(Outer, GOOD, "f")["inner"]["seeds"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"inner": 3}, "f has inner=3, which is not an object: fetch it again"),
+        ({"inner": {}}, "f has no field 'inner.seeds': fetch it again"),
+        ({"inner": {"seeds": [1, 10]}}, "f has inner.seeds.1=10, which is not an integer from 0 to 9"),
+        ({"inner": {"seeds": [True]}}, "f has inner.seeds.0=True, which is not an integer from 0 to 9"),
+        ({"inner": {"seeds": [1, 2, 3, 4]}}, "f has inner.seeds=[1, 2, 3, 4], which is not a list of at most 3"),
+        ({"inner": {"seeds": [1], "rate": -1.5}}, "f has inner.rate=-1.5, which is not a number of at least 0 or null"),
+        ({"kind": "c"}, "f has kind='c', which is not one of a, b"),
+        ({"kind": ["a"] * 99}, "…, which is not one of a, b"),
+        ({"flag": 1}, "f has flag=1, which is not true or false"),
+        ({"table": {"x": {"seeds": "1"}}}, "f has table.x.seeds='1', which is not a list"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_what_it_should_be(change, words):
+    with pytest.raises(InputError) as raised:
+        schema.check(Outer, GOOD | change, "f")
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+def test_a_file_that_is_another_thing():
+    with pytest.raises(InputError, match="^f is not an object: make it again$"):
+        schema.check(Outer, [1], "f", "make it again")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "at line 1, column 2"),
+        ('{"a": NaN}', "NaN is no number of JSON"),
+        ('{"a": -Infinity}', "-Infinity is no number of JSON"),
+        ('{"a": 1e999}', "1e999 is beyond all numbers"),
+        ('{"a": ' + "9" * 5000 + "}", "an integer beyond all sizes"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"a":' * 200 + "1" + "}" * 200, "nested too deep"),
+        ('{"a": 1, "a": 2}', "the name 'a' stands twice"),
+        (b"\xff\xfe", "not UTF-8"),
+        ("", "at line 1"),
+    ],
+)
+def test_what_is_no_json_is_one_sentence(text, words):
+    with pytest.raises(InputError) as raised:
+        schema.parse_json(text, "f")
+    assert str(raised.value).startswith("f is not readable as JSON: ") and words in str(raised.value)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+def test_json_is_what_the_standard_library_reads():
+    value = {"a": [1, -2.5e-3, None, True, "ü"], "b": {}, "c": [[[]]]}
+    for text in (json.dumps(value), json.dumps(value).encode("utf-8-sig")):
+        assert schema.parse_json(text, "f") == value
