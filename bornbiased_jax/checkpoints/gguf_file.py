@@ -135,7 +135,9 @@ def _dequantised(
 
 def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
     try:
-        return gguf.dequantize(stored, tensor.tensor_type)
+        # A damaged scale gives NaN or infinity, which the caller names; NumPy's warning would name nothing.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return gguf.dequantize(stored, tensor.tensor_type)
     except NotImplementedError as error:
         raise InputError(
             f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -107,8 +108,9 @@ def weight_files(folder: Path) -> list[Path]:
         table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
         paths = [folder / Path(name).name for name in sorted(set(table.values()))]
         for path in paths:
-            if not path.is_file():
-                raise InputError(f"{path} is missing, though {INDEX} names it: fetch that shard")
+            # Not Path.is_file, which raises where no file can have such a name.
+            if not os.path.isfile(path):
+                raise InputError(f"{schema.cut(path.name)} is missing, though {index} names it: fetch that shard")
         return paths
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
