@@ -9,6 +9,7 @@ from benchmarks.matmul import loop_operations, needed_operations
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.stats.intervals import binomial_interval
 
 Record = Mapping[str, Any]
 
@@ -290,18 +291,29 @@ def kill_resume(record: Record) -> list[Table]:
 
 def theory_mutations(record: Record) -> list[Table]:
     """How many moved constants of the theory its tests notice, by module."""
-    tried: dict[str, list[Mapping[str, Any]]] = {}
+    tried: dict[str, list[Mapping[str, Any]]] = {module: [] for module in record["constants"]}
     for mutation in record["mutations"]:
-        tried.setdefault(mutation["module"], []).append(mutation)
+        tried[mutation["module"]].append(mutation)
     rows = []
     for module, mutations in tried.items():
         unnoticed = [
             f"line {mutation['line']}: {mutation['old']}" for mutation in mutations if mutation["outcome"] == "passes"
         ]
-        counts = {"constants": float(len(mutations)), "noticed": float(len(mutations) - len(unnoticed))}
+        counts = {
+            "constants": float(record["constants"][module]),
+            "moved": float(len(mutations)),
+            "noticed": float(len(mutations) - len(unnoticed)),
+        }
         rows.append(Row([module], {**counts, "not noticed": "; ".join(unnoticed) or None}))
-    quantities = [Quantity("constants", integer), Quantity("noticed", integer), Quantity("not noticed")]
-    note = f"Each constant is multiplied by {record['factor']:g} in a scratch copy of theory/ and its tests are run."
+    quantities = [*(Quantity(name, integer) for name in ("constants", "moved", "noticed")), Quantity("not noticed")]
+    moved, total = len(record["mutations"]), sum(record["constants"].values())
+    noticed = sum(mutation["outcome"] != "passes" for mutation in record["mutations"])
+    low, high = (100 * end for end in binomial_interval(noticed, moved))
+    note = (
+        f"A constant is multiplied by {record['factor']:g} in a copy of theory/ and the module's tests are run. "
+        f"Moved: {moved} of {total} constants, drawn at random; noticed {noticed}"
+        + (f", a fraction of all within {low:.1f}% to {high:.1f}% (95%)." if moved < total else ".")
+    )
     return [Table("Constants of the theory moved, one at a time", ["module"], quantities, rows, note)]
 
 

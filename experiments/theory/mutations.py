@@ -1,9 +1,10 @@
 """The tests of the theory, tested: one constant at a time is moved by 5% in a scratch copy, and a test must fall.
 
-Run by hand, for hours: ``python -m experiments.theory.mutations --out mutations.json [--module mlp] [--limit 3]``. A
-mutation is a number that is an operand of +, −, ·, / or a power, anywhere in the modules of ``TESTS``. The JSON
-is written after every mutation; a call with the same ``--out`` goes on where
-the last one ended, as long as the code of ``theory/`` is the same.
+Run by hand, for hours: ``python -m experiments.theory.mutations --out mutations.json [--module mlp] [--limit 3]
+[--minutes 50]``. A mutation is a number that is an operand of +, −, ·, / or a power, anywhere in the modules of
+``TESTS``. They are tried in an order that ``ORDER_SEED`` shuffles: those tried so far are a random sample of all.
+The JSON is written after every mutation; a call with the same ``--out`` goes on where the last one ended, as long as
+the code of ``theory/`` is the same.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import ast
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bornbiased_jax.files import write_json
+from bornbiased_jax.record import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTOR = 1.05
 TIMEOUT_S = 600.0
+ORDER_SEED = 0
 NEEDED = ("theory", "bornbiased_jax", "tests/conftest.py", "pyproject.toml")
 """What the theory's tests import or read."""
 TESTS: dict[str, tuple[str, ...]] = {
@@ -125,35 +130,49 @@ def outcome(scratch: Path, module: str) -> str:
     return failed[0].split(" ")[1] if failed else "no collection"
 
 
-def run(out: Path, modules: list[str], limit: int | None) -> dict[str, Any]:
-    """Try every mutation that ``out`` does not have yet, and write it there.
+def in_order(modules: Sequence[str]) -> list[Mutation]:
+    """Every mutation of the modules, shuffled by ``ORDER_SEED``."""
+    texts = {name: (ROOT / "theory" / f"{name}.py").read_text() for name in modules}
+    found = [mutation for name, text in texts.items() for mutation in mutations(name, text)]
+    random.Random(ORDER_SEED).shuffle(found)
+    return found
+
+
+def run(out: Path, modules: Sequence[str], limit: int | None = None, minutes: float | None = None) -> dict[str, Any]:
+    """Try the mutations that ``out`` does not have yet, at most ``limit`` of them, and write each there.
+
+    No mutation is begun after ``minutes``.
 
     Raises:
         RuntimeError: the tests of a module fail without any mutation.
     """
-    record: dict[str, Any] = {"theory": digest(), "factor": FACTOR, "mutations": []}
+    record: dict[str, Any] = {"theory": digest(), "factor": FACTOR, "order_seed": ORDER_SEED, "mutations": []}
     if out.exists():
         older = json.loads(out.read_text())
         record = older if older["theory"] == record["theory"] else record
+    record["constants"] = {name: sum(m.module == name for m in in_order([name])) for name in TESTS}
     tried = {(m["module"], m["line"], m["column"]) for m in record["mutations"]}
-    count = 0
+    left = [m for m in in_order(modules) if (m.module, m.line, m.column) not in tried][:limit]
+    whole: set[str] = set()
+    start, before = time.monotonic(), record.get("provenance", {}).get("wall_time_s", 0.0)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         copy(scratch)
-        for module in modules:
+        for mutation in left:
+            if minutes is not None and time.monotonic() - start > 60 * minutes:
+                break
+            module = mutation.module
+            if module not in whole and (found := outcome(scratch, module)) != "passes":
+                raise RuntimeError(f"{module} without a mutation: {found}")
+            whole.add(module)
             path = scratch / "theory" / f"{module}.py"
             text = path.read_text()
-            left = [m for m in mutations(module, text) if (m.module, m.line, m.column) not in tried]
-            left = left if limit is None else left[: limit - count]
-            if left and (found := outcome(scratch, module)) != "passes":
-                raise RuntimeError(f"without a mutation: {found}")
-            for mutation in left:
-                path.write_text(mutation.apply(text))
-                record["mutations"].append({**mutation._asdict(), "outcome": outcome(scratch, module)})
-                path.write_text(text)
-                count += 1
-                write_json(out, record)
-                print(*record["mutations"][-1].values())
+            path.write_text(mutation.apply(text))
+            record["mutations"].append({**mutation._asdict(), "outcome": outcome(scratch, module)})
+            path.write_text(text)
+            record["provenance"] = provenance(wall_time_s=before + time.monotonic() - start)
+            write_json(out, record)
+            print(*record["mutations"][-1].values(), flush=True)
     return record
 
 
@@ -163,8 +182,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--module", choices=list(TESTS), action="append")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--minutes", type=float)
     options = parser.parse_args()
-    record = run(options.out, options.module or list(TESTS), options.limit)
+    record = run(options.out, options.module or list(TESTS), options.limit, options.minutes)
     passed = [m for m in record["mutations"] if m["outcome"] == "passes"]
     print(f"{len(record['mutations'])} mutations, {len(passed)} of them unnoticed")
 

@@ -156,6 +156,15 @@ def test_mutations_are_counted_by_module():
 
     fields = {"module": "mlp", "line": 3, "column": 1, "old": "2.0", "new": "2.1"}
     found = [{**fields, "outcome": "test_a"}, {**fields, "line": 9, "outcome": "passes"}]
-    (table,) = theory_mutations({"factor": 1.05, "mutations": found})
-    assert docs.table_text(table).splitlines()[4] == "| mlp | 2 | 1 | line 9: 2.0 |"
+    record = {"factor": 1.05, "mutations": found, "constants": {"attention": 4, "mlp": 3}}
+    (table,) = theory_mutations(record)
+    assert docs.table_text(table).splitlines()[4:6] == [
+        "| attention | 4 | 0 | 0 |  |",
+        "| mlp | 3 | 2 | 1 | line 9: 2.0 |",
+    ]
+    # Clopper and Pearson's 95% interval of one in two.
+    assert (
+        "Moved: 2 of 7 constants, drawn at random; noticed 1, a fraction of all within 1.3% to 98.7% (95%)"
+        in table.note
+    )
     assert docs.Block("benchmark/theory_mutations", show="tables").command.startswith("python -m experiments.theory.")

@@ -355,6 +355,10 @@ def test_the_mutations_run_and_go_on(tmp_path, monkeypatch):
     for count in (1, 2):
         record = mutations.run(out, ["closed_forms"], 1)
         assert len(record["mutations"]) == count and json.loads(out.read_text()) == record
-    lines = [entry["line"] for entry in record["mutations"]]
-    assert lines == sorted(lines) and all(entry["new"].startswith("(1.05 * ") for entry in record["mutations"])
+    tried = [(entry["line"], entry["column"]) for entry in record["mutations"]]
+    order = mutations.in_order(["closed_forms"])
+    assert tried == [(mutation.line, mutation.column) for mutation in order[:2]]
+    assert record["constants"] == {"closed_forms": len(order)} and record["provenance"]["wall_time_s"] > 0
+    assert all(entry["new"].startswith("(1.05 * ") for entry in record["mutations"])
+    assert mutations.run(out, ["closed_forms"], 1, minutes=0) == record
     assert all("test_kernels.py::" in entry["outcome"] for entry in record["mutations"])
