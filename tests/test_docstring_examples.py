@@ -21,11 +21,11 @@ bornbiased_jax.checkpoints.checkpoint.open_checkpoint
 bornbiased_jax.checkpoints.reference.parse_ref
 bornbiased_jax.checkpoints.digests.digest
 bornbiased_jax.checkpoints.export.export_hugging_face
-bornbiased_jax.inputs.random_tokens
-bornbiased_jax.inputs.gaussian
-bornbiased_jax.inputs.from_tokens
-bornbiased_jax.inputs.random_inputs
-bornbiased_jax.inputs.parse_inputs
+bornbiased_jax.inputs.kinds.random_tokens
+bornbiased_jax.inputs.kinds.gaussian
+bornbiased_jax.inputs.kinds.from_tokens
+bornbiased_jax.inputs.kinds.random_inputs
+bornbiased_jax.inputs.spec.parse_inputs
 bornbiased_jax.progress.bar
 bornbiased_jax.progress.duration
 bornbiased_jax.probes.run.newborn

@@ -1,4 +1,4 @@
-"""Probe inputs: N sequences of T token ids or vectors, known by one digest.
+"""The kinds of probe input, and those that a seed draws or a table gives.
 
 Random sequences are never stored: sequence n depends on (seed, n) alone, so any batch of any size, in any
 order, can be generated when it is needed, inside or outside of a compiled function.
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +22,13 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.limits import check_length, check_tokens, check_width
-from bornbiased_jax.text import Tokenizer, encode_documents, read_documents, source_digest, tokenizer_for
 
-Windows = Literal["consecutive", "random"]
 _CHUNK_TOKENS = 1 << 20
-# Characters after which a text without separators counts as another document (and gets an end of document).
-_LONGEST_DOCUMENT = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """N probe inputs of length T. Make them with the functions of this module.
+    """N probe inputs of length T. Make them with the functions of :mod:`bornbiased_jax.inputs`.
 
     Attributes:
         kind: a name in :data:`KINDS`: "tokens" (uniform random ids), "gaussian" (vectors) or "text".
@@ -178,13 +173,13 @@ class InputKind:
 def _generate_tokens(inputs: Inputs, indices: Any) -> Any:
     assert inputs.seed is not None and inputs.vocab_size is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return _tokens(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+    return draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
 
 
 def _generate_vectors(inputs: Inputs, indices: Any) -> Any:
     assert inputs.seed is not None and inputs.d_model is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return _vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+    return _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
 
 
 def _look_up(inputs: Inputs, indices: Any) -> Any:
@@ -266,7 +261,9 @@ def random_inputs(
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _tokens(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
+def draw_ids(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
+    """Uniform ids below ``vocab_size``, int32 [B, T]: row b depends on the key and ``at_B[b]`` (uint32) alone."""
+
     def sequence(n: jax.Array) -> jax.Array:
         return jax.random.randint(jax.random.fold_in(key, n), (seq_len,), 0, vocab_size, jnp.int32)
 
@@ -274,7 +271,7 @@ def _tokens(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> j
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def _vectors(key: jax.Array, at_B: jax.Array, seq_len: int, d_model: int) -> jax.Array:
+def _draw_vectors(key: jax.Array, at_B: jax.Array, seq_len: int, d_model: int) -> jax.Array:
     def sequence(n: jax.Array) -> jax.Array:
         return keys.normal(jax.random.fold_in(key, n), (seq_len, d_model), 1.0)
 
@@ -291,7 +288,7 @@ def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0)
         >>> random_tokens(2_000, 6, 50_304, seed=0).batch(0, 1).tolist()
         [[3247, 7437, 42835, 31420, 13681, 32227]]
     """
-    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
     return Inputs("tokens", num_inputs, seq_len, vocab_size=vocab_size, seed=keys.check_seed(seed))
 
 
@@ -305,68 +302,8 @@ def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inpu
         >>> gaussian(100, 3, 8).batch(0, 2).shape
         (2, 3, 8)
     """
-    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
+    check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
     return Inputs("gaussian", num_inputs, seq_len, d_model=d_model, seed=keys.check_seed(seed))
-
-
-def text(
-    source: str | Path,
-    tokenizer: Tokenizer,
-    *,
-    num_inputs: int,
-    seq_len: int,
-    vocab_size: int,
-    windows: Windows = "consecutive",
-    seed: int = 0,
-) -> Inputs:
-    """Windows of real text: its documents tokenised, each ended by the tokenizer's ``eos_id``, end to end.
-
-    Args:
-        source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``.
-        tokenizer: see :mod:`bornbiased_jax.text`.
-        num_inputs: N.
-        seq_len: T.
-        vocab_size: of the model.
-        windows: "consecutive" takes the first N·T tokens and cuts them, reading no further; "random" draws
-            N starts (window n by (seed, n) alone) from the whole source: windows may overlap.
-        seed: of random windows.
-
-    Raises:
-        InputError: a size below 1, too little text, an id outside the vocabulary, or a damaged source.
-    """
-    _check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
-    documents = read_documents(source, longest=_LONGEST_DOCUMENT)
-    needed = num_inputs * seq_len if windows == "consecutive" else seq_len
-    pieces = encode_documents(tokenizer, documents, batch=1)
-    ids = _taken(pieces, needed if windows == "consecutive" else None)
-    if len(ids) < needed:
-        raise InputError(
-            f"{source} gives {len(ids):,} tokens with the tokenizer {tokenizer.name}, but {num_inputs} "
-            f"sequences of {seq_len} need {needed:,}: ask for fewer or shorter sequences, or give more text"
-        )
-    if windows == "consecutive":
-        tokens_NT = ids[:needed].reshape(num_inputs, seq_len)
-    else:
-        starts_N1 = np.asarray(
-            _tokens(
-                keys.stream_key(keys.check_seed(seed), "inputs"),
-                jnp.arange(num_inputs, dtype=jnp.uint32),
-                1,
-                len(ids) - seq_len + 1,
-            )
-        )
-        tokens_NT = ids[starts_N1 + np.arange(seq_len)[None, :]]
-    check_tokens(tokens_NT, vocab_size, tokenizer=tokenizer.name)
-    about = {
-        "source": str(source),
-        "windows": windows,
-        "tokenizer": tokenizer.name,
-        "tokenizer_digest": tokenizer.digest,
-    }
-    if str(source).startswith("builtin:"):
-        about["corpus_digest"] = source_digest(source)
-    drawn = seed if windows == "random" else None
-    return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about)
 
 
 def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
@@ -388,63 +325,12 @@ def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
     return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, tokens_NT=tokens_NT, source=source)
 
 
-def parse_inputs(
-    spec: str,
-    *,
-    num_inputs: int,
-    seq_len: int,
-    cfg: ModelConfig,
-    seed: int = 0,
-    tokenizer: Tokenizer | str | Path | None = None,
-) -> Inputs:
-    """``--inputs``: ``tokens``, ``gaussian``, ``text:PATH``, ``builtin:prose`` or ``builtin:code``.
-
-    Args:
-        spec: the name.
-        num_inputs: N.
-        seq_len: T.
-        cfg: of the model that is to be probed.
-        seed: of the stream "inputs".
-        tokenizer: for text; a name or path as in :func:`bornbiased_jax.text.tokenizer_for`, or None for the
-            BPE of the model's vocabulary size trained on ``builtin:prose``.
+def check_sizes(**sizes: int) -> None:
+    """Refuse sizes that are not whole numbers from 1 up.
 
     Raises:
-        InputError: an unknown name, sizes below 1, or text that cannot be used.
-
-    Example:
-        >>> from bornbiased_jax.config import preset
-        >>> parse_inputs("tokens", num_inputs=2, seq_len=3, cfg=preset("gpt2-tiny")).batch(0, 2).shape
-        (2, 3)
+        InputError: one of them is not; the message names it.
     """
-    if spec in RANDOM_KINDS:
-        inputs = random_inputs(spec, num_inputs, seq_len, cfg, seed=seed)
-    else:
-        source = spec.removeprefix("text:")
-        if not source or not spec.startswith(("text:", "builtin:")):
-            raise InputError(
-                f"unknown inputs {spec!r}: name {', '.join(RANDOM_KINDS)}, text:PATH, builtin:prose or builtin:code"
-            )
-        _check_sizes(num_inputs=num_inputs, seq_len=seq_len)
-        if tokenizer is None or isinstance(tokenizer, (str, Path)):
-            tokenizer = tokenizer_for(tokenizer, cfg.vocab_size)
-        inputs = text(source, tokenizer, num_inputs=num_inputs, seq_len=seq_len, vocab_size=cfg.vocab_size)
-    inputs.check_fits(cfg)
-    return inputs
-
-
-def _taken(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:
-    """The ids of documents end to end, until there are enough."""
-    parts = [np.zeros(0, np.int32)]
-    count = 0
-    for ids in documents:
-        parts.append(ids)
-        count += len(ids)
-        if needed is not None and count >= needed:
-            break
-    return np.concatenate(parts)
-
-
-def _check_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         if isinstance(value, bool) or int(value) != value or value < 1:
             raise InputError(f"{name}={value} is not at least 1: ask for one or more")
