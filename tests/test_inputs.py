@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax import inputs, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import from_tokens, gaussian, parse_inputs, random_tokens, text
+from bornbiased_jax.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
 from bornbiased_jax.text import ByteTokenizer, corpora, load_tokenizer, train_bpe
 
 CFG = preset("gpt2-tiny")
@@ -83,7 +83,7 @@ def test_gaussian_vectors_are_isotropic():
 def test_last_tokens_and_digest_do_not_depend_on_the_chunk(monkeypatch, num_inputs, chunk):
     expected = random_tokens(num_inputs, 12, 1000)
     last_N, digest = expected.batch(0, num_inputs)[:, -1], expected.digest
-    monkeypatch.setattr(inputs, "_CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(kinds, "_CHUNK_TOKENS", chunk)
     made = random_tokens(num_inputs, 12, 1000)
     assert np.array_equal(made.last_tokens(), last_N) and made.last_tokens().dtype == np.int32
     assert made.digest == digest

@@ -24,17 +24,15 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import corpora
-from bornbiased_jax.text.protocol import checked_text
+from bornbiased_jax.text import corpora, rows
 
 END_OF_TEXT = "<|endoftext|>"
 # The suffixes that are taken from a folder; a file that is named may have any.
@@ -74,7 +72,7 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
     if name.startswith("builtin:"):
         return iter(corpora.corpus(name.removeprefix("builtin:")).documents)
     if name.startswith("hf:"):
-        return _hugging_face(name.removeprefix("hf:"), field)
+        return rows.hugging_face(name.removeprefix("hf:"), field)
     return _checked_nonempty(name, list_files(source), field, longest)
 
 
@@ -127,9 +125,10 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     kind = _kind(path)
     try:
         if kind == ".jsonl":
-            yield from _json_lines(path, field)
+            yield from rows.json_lines(path, _lines(path), field)
         elif kind == ".parquet":
-            yield from _parquet(path, field)
+            with _open(path) as stream:
+                yield from rows.parquet(path, stream, field)
         elif _contains(path, END_OF_TEXT.encode()):
             yield from _separated(path)
         elif _HEADING.match(_first_line(path)):
@@ -337,79 +336,3 @@ def _pieces(path: Path, longest: int | None) -> Iterator[str]:
             parts, size = [], 0
     if any(map(str.strip, parts)):
         yield "".join(parts)
-
-
-def _json_lines(path: Path, field: str) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number or a nesting beyond all sizes"
-            raise InputError(f"{path}, line {number} is not JSON ({reason}): one object a line is expected") from error
-        text = _field(row, field, f"{path}, line {number}")
-        if "\\u" in line:
-            checked_text(text, f"{path}, line {number}")
-        if text.strip():
-            yield text
-
-
-def _field(row: Any, field: str, place: str) -> str:
-    if not isinstance(row, dict):
-        raise InputError(f"{place} is not an object with a field {field!r}")
-    if field not in row:
-        raise InputError(f"{place} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}")
-    text = row[field]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise InputError(f"{place}: the field {field!r} is not a string")
-    return text
-
-
-def _parquet(path: Path, field: str) -> Iterator[str]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{path} is Parquet: pip install 'bornbiased-jax[parquet]' to read it") from error
-    try:
-        with _open(path) as stream, pyarrow.parquet.ParquetFile(stream) as table:
-            names = table.schema_arrow.names
-            if field not in names:
-                raise InputError(f"{path} has no column {field!r}, only {', '.join(map(repr, names))}")
-            for batch in table.iter_batches(batch_size=1024, columns=[field]):
-                for text in batch.column(0).to_pylist():
-                    text = _field({field: text}, field, str(path))
-                    if text.strip():
-                        yield text
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{path} is not readable as Parquet: {str(error).splitlines()[0]}") from error
-
-
-def _hugging_face(name: str, field: str) -> Iterator[str]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise InputError(
-            f"hf:{name} is a Hugging Face data set: pip install 'bornbiased-jax[hf]' to read it"
-        ) from error
-    name, _, split = name.partition("@")
-    name, _, configuration = name.partition(",")
-    if not name:
-        raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
-    try:
-        rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
-    except Exception as error:  # the library raises its own, its hub's and its HTTP client's errors
-        raise InputError(
-            f"hf:{name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"
-        ) from error
-    return _rows(name, rows, field)
-
-
-def _rows(name: str, rows: Iterator[Any], field: str) -> Iterator[str]:
-    for number, row in enumerate(rows, start=1):
-        text = _field(row, field, f"hf:{name}, row {number}")
-        if text.strip():
-            yield text

@@ -12,7 +12,8 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.seedprint.verdict import undefined
 from experiments.runner import Outcome
-from tests.cli.test_options import CALLS, commands, locate
+from tests.cli.commands import commands, locate
+from tests.cli.option_rows import CALLS
 
 SUMMARY = {"out": "runs/a", "steps": 3, "step": 3, "finished": True, "loss": [4.5]}
 PRINT = SimpleNamespace(

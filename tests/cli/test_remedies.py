@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax.cli.main import run
-from tests.cli.test_options import commands
+from tests.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"

@@ -6,12 +6,12 @@ import stat
 import threading
 from pathlib import Path
 
-import click
 import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
-from bornbiased_jax.cli.main import cli, run
+from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
+from tests.cli.commands import commands
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
@@ -71,16 +71,6 @@ def foreign(tmp_path):
     (folder / "records").symlink_to("T4")
     os.mkfifo(folder / "pipe")
     return folder
-
-
-def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
-    """Every command by its words."""
-    found: dict[str, click.Command] = {}
-    for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        path = f"{prefix} {name}".strip()
-        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
-    return found
 
 
 def test_every_writing_command_is_here():

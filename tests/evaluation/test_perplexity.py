@@ -3,15 +3,17 @@
 import dataclasses
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import perplexity
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint, evaluate_tokens, predicted_bytes
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer
 
@@ -55,8 +57,15 @@ def test_bits_per_byte_and_counts():
     # A byte is a token, but the end of the first document has none (that of the second is cut off, or predicts).
     ids = np.concatenate([np.append(BYTES.encode(text), 0) for text in TEXT])[: size // 50 * 50].reshape(-1, 50)
     assert found["num_bytes"] == int((ids[:, 1:] != 0).sum())
-    one = evaluate(cfg, params, TEXT, BYTES, num_sequences=3, context=50, batch_size=2, quiet=True)
-    assert one["num_sequences"] == 3
+    # Three sequences in batches of two: the missing one counts nothing.
+    short = evaluate(cfg, params, TEXT, BYTES, num_sequences=3, context=50, batch_size=2, quiet=True)
+    assert short["num_sequences"] == 3 and short["num_tokens"] == 3 * 49
+    ids_NT = np.asarray(ids[:3], np.int32)
+    logits_NTV = np.asarray(apply(cfg, params, jnp.asarray(ids_NT)).logits_BTV, np.float64)[:, :-1]
+    targets_NT1 = ids_NT[:, 1:, None].astype(int)
+    by_hand = special.logsumexp(logits_NTV, -1) - np.take_along_axis(logits_NTV, targets_NT1, -1)[..., 0]
+    # Sums of 147 losses of about 5.5 in float32.
+    assert short["loss"] == pytest.approx(by_hand.mean(), rel=1e-5)
 
 
 def test_predicted_bytes_of_pieces():

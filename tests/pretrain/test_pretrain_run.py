@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import jax
@@ -20,21 +19,19 @@ from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain import PretrainConfig, list_runs, loop, plot_run, pretrain, setup, throughput
+from bornbiased_jax.pretrain import list_runs, loop, plot_run, pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import checkpoint_steps, find_steps
 from bornbiased_jax.pretrain.metrics import MetricsWriter, read_metrics
+from tests.pretrain import small_run
+from tests.pretrain.small_run import losses
 
 ROOT = Path(__file__).resolve().parents[2]
 CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 
 
 def make(place, name, **changes):
-    base = dict(
-        model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(42, 7), context=16,
-        batch_size=4, steps=12, warmup=2, checkpoint_every=5, token_cache=str(place / "tokens"), tensorboard=False,
-        eval_sequences=6, quiet=True,
-    )  # fmt: skip
-    return PretrainConfig(**{**base, **changes})
+    """The small run with a larger model and twice the steps."""
+    return small_run.make(place, name, **{"model": CFG, "steps": 12, "checkpoint_every": 5, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +39,6 @@ def calm(place):
     """An uninterrupted run of two seeds."""
     config = make(place, "calm", tensorboard=True, eval_every=6, checkpoint_log_spaced=True)
     return config, pretrain(config)
-
-
-def losses(folder):
-    return [(line["step"], line["loss"]) for line in read_metrics(folder)]
 
 
 def test_metrics(calm):
@@ -56,76 +49,14 @@ def test_metrics(calm):
         assert line["seeds"] == [42, 7] and len(line["loss"]) == len(line["grad_norm"]) == 2
         assert line["tokens"] == line["step"] * 4 * 16 and line["tokens_per_second"] > 0
     assert [line["step"] for line in lines if "validation_loss" in line] == [6, 12]
+    # The rate that each update had: half the peak and the peak while warming up, the minimum at the end.
+    peak, floor = config.learning_rate, config.min_learning_rate
+    assert [lines[i]["lr"] for i in (0, 1, 2, 11)] == pytest.approx([peak / 2, peak, peak, floor], rel=1e-6)
     # A newborn byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
     assert lines[0]["loss"] == pytest.approx([np.log(256)] * 2, abs=0.1)
     assert lines[-1]["loss"][0] < lines[0]["loss"][0]
     assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
     assert summary["validation_loss"] == lines[-1]["validation_loss"]
-
-
-class _Slow:
-    """A compiled step that takes at least so many seconds."""
-
-    def __init__(self, program, seconds):
-        self._program, self._seconds = program, seconds
-
-    def __call__(self, state, batch):
-        time.sleep(self._seconds)
-        return self._program(state, batch)
-
-
-def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
-    """Also in the lines of a step after which something is evaluated or saved."""
-    compiled, needed = setup.compiled_step, 0.02
-
-    def slow(*arguments):
-        program, mode = compiled(*arguments)
-        return _Slow(program, needed), mode
-
-    monkeypatch.setattr(setup, "compiled_step", slow)
-    # A peak measured in a busy moment.
-    monkeypatch.setattr(loop, "matmul_peak", lambda *arguments: 1.0)
-    config = make(place, "slow", steps=7, eval_every=3, checkpoint_every=5, log_every=2)
-    summary = pretrain(config)
-    fastest = 2 * config.tokens_per_step / needed
-    rates = [line["tokens_per_second"] for line in read_metrics(config.out)]
-    assert all(0 < rate <= fastest for rate in [*rates, summary["tokens_per_second"]])
-    assert summary["peak_share"] == 1.0
-
-
-def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
-    """As on an accelerator, which never waits for the host."""
-    runs = []
-    init = loop._Run.__init__
-    for behind in (False, True):
-
-        def reading(self, *arguments, behind=behind):
-            init(self, *arguments)
-            self._reads_behind = behind
-
-        monkeypatch.setattr(loop._Run, "__init__", reading)
-        config = make(place, f"behind-{behind}", steps=7, eval_every=3, log_every=2)
-        summary = pretrain(config)
-        lines = read_metrics(config.out)
-        assert [line["step"] for line in lines] == [2, 3, 4, 6, 7]
-        assert [line["step"] for line in lines if "validation_loss" in line] == [3, 6, 7]
-        runs.append((losses(config.out), summary["digests"]))
-    assert runs[0] == runs[1]
-
-
-def test_a_clock_counts_the_time_of_steps_alone(monkeypatch):
-    times = iter([0.0, 10.0, 12.0, 16.0, 100.0, 101.0])
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
-    clock = throughput.TrainingClock(60)
-    assert clock.rate is None
-    clock.start()
-    clock.count_step()
-    clock.count_step()
-    assert clock.lap() == clock.rate == 20.0
-    # A checkpoint, from 16 to 100.
-    clock.start()
-    clock.count_step()
-    assert clock.lap() == 60.0 and clock.rate == pytest.approx(180 / 7)
 
 
 def test_tensorboard_reads_the_events(calm):

@@ -1,4 +1,4 @@
-"""What a run does when something around it is not as it should be: signals, limits, other processes, other weights."""
+"""What a run does when something around it is not as it should be: limits, other processes, other weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import jax
@@ -18,37 +17,14 @@ from bornbiased_jax import files
 from bornbiased_jax.checkpoints import digest
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.cli.main import run as command
-from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
-from bornbiased_jax.pretrain import PretrainConfig, checkpoints, list_runs, plot_run, pretrain, setup
+from bornbiased_jax.pretrain import checkpoints, list_runs, plot_run, pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.text.tokenizers import tokenizer_for
-
-CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=256)
-SETTINGS = [
-    word
-    for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff", "vocab_size")
-    for word in ("--set", f"{name}={getattr(CFG, name)}")
-]
-
-
-def make(place, name, **changes):
-    base = dict(
-        model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(42, 7), context=16,
-        batch_size=4, steps=6, warmup=2, checkpoint_every=2, token_cache=str(place / "tokens"), tensorboard=False,
-        eval_sequences=4, quiet=True,
-    )  # fmt: skip
-    return PretrainConfig(**{**base, **changes})
-
-
-def words(place, name, *more):
-    """The same run as a command."""
-    sizes = "--context 16 --batch-size 4 --steps 6 --warmup 2 --eval-sequences 4 --no-tensorboard --quiet".split()
-    data = ["--data", str(place / "story.txt"), "--token-cache", str(place / "tokens"), "--out", str(place / name)]
-    return ["pretrain", "--model", "llama-tiny", *SETTINGS, *data, *sizes, *more]
+from tests.pretrain.small_run import CFG, make, words
 
 
 @pytest.fixture(scope="module")
@@ -293,71 +269,6 @@ def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at
     undisturbed = [0, 2, 4, 6] if keep_latest is None else [0, 6]
     assert find_steps(Path(config.out)) == undisturbed
     assert not (Path(config.out) / ".interrupted.json").exists()
-
-
-# Signals
-
-
-def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
-    signal_at(3)
-    assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
-    assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
-    assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
-    assert find_steps(place / "seldom") == [0, 3]
-
-
-@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
-def test_signals_before_training(place, monkeypatch, number, expected):
-    real = setup.compiled_step
-
-    def compiled(*arguments):
-        os.kill(os.getpid(), number)
-        return real(*arguments)
-
-    config = make(place, f"early{int(number)}")
-    with monkeypatch.context() as patch:
-        patch.setattr(setup, "compiled_step", compiled)
-        with pytest.raises(expected):
-            pretrain(config)
-    assert signal.getsignal(number) is not None and not read_metrics(config.out)
-    assert pretrain(config)["finished"]
-
-
-def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
-    """Some callbacks swallow exceptions."""
-    real = setup.compiled_step
-
-    def compiled(*arguments):
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            pass
-        return real(*arguments)
-
-    monkeypatch.setattr(setup, "compiled_step", compiled)
-    config = make(place, "swallowed")
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(config)
-    assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
-
-
-def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
-    signal_at(3)
-    real, waits = Checkpointer.wait, []
-
-    def wait(self):
-        waits.append(1)
-        # The first is for the birth.
-        if len(waits) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
-        real(self)
-
-    monkeypatch.setattr(Checkpointer, "wait", wait)
-    config = make(place, "impatient", checkpoint_every=None)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(config)
-    assert find_steps(Path(config.out))[-1] == 3
 
 
 # Weights to begin with

@@ -1,0 +1,102 @@
+"""Texts that are fields of rows: JSON lines, Parquet, Hugging Face data sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text.protocol import checked_text
+
+
+def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
+    """The field of each row of JSON lines; rows without text are left out.
+
+    Raises:
+        InputError: while reading, a line is not an object with that field as a string.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number or a nesting beyond all sizes"
+            raise InputError(f"{path}, line {number} is not JSON ({reason}): one object a line is expected") from error
+        text = _field(row, field, f"{path}, line {number}")
+        if "\\u" in line:
+            checked_text(text, f"{path}, line {number}")
+        if text.strip():
+            yield text
+
+
+def _field(row: Any, field: str, place: str) -> str:
+    if not isinstance(row, dict):
+        raise InputError(f"{place} is not an object with a field {field!r}")
+    if field not in row:
+        raise InputError(f"{place} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}")
+    text = row[field]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise InputError(f"{place}: the field {field!r} is not a string")
+    return text
+
+
+def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
+    """The field of each row of an opened Parquet file, which is read in groups of a thousand rows.
+
+    Raises:
+        InputError: while reading, pyarrow is absent, the file is damaged, or it has no such column of strings.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(f"{path} is Parquet: pip install 'bornbiased-jax[parquet]' to read it") from error
+    try:
+        with pyarrow.parquet.ParquetFile(stream) as table:
+            names = table.schema_arrow.names
+            if field not in names:
+                raise InputError(f"{path} has no column {field!r}, only {', '.join(map(repr, names))}")
+            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    text = _field({field: text}, field, str(path))
+                    if text.strip():
+                        yield text
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path} is not readable as Parquet: {str(error).splitlines()[0]}") from error
+
+
+def hugging_face(name: str, field: str) -> Iterator[str]:
+    """The field of each row of a Hugging Face data set, ``NAME``, ``NAME,CONFIG`` or either with ``@SPLIT``, streamed.
+
+    Raises:
+        InputError: the library is absent, the data set cannot be loaded, or (while reading) a row lacks the field.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            f"hf:{name} is a Hugging Face data set: pip install 'bornbiased-jax[hf]' to read it"
+        ) from error
+    name, _, split = name.partition("@")
+    name, _, configuration = name.partition(",")
+    if not name:
+        raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
+    try:
+        rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
+    except Exception as error:  # the library raises its own, its hub's and its HTTP client's errors
+        raise InputError(
+            f"hf:{name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
+    return _rows(name, rows, field)
+
+
+def _rows(name: str, rows: Iterator[Any], field: str) -> Iterator[str]:
+    for number, row in enumerate(rows, start=1):
+        text = _field(row, field, f"hf:{name}, row {number}")
+        if text.strip():
+            yield text

@@ -1,0 +1,332 @@
+"""What each option of each command is tried with: what is typed, where it must arrive, and as what."""
+
+import re
+from typing import Any
+
+from bornbiased_jax.adapt.changes import parse_change
+from bornbiased_jax.config import preset
+
+SIZES = "--num-inputs 4 --seq-len 8"
+PAIR = "seedprint seed:1@gpt2-tiny seed:2@gpt2-tiny"
+# The shortest call of each command; a row adds its option at the end.
+CALLS = {
+    "models": "models",
+    "probe preference": f"probe preference --model gpt2-tiny {SIZES}",
+    "probe contraction": f"probe contraction --model gpt2-tiny {SIZES}",
+    "predict": "predict --model gpt2-tiny --seq-len 8",
+    "generate": "generate model.gguf --prompt Once",
+    "parity": "parity folder",
+    "evaluate": "evaluate model.gguf --data builtin:prose",
+    "sinks": "sinks model.gguf --text wiki.txt",
+    "intervene": "intervene model.gguf --text wiki.txt",
+    "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
+    "seedprint": f"{PAIR} --test permutation {SIZES}",
+    "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
+    "digest": "digest model.gguf",
+    "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
+    "runs": "runs folder",
+    "plot": "plot runs/a",
+    "export": "export runs/a@seed=42 exported",
+    "derive": "derive model.gguf --change noise:0.1 --out derived",
+    "audit": "audit folder",
+    "reproduce": "reproduce demo",
+}
+INPUTS = "bornbiased_jax.inputs:parse_inputs"
+RANDOM = "bornbiased_jax.inputs:random_inputs"
+SWEEP = "bornbiased_jax.probes.run:probe"
+OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
+READ = "bornbiased_jax.checkpoints.reader:open_reader"
+QUIET = "bornbiased_jax.progress:set_quiet"
+PREDICT = "bornbiased_jax.predict:predict"
+TEXT = "bornbiased_jax.evaluation.generation:generate_text"
+EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
+SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
+INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
+PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
+COMPARE = "bornbiased_jax.seedprint.compare:compare"
+SIDES = "bornbiased_jax.seedprint.weights.sides"
+WEIGHTS = f"{SIDES}:weights"
+WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
+TRAIN = "bornbiased_jax.pretrain:pretrain"
+EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
+WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
+DERIVE = "bornbiased_jax.adapt.derive:derive"
+AUDIT = "bornbiased_jax.audit.audit:audit_folder"
+REPRODUCE = "experiments.runner:reproduce"
+PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
+DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
+BUILD_MESH = "bornbiased_jax.parallel:build_mesh"
+
+COMMON = [
+    ("--quiet", QUIET, {"quiet": True}),
+    ("--mesh seed=2,data=4", BUILD_MESH, {"sizes": {"seed": 2, "data": 4, "fsdp": 1}}),
+    (PROCESSES, DISTRIBUTED, {"coordinator": "h:1", "num_processes": 2, "process_id": 1}),
+]
+
+
+def on_model(target: str, name: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """--model and --set, which arrive as a configuration."""
+    return [
+        ("--model llama-tiny", target, {name: preset("llama-tiny")}),
+        ("--set num_layers=3", target, {name: preset("gpt2-tiny", num_layers=3)}),
+    ]
+
+
+PROBE = [
+    *on_model(INPUTS, "cfg"),
+    *COMMON,
+    ("--seeds 3:5,9", SWEEP, {"seeds": [3, 4, 9]}),
+    ("--seq-len 16", INPUTS, {"seq_len": 16}),
+    ("--num-inputs 6", INPUTS, {"num_inputs": 6}),
+    ("--inputs gaussian", INPUTS, {"spec": "gaussian"}),
+    ("--tokenizer bpe:512", INPUTS, {"tokenizer": "bpe:512"}),
+    ("--input-seed 7", INPUTS, {"seed": 7}),
+    ("--no-fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": None}),
+    ("--fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 0}),
+    ("--embedding-seed 5", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 5}),
+    ("--resume kept", SWEEP, {"resume": "kept/T8"}),
+    ("--chunk 3", SWEEP, {"chunk": 3}),
+    ("--mode map", SWEEP, {"mode": "map"}),
+    ("--batch-size 2", SWEEP, {"batch_size": 2}),
+]
+DRAWN = [
+    ("--inputs gaussian", RANDOM, {"kind": "gaussian"}),
+    ("--num-inputs 6", RANDOM, {"num_inputs": 6}),
+    ("--seq-len 16", RANDOM, {"seq_len": 16}),
+    ("--vocab-size 50", RANDOM, {"vocab_size": 50}),
+    ("--input-seed 7", RANDOM, {"seed": 7}),
+    ("--batch-size 2", PRINT, {"batch_size": 2}),
+    ("--quiet", QUIET, {"quiet": True}),
+]
+# Options of pretrain that are fields of its configuration: what is typed, and the field.
+FIELDS = {
+    "--data corpus.txt": {"data": "corpus.txt"},
+    "--out runs/b": {"out": "runs/b"},
+    "--seeds 3,5": {"seeds": (3, 5)},
+    "--data-seed 9": {"data_seed": 9},
+    "--schedule seedprint --steps 4 --context 32": {"learning_rate": 3e-4, "accumulation": 8},
+    "--checkpoint-log-spaced": {"checkpoint_log_spaced": True},
+    "--remat": {"remat": True},
+    "--no-tensorboard": {"tensorboard": False},
+    "--quiet": {"quiet": True},
+    "--mesh data=1": {"mesh": "data=1"},
+    "--steps 7": {"steps": 7},
+    "--schedule-steps 9": {"schedule_steps": 9},
+    "--batch-size 6": {"batch_size": 6},
+    "--accumulation 2": {"accumulation": 2},
+    "--context 48": {"context": 48},
+    "--learning-rate 0.5": {"learning_rate": 0.5},
+    "--min-learning-rate 0.0001": {"min_learning_rate": 0.0001},
+    "--warmup 1": {"warmup": 1},
+    "--weight-decay 0.25": {"weight_decay": 0.25},
+    "--clip 3.5": {"clip": 3.5},
+    "--beta1 0.5": {"beta1": 0.5},
+    "--beta2 0.75": {"beta2": 0.75},
+    "--epsilon 1e-5": {"epsilon": 1e-5},
+    "--dtype bfloat16": {"dtype": "bfloat16"},
+    "--tokenizer bytes": {"tokenizer": "bytes"},
+    "--validation-fraction 0.25": {"validation_fraction": 0.25},
+    "--init-from model.gguf": {"init_from": "model.gguf"},
+    "--checkpoint-every 2": {"checkpoint_every": 2},
+    "--keep-latest 4": {"keep_latest": 4},
+    "--eval-every 2": {"eval_every": 2},
+    "--eval-sequences 3": {"eval_sequences": 3},
+    "--log-every 2": {"log_every": 2},
+    "--seeds-mode map": {"seeds_mode": "map"},
+    "--processes 3": {"processes": 3},
+    "--token-cache kept": {"token_cache": "kept"},
+}
+
+
+def prepared() -> list[tuple[str, str, dict[str, Any]]]:
+    """--json is looked at before the work; that it is written after it, test_json.py says."""
+    return [("--json x.json", "bornbiased_jax.cli.options:prepare_json", {"json_file": "x.json"})]
+
+
+ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "models": prepared(),
+    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"intra": False})],
+    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"intra": True})],
+    "predict": [
+        *on_model(PREDICT, "cfg"),
+        ("--seq-len 16", PREDICT, {"seq_len": 16}),
+        ("--num-inputs 6", PREDICT, {"num_inputs": 6}),
+        ("--inputs gaussian", PREDICT, {"tokens": False}),
+        ("--inputs tokens", PREDICT, {"tokens": True}),
+        *prepared(),
+    ],
+    "generate": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--prompt Twice", TEXT, {"prompt": "Twice"}),
+        ("--max-new-tokens 5", TEXT, {"max_new_tokens": 5}),
+        *prepared(),
+    ],
+    "parity": [
+        ("<directory>", "bornbiased_jax.evaluation.parity:parity", {"folder": "folder"}),
+        ("--num-sequences 2", "bornbiased_jax.evaluation.parity:parity", {"num_sequences": 2}),
+        ("--seq-len 16", "bornbiased_jax.evaluation.parity:parity", {"seq_len": 16}),
+        *prepared(),
+    ],
+    "evaluate": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--data corpus.txt", EVALUATE, {"source": "corpus.txt"}),
+        ("--num-sequences 9", EVALUATE, {"num_sequences": 9}),
+        ("--context 33", EVALUATE, {"context": 33}),
+        ("--batch-size 3", EVALUATE, {"batch_size": 3}),
+        ("--tokenizer bytes", EVALUATE, {"tokenizer": "bytes"}),
+        ("--quiet", EVALUATE, {"quiet": True}),
+        *prepared(),
+    ],
+    "sinks": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--text book.txt", SINKS, {"text": "book.txt"}),
+        ("--epsilon 0.5", SINKS, {"epsilon": 0.5}),
+        ("--lengths 8,16", SINKS, {"lengths": [8, 16]}),
+        ("--num-sequences 7", SINKS, {"num_sequences": 7}),
+        ("--position 2", SINKS, {"position": 2}),
+        ("--convention rows_from_k", SINKS, {"convention": "rows_from_k"}),
+        ("--threshold average", SINKS, {"threshold": "average"}),
+        ("--normalise", SINKS, {"normalise": True}),
+        ("--tokenizer bytes", SINKS, {"tokenizer": "bytes"}),
+        ("--no-details", SINKS, {"details": False}),
+        ("--details", SINKS, {"details": True}),
+        ("--quantise w8a8,kv4", SINKS, {"schemes": [(8, 8, None), (None, None, 4)]}),
+        ("--granularity channel", SINKS, {"granularities": ["channel"]}),
+        ("--keep-sinks 2,3", SINKS, {"keep_sinks": [2, 3]}),
+        ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
+        ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
+        ("--quiet", SINKS, {"quiet": True}),
+        *prepared(),
+    ],
+    "intervene": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--text book.txt", INTERVENE, {"text": "book.txt"}),
+        (
+            "--silence blocks/1/mlp:2 --silence blocks/2/mlp:0",
+            INTERVENE,
+            {"silence": ("blocks/1/mlp:2", "blocks/2/mlp:0")},
+        ),
+        ("--write blocks/1/mlp:2@3", INTERVENE, {"write": ("blocks/1/mlp:2@3",)}),
+        ("--clear 5@2", INTERVENE, {"clear": ("5@2",)}),
+        ("--first-token 9", INTERVENE, {"first_token": 9}),
+        ("--position 2", INTERVENE, {"position": 2}),
+        ("--epsilon 0.5", INTERVENE, {"epsilon": 0.5}),
+        ("--length 8", INTERVENE, {"length": 8}),
+        ("--num-sequences 7", INTERVENE, {"num_sequences": 7}),
+        ("--tokenizer bytes", INTERVENE, {"tokenizer": "bytes"}),
+        ("--quiet", INTERVENE, {"quiet": True}),
+        *prepared(),
+    ],
+    "fingerprint": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
+        ("--layer 2", PRINT, {"layer": 2}),
+        *DRAWN,
+        *prepared(),
+    ],
+    "seedprint": [
+        ("<base>", COMPARE, {"base.source": "seed:1@gpt2-tiny"}),
+        ("<suspect>", COMPARE, {"suspect.source": "seed:2@gpt2-tiny"}),
+        ("--test iclr", COMPARE, {"test": "iclr"}),
+        ("--alpha 0.05", COMPARE, {"alpha": 0.05}),
+        ("--num-permutations 500", COMPARE, {"num_permutations": 500}),
+        (
+            "--test population --num-references 150",
+            "bornbiased_jax.seedprint.births:final_outputs",
+            {"seeds": range(3_000_000_000, 3_000_000_150)},
+        ),
+        ("--signs free", COMPARE, {"signs": "free"}),
+        ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
+        ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
+        ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
+        (f"--base-digest {64 * 'A'}", "bornbiased_jax.seedprint.trace:check_commitment", {"published": 64 * "a"}),
+        ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
+        ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
+        ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
+        *DRAWN,
+        *prepared(),
+    ],
+    "whichseed": [
+        ("<suspect>", READ, {"ref": "model.gguf"}),
+        *on_model(WHICH, "cfg"),
+        ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
+        ("--alpha 0.05", WHICH, {"alpha": 0.05}),
+        ("--entries 64", WHICH, {"entries": 64}),
+        ("--resume kept", WHICH, {"resume": "kept", "digest": "digest"}),
+        ("--quiet", QUIET, {"quiet": True}),
+        *prepared(),
+    ],
+    "digest": [("<checkpoint>", READ, {"ref": "model.gguf"}), *prepared()],
+    "pretrain": [
+        *on_model(TRAIN, "config.model"),
+        *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
+        ("--init-from model.gguf ", TRAIN, {"initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
+        *[row for row in COMMON if row[1] == DISTRIBUTED],
+        *prepared(),
+    ],
+    "runs": [("<directory>", "bornbiased_jax.pretrain:list_runs", {"folder": "folder"}), *prepared()],
+    "plot": [
+        ("<directory>", "bornbiased_jax.pretrain:plot_run", {"folder": "runs/a"}),
+        ("--out b.svg", "bornbiased_jax.pretrain:plot_run", {"out": "b.svg"}),
+        *prepared(),
+    ],
+    "export": [
+        ("<checkpoint>", OPEN, {"ref": "runs/a@seed=42"}),
+        ("<directory>", EXPORT, {"folder": "exported", "tokenizer": "its tokenizer", "overwrite": False}),
+        ("--overwrite", EXPORT, {"overwrite": True}),
+        *prepared(),
+    ],
+    "derive": [
+        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
+        ("--seed 7", DERIVE, {"context.seed": 7}),
+        ("--text book.txt", "bornbiased_jax.seedprint.weights.tokens:seen_ids", {"text": "book.txt"}),
+        ("--out elsewhere", EXPORT, {"folder": "elsewhere"}),
+        ("--overwrite", EXPORT, {"overwrite": True}),
+        *prepared(),
+    ],
+    "audit": [
+        ("<place>", AUDIT, {"folder": "folder"}),
+        ("--pattern (?P<step>x)", AUDIT, {"pattern": re.compile("(?P<step>x)")}),
+        ("--frozen ^embed", AUDIT, {"frozen": re.compile("^embed")}),
+        ("--all-pairs", AUDIT, {"all_pairs": True}),
+        ("--quiet", QUIET, {"quiet": True}),
+        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
+        ("--report audit.md", "bornbiased_jax.files:check_writable", {"path": "audit.md"}),
+        # The exit code alone: tests/audit.
+        ("--strict", AUDIT, {"folder": "folder"}),
+        *prepared(),
+    ],
+    "reproduce": [
+        ("<names>", REPRODUCE, {"names": ("demo",)}),
+        ("--scale smoke", REPRODUCE, {"scale": "smoke"}),
+        ("--out elsewhere", REPRODUCE, {"out": "elsewhere"}),
+        ("--overwrite", REPRODUCE, {"overwrite": True}),
+        ("--data corpus.txt", REPRODUCE, {"data": "corpus.txt"}),
+        ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
+        ("--compare", REPRODUCE, {"out": "out/compare"}),
+        ("--mesh data=1", REPRODUCE, {"mesh": "the mesh"}),
+        *COMMON,
+        *prepared(),
+    ],
+}
+# Options that exclude another one of the shortest call.
+INSTEAD = {
+    ("probe preference", "--checkpoint"): (
+        f"probe preference --checkpoint model.gguf {SIZES}",
+        "bornbiased_jax.probes.run:given",
+        {"params": "weights of model.gguf", "digest": "digest"},
+    ),
+    ("probe contraction", "--checkpoint"): (
+        f"probe contraction --checkpoint model.gguf {SIZES}",
+        "bornbiased_jax.probes.run:given",
+        {"params": "weights of model.gguf"},
+    ),
+    ("generate", "--prompt-ids"): (
+        "generate model.gguf --prompt-ids 5,17",
+        "bornbiased_jax.evaluation.generation:generate",
+        {"prompt_ids": [5, 17], "max_new_tokens": 32},
+    ),
+    ("evaluate", "--text"): ("evaluate model.gguf --text book.txt", EVALUATE, {"source": "book.txt"}),
+}

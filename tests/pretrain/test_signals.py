@@ -1,0 +1,75 @@
+"""Signals before, between and while saving: a run stops where it can go on."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.cli.main import run as command
+from bornbiased_jax.pretrain import pretrain, setup
+from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.pretrain.metrics import read_metrics
+from tests.pretrain.small_run import make, words
+
+
+def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
+    signal_at(3)
+    assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
+    assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
+    assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
+    assert find_steps(place / "seldom") == [0, 3]
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_signals_before_training(place, monkeypatch, number, expected):
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        os.kill(os.getpid(), number)
+        return real(*arguments)
+
+    config = make(place, f"early{int(number)}")
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "compiled_step", compiled)
+        with pytest.raises(expected):
+            pretrain(config)
+    assert signal.getsignal(number) is not None and not read_metrics(config.out)
+    assert pretrain(config)["finished"]
+
+
+def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
+    """Some callbacks swallow exceptions."""
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        return real(*arguments)
+
+    monkeypatch.setattr(setup, "compiled_step", compiled)
+    config = make(place, "swallowed")
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
+
+
+def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
+    signal_at(3)
+    real, waits = Checkpointer.wait, []
+
+    def wait(self):
+        waits.append(1)
+        # The first is for the birth.
+        if len(waits) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self)
+
+    monkeypatch.setattr(Checkpointer, "wait", wait)
+    config = make(place, "impatient", checkpoint_every=None)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out))[-1] == 3
