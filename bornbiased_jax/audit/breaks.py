@@ -11,7 +11,8 @@ from bornbiased_jax.audit.summary import Summary
 from bornbiased_jax.models import distributions
 
 THRESHOLD = 0.7
-"""Of runs as training left them the ratio was never seen below 1.00; another seed's content gives 0.60 at most."""
+"""Training moves on, so that the ratio of a run as it was left is 1 or more; content from elsewhere lies far from both
+neighbours, and gives far less."""
 
 
 def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: None) -> list[Finding]:

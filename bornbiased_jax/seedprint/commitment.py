@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import WORD, Verdict
 
 COMMITTED = (
-    "The base has the digest that was given: the p-value holds if that was published before the suspect was seen."
+    "The base has the digest that was given: the verdict holds if that was published before the suspect was seen."
 )
 
 

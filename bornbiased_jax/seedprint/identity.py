@@ -103,12 +103,15 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
     detail = {**verdict.detail, **facts, "base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     notes = list(detail.get("notes", ()))
     decision: Decision = "same-lineage"
-    reason = ""
+    reason, same_as = "", None
     if facts["identical_weights"]:
+        same_as = "tensors"
         reason = "the two models have identical weights, bit for bit"
     elif facts["identical_outputs"]:
+        same_as = "outputs"
         reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
     elif moved and same + moved == total:
+        same_as = "up to the order of numbers"
         reason = (
             f"the weights hold the same numbers in another order: of {total} tensors {moved} are rearranged and "
             f"{same} identical, bit for bit"
@@ -120,6 +123,7 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
             "with the other sign": facts["negated_coordinates"],
         }
         how = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
+        same_as = "up to coordinate permutation" if facts["relabelled_coordinates"] else "up to signs"
         names = {"relabelled": facts["relabelled_coordinates"], "negated": facts["negated_coordinates"]}
         reason = (
             f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {how}: "
@@ -136,7 +140,7 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
                 f"{described}: those weights were copied or come from one seed, while the outputs agree no more "
                 "than chance allows"
             )
-    detail["notes"] = notes
+    detail |= {"identity": same_as, "notes": notes}
     if not reason:
         return dataclasses.replace(verdict, detail=detail)
     return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)

@@ -71,8 +71,8 @@ TESTS: Mapping[str, LineageTest] = {
         description="Algorithm 1 of “Transformers Are Born Biased”",
         permuted="nothing: it takes coordinates as independent Gaussian draws",
         about_tokens=(
-            "On random tokens its p is no false-positive rate but stays below one between births: 0 of 1,800 "
-            "unrelated pairs were below 0.01. Trained models that share their text are no births."
+            "On random tokens its p is no false-positive rate but stays below one between births: 0.0% of 1,800 "
+            "unrelated pairs were below 0.01. Between models trained apart up to 3.5% were."
         ),
         about_vectors=(
             "Its Gaussian null knows nothing of vectors that both models shared: every one of 1,800 unrelated pairs "
@@ -85,8 +85,9 @@ TESTS: Mapping[str, LineageTest] = {
         description="the analytic test of the SeedPrints code",
         permuted="nothing: it takes coordinates as independent",
         about_tokens=(
-            "Its null takes coordinates as independent; between births on random tokens its false-positive rate is "
-            "near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too heavy."
+            "Its null takes coordinates as independent. Between births on random tokens its false-positive rate is "
+            "near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too heavy; between models "
+            "trained apart it is far above: up to 17.6% were below 0.01."
         ),
         about_vectors=(
             "Its null takes coordinates as independent, and vectors that both models shared make them agree: every "

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bornbiased_jax.seedprint.summary import summary
 from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
@@ -21,10 +22,14 @@ SCOPE = (
 )
 
 WORD = (
-    "The p-value holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
+    "The verdict holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
     "the suspect was seen: without a digest published before (--base-digest) that rests on the word of whoever names "
     "the base."
 )
+
+
+UNSAID: Mapping[str, Any] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
+"""Keys of every verdict's JSON, as they are where a test says nothing about them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,21 +67,24 @@ class Verdict:
         """JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
-        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **self.detail}.items()}
+        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **UNSAID, **self.detail}.items()}
 
     def text(self) -> str:
-        """The verdict in a few sentences for a reader."""
+        """The verdict for a reader: the decision, three plain sentences, then what it rests on, point by point."""
         facts = [self.test]
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
         facts.append(f"alpha = {self.alpha:g}")
         if self.p_value is not None and self.log10_p is not None:
-            facts += [f"p = {self.p_value:.4g}", f"log10 p = {self.log10_p:.2f}"]
+            # A p that no float holds is told by its logarithm alone.
+            facts += [f"p = {self.p_value:.4g}"] if self.p_value else []
+            facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
-        notes = [str(note) for note in self.detail.get("notes", ())]
+        told = self.to_json()
+        points = [str(note) for note in (*self.detail.get("notes", ()), told["scope"])]
         return "\n".join(
-            [f"{self.verdict} ({', '.join(facts)})", self.reason, *notes, str(self.detail.get("scope", SCOPE))]
+            [f"{self.verdict} ({', '.join(facts)})", summary(told), "", *(f"- {point}" for point in points)]
         )
 
 

@@ -2,8 +2,10 @@ import json
 import math
 
 import numpy as np
+import pytest
 
 from bornbiased_jax.seedprint.permutation import permutation_test
+from bornbiased_jax.seedprint.summary import summary
 from bornbiased_jax.seedprint.verdict import SCOPE, decide, undefined
 
 
@@ -39,3 +41,23 @@ def test_text_says_what_is_covered_and_what_is_not():
     ):
         assert words in text
     assert SCOPE in text and "p = " in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (dict(verdict="same-lineage", log10_p=-2027.7, null="exact"), ["probability 10^-2027.7 at most.", "miss a"]),
+        (dict(verdict="same-lineage", log10_p=-9.0, null="approximate"), ["1e-09 at most by this test's approximation."]),
+        (dict(verdict="same-lineage", log10_p=None, null="population"), ["No p-value stands behind it"]),
+        (dict(verdict="same-lineage", log10_p=-9.0, null="exact", identity="files"), ["no chance enters."]),
+        (dict(verdict="unrelated", log10_p=-0.4, null="exact"), ["probability 0.4: nothing", "hidden behind: a roll."]),
+        (dict(verdict="undefined", log10_p=None, null="exact"), ["So nothing is decided"]),
+    ],
+)
+def test_every_kind_of_verdict_is_told_in_plain_sentences(verdict, said):
+    text = summary({**verdict, "reason": "something was found", "evaded_by": "a roll"})
+    assert text.startswith("Something was found. ") and text.endswith(".") and text.count(". ") <= 2
+    for words in said:
+        assert words in text
+    # What evades a fact, or nothing that was decided, is not told.
+    assert ("a roll" in text) == (verdict["verdict"] != "undefined" and "identity" not in verdict)

@@ -90,7 +90,8 @@ def auto_test(
     if identity is not None:
         reason = same_source(base, suspect) or _SAME.get(identity) or _written(identity, changes)
     elif best is not None and p_value is not None and p_value <= alpha:
-        reason = f"{verdicts[best].reason} ({best}; Holm's p over {count} tests)"
+        agreement = verdicts[best].reason.removesuffix(f" (p ≤ {alpha:g})")
+        reason = f"{agreement} (p ≤ {alpha:g} by {best}, after Holm's correction for {count} tests)"
         if embeddings_alone and best == "bilinear":
             reason += "; no test of the blocks agrees (shared embeddings)"
     elif agreed is not None:
@@ -109,14 +110,14 @@ def auto_test(
     if deciding is not None:
         notes.append(f"In {deciding}: {rests_on(found)}")
         notes += [note for note in found["notes"] if note not in (rests_on(found), WORD)]
-    if decision == "unrelated":
-        notes.append(f"What evades all of them: {_widest(verdicts).detail['evaded_by']}.")
     notes.append(WORD)
     if equal.vocabulary_alone and not equal.all:
         notes.insert(0, _SHARED_EMBEDDINGS)
     if 0 < len(equal.paths) < equal.total:
         notes.insert(0, f"{_counted(equal)} identical, bit for bit.")
     detail = {key: found.get(key) for key in (*_KEPT, "null_histogram")}
+    if decision == "unrelated":
+        detail["evaded_by"] = _evaded_by(verdicts)
     detail |= {"by_module": verdicts["coordinates"].detail.get("by_module", []), "identity": identity}
     detail |= {"identical_tensors": len(equal.paths), "num_tensors": equal.total}
     alone = equal.vocabulary_alone or (decision == "same-lineage" and identity is None and embeddings_alone)
@@ -168,10 +169,15 @@ def _in_the_blocks(verdicts: dict[str, Verdict]) -> bool:
     return units or (coordinates.verdict == "same-lineage" and not coordinates.detail["shared_embeddings"])
 
 
-def _widest(verdicts: dict[str, Verdict]) -> Verdict:
-    """Of the tests that gave a verdict the one that least evades."""
-    order = ("matched units", "rotation", "coordinates", "bilinear", "outputs")
-    return next(verdicts[name] for name in order if name in verdicts and verdicts[name].verdict != "undefined")
+def _evaded_by(verdicts: dict[str, Verdict]) -> str:
+    """What hides a birth from all tests that gave a verdict, at once."""
+    gave = {name for name, verdict in verdicts.items() if verdict.verdict != "undefined"}
+    needed = ["rotating or renumbering the residual coordinates"] if gave & {"coordinates", "outputs"} else []
+    others = ["splitting, merging or retraining hidden units"] if gave & {"rotation", "matched units"} else []
+    others += ["training until nothing of the birth's vocabulary is left"] if "bilinear" in gave else []
+    every = " together with ".join([*needed, *others])
+    vocabulary = "renumbering a vocabulary whose tokenizer is not there"
+    return f"{every}; or {' together with '.join([*needed, vocabulary])}" if others else every
 
 
 def _has_p(verdict: Verdict) -> bool:

@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
@@ -36,6 +37,21 @@ LARGEST_UNRELATED_AGREEMENT = 0.036
 """
 # Every pair of blocks is matched while that takes this many steps of the assignment; blocks paired by Gram otherwise.
 _ALL_PAIRS = 4e9
+
+
+class ModuleRow(TypedDict):
+    """A row of ``by_module`` in JSON: "blocks/3/mlp/up" (blocks from 1), and its z; None where it cannot vary."""
+
+    module: str
+    z: float | None
+
+
+class PartRow(TypedDict):
+    """A row of ``by_part`` in JSON: "embeddings" or "blocks", and its z; None where it cannot vary."""
+
+    part: str
+    z: float | None
+
 
 # Where a birth is left, from whether the embeddings and whether the blocks alone tell of it.
 _WHERE = {
@@ -217,7 +233,7 @@ def _by_coordinates(
         suspect,
         where=_WHERE[EMBEDDINGS in parts, BLOCKS in parts],
         by_module=_json(by_module),
-        by_part=[{"part": part.name, "z": part.z} for part in by_part],
+        by_part=[PartRow(part=part.name, z=_finite(part.z)) for part in by_part],
         shared_embeddings=certified.p_value <= basis.alpha and parts == {EMBEDDINGS},
         notes=_about_sizes(base, suspect),
     )
@@ -264,7 +280,6 @@ def _by_units(
         certified,
         aligned.base,
         aligned.suspect,
-        where=": in the hidden units of the blocks",
         by_module=_json(by_module),
         blocks=blocks,
         notes=_about_sizes(aligned.base, aligned.suspect, "the first of each are compared, as many as both have"),
@@ -311,7 +326,6 @@ def _by_matching(
         base,
         suspect,
         tries=len(tried),
-        where=": in the hidden units of the blocks",
         by_module=_json(by_module),
         blocks=_blocks([pair]),
         num_pairs=len(tried),
@@ -356,5 +370,9 @@ def _blocks(pairs: list[tuple[int, int]]) -> list[list[int]]:
     return [[ours + 1, theirs + 1] for ours, theirs in pairs]
 
 
-def _json(by_module: list[Module]) -> list[dict[str, Any]]:
-    return [{"module": module.name, "z": module.z if math.isfinite(module.z) else None} for module in by_module]
+def _json(by_module: list[Module]) -> list[ModuleRow]:
+    return [ModuleRow(module=module.name, z=_finite(module.z)) for module in by_module]
+
+
+def _finite(z: float) -> float | None:
+    return z if math.isfinite(z) else None

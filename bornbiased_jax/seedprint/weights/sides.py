@@ -120,10 +120,13 @@ def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
 
 def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsReader, WeightsReader]) -> Verdict:
     """The verdict with both names, and a note where the two are one model."""
-    same = same_source(*readers) or (FILES if same_files(*readers) else None)
+    files = same_files(*readers)
+    same = same_source(*readers) or (FILES if files else None)
+    # What tests other than auto look at is where the two come from, and no further.
+    known = {"identity": "files" if files else "tensors" if same else None, **verdict.detail}
     notes = list(verdict.detail.get("notes", ()))
     if same is not None and same != verdict.reason:
         notes.insert(0, f"{same[0].upper()}{same[1:]}.")
     return dataclasses.replace(
-        verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name, "notes": notes}
+        verdict, detail={**known, "base": base.name, "suspect": suspect.name, "notes": notes}
     )
