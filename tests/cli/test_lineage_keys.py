@@ -41,7 +41,19 @@ OF_THE_BATTERY |= {"null", "labels", "align", "permuted", "invariant_to", "evade
 OF_THE_BATTERY |= {"log10_p_bound", "log10_p_moments"}
 WHICHSEED = {"suspect", "seed", "p_value", "log10_p", "num_seeds", "best", "runner_up", "num_entries", "corrected_for"}
 WHICHSEED |= {"alpha", "reason", "confirmed"}
-CONFIRMED = {"verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha", "corrected_for"}
+CONFIRMED = {
+    "verdict",
+    "reason",
+    "test",
+    "labels",
+    "align",
+    "null",
+    "p_value",
+    "log10_p",
+    "z",
+    "alpha",
+    "corrected_for",
+}
 
 
 @pytest.fixture

@@ -47,7 +47,10 @@ def test_text_says_what_is_covered_and_what_is_not():
     ("verdict", "said"),
     [
         (dict(verdict="same-lineage", log10_p=-2027.7, null="exact"), ["probability 10^-2027.7 at most.", "miss a"]),
-        (dict(verdict="same-lineage", log10_p=-9.0, null="approximate"), ["1e-09 at most by this test's approximation."]),
+        (
+            dict(verdict="same-lineage", log10_p=-9.0, null="approximate"),
+            ["1e-09 at most by this test's approximation."],
+        ),
         (dict(verdict="same-lineage", log10_p=None, null="population"), ["No p-value stands behind it"]),
         (dict(verdict="same-lineage", log10_p=-9.0, null="exact", identity="files"), ["no chance enters."]),
         (dict(verdict="unrelated", log10_p=-0.4, null="exact"), ["probability 0.4: nothing", "hidden behind: a roll."]),

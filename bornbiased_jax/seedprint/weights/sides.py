@@ -127,6 +127,4 @@ def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsRe
     notes = list(verdict.detail.get("notes", ()))
     if same is not None and same != verdict.reason:
         notes.insert(0, f"{same[0].upper()}{same[1:]}.")
-    return dataclasses.replace(
-        verdict, detail={**known, "base": base.name, "suspect": suspect.name, "notes": notes}
-    )
+    return dataclasses.replace(verdict, detail={**known, "base": base.name, "suspect": suspect.name, "notes": notes})
