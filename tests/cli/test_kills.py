@@ -6,7 +6,6 @@ What runs here are whole processes, many of them: all of it belongs to ``make te
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -26,8 +25,17 @@ pytestmark = pytest.mark.slow
 MOMENTS = 20
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
-# A byte before main is entered, so that moments are counted from there.
-ENTER = "import os, sys; from bornbiased_jax.cli import main; os.write(2, b'.'); main(sys.argv[1:])"
+# Where the tests run in the background SIGINT is ignored, and would be in their children. The first argument is the
+# most bytes of a file. A byte before main is entered, so that moments are counted from there.
+ENTER = """
+import os, resource, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.argv[1]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+from bornbiased_jax.cli import main
+os.write(2, b'.')
+main(sys.argv[2:])
+"""
 
 
 class Command(NamedTuple):
@@ -101,18 +109,11 @@ def begin(command: Command, place: Path, most: int | None = None) -> subprocess.
     if "pretrain" in command.words(place) and not text.exists():
         text.write_text("\n\n".join(f"the bird and the river, number {number}, under the sun" for number in range(200)))
 
-    def limit() -> None:
-        # Where the tests run in the background SIGINT is ignored, and would be here.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if most is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
     process = subprocess.Popen(
-        [sys.executable, "-c", ENTER, *command.words(place)],
+        [sys.executable, "-c", ENTER, str(most or ""), *command.words(place)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        preexec_fn=limit,
     )
     assert process.stderr is not None and process.stderr.read(1) == b"."
     return process
