@@ -1,0 +1,78 @@
+"""Each room's ``__init__`` exports what the room is for; what the glossary points to is there."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax import seedprint
+
+ROOT = Path(__file__).resolve().parent.parent
+# A room for the command line alone, and one that is used module by module (its __init__ says why).
+APART = {"cli", "audit"}
+ROOMS = sorted(
+    path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/__init__.py") if path.parent.name not in APART
+)
+
+
+def test_every_room_is_a_package():
+    folders = {path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/*.py")}
+    assert folders == {*ROOMS, *APART}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_a_room_exports_is_its_own(room):
+    module = importlib.import_module(f"bornbiased_jax.{room}")
+    assert module.__doc__ and module.__all__
+    for name in module.__all__:
+        thing = getattr(module, name)
+        home = getattr(thing, "__module__", module.__name__)
+        # Aliases of types and tables of values know no module.
+        assert home.startswith((module.__name__, "typing", "builtins")), name
+        # Importing a module later would put it in the place of what has its name.
+        assert not (ROOT / "bornbiased_jax" / room / f"{name}.py").exists(), name
+
+
+def _resolve(path: str) -> bool:
+    """Whether ``a.b.c`` is a module below the package or below the project, or something in one."""
+    for package in ("bornbiased_jax.", ""):
+        parts = f"{package}{path}".split(".")
+        for length in range(len(parts), 0, -1):
+            try:
+                thing = importlib.import_module(".".join(parts[:length]))
+            except ModuleNotFoundError:
+                continue
+            for part in parts[length:]:
+                thing = getattr(thing, part, None)
+            if thing is not None:
+                return True
+            break
+    return False
+
+
+def test_what_the_glossary_points_to_is_there():
+    rows = re.findall(r"^\|.*\| ([^|]*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    places = {place for row in rows for place in re.findall(r"`([\w./]+)`", row)}
+    assert len(places) > 30
+    missing = {
+        place
+        for place in places
+        if not any((ROOT / folder / place).exists() for folder in (".", "bornbiased_jax")) and not _resolve(place)
+    }
+    assert not missing
+
+
+def test_names_of_lineage_tests_do_not_wait_for_jax():
+    code = "import sys, bornbiased_jax.seedprint.lineage_tests, bornbiased_jax.stats; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_type_checkers_are_told_the_names_that_are_loaded_when_used():
+    stub = (ROOT / "bornbiased_jax" / "seedprint" / "__init__.pyi").read_text()
+    told = re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)
+    assert sorted(name for _, name in told) == seedprint.__all__ == sorted(set(seedprint.__all__))
+    for home, name in told:
+        assert getattr(importlib.import_module(home), name) is getattr(seedprint, name)
