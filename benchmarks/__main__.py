@@ -1,4 +1,7 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch."""
+"""``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch.
+
+``all`` runs those that need no argument, as far as its time goes.
+"""
 
 import importlib
 import sys
@@ -19,6 +22,7 @@ NAMES = (
     "bound",
     "disguised",
     "audit",
+    "all",
 )
 
 name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]

@@ -154,10 +154,10 @@ def _process(measured: Mapping[str, Any]) -> str:
 
 
 def whichseed(record: Record) -> list[Table]:
-    """A descendant and a stranger searched for, and the rate of the search."""
+    """A descendant and an unrelated model searched for, and the rate of the search."""
     rows = []
-    for name in ("descendant", "stranger"):
-        found = record[name]
+    for key, name in (("descendant", "descendant"), ("stranger", "unrelated model")):
+        found = record[key]
         seed = "none" if found["seed"] is None else f"{found['seed']:,}"
         r, log10_p = found["best"]["correlation"], found["log10_p"]
         rows.append(

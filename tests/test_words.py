@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests")
@@ -38,6 +42,8 @@ KEPT = {
     "top1_share",
     "peak_share",
 }
+# What is said in no prose either: docs, docstrings, comments, help. The others have uses of their own there.
+UNSAID = ("accuse", "accused", "accuses", "cure", "cures", "favourites", "lane", "lanes", "stranger", "strangers")
 VAGUE = {"one", "found", "done", "it", "thing"}
 
 
@@ -82,6 +88,50 @@ def test_no_name_has_a_replaced_word(folder):
         for line, words in _wrong(ast.parse(path.read_text()))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def _prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a page outside its code, or comments and docstrings of a module; the file that has the list is left."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        text = re.sub(r"```.*?```|`[^`]*`", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL)
+        yield from enumerate(text.splitlines(), 1)
+    elif path != Path(__file__).resolve():
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and '"""' in token.string):
+                yield token.start[0], re.sub(r"``.*?``|`[^`]*`|\"\w+\"", "", token.string)
+
+
+def _said(lines: Iterable[tuple[int, str]]) -> list[str]:
+    pattern = re.compile(rf"\b({'|'.join(UNSAID)})\b", re.IGNORECASE)
+    return [f"{line}: {word}: say {REPLACED[word.lower()]}" for line, text in lines for word in pattern.findall(text)]
+
+
+@pytest.mark.parametrize("folder", [".", "docs", *FOLDERS])
+def test_no_prose_has_a_replaced_word(folder):
+    pages = (ROOT / folder).glob("*.md") if folder == "." else (ROOT / folder).rglob("*")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{where}"
+        for path in sorted(pages)
+        if path.suffix in (".py", ".md")
+        for where in _said(_prose(path))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_help_has_a_replaced_word():
+    texts = []
+    for path, command in commands().items():
+        texts.append((path, command.help or ""))
+        texts += [(path, getattr(parameter, "help", None) or "") for parameter in command.params]
+    wrong = [f"{path} {said}" for path, text in texts for said in _said([(0, text)])]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.md", "The cures.\n"), ("a.py", "x = 1  # A stranger.\n")])
+def test_a_replaced_word_of_prose_is_noticed(tmp_path, name, text):
+    (tmp_path / name).write_text(text + "`cures`\n" * (name == "a.md"))
+    assert len(_said(_prose(tmp_path / name))) == 1
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
         (kind, test) for kind in calibrating.KINDS for test in calibrating.TESTS
     }
     by = {(row["inputs"], row["test"]): row for row in result["cases"]}
-    # Shared vectors leak their coordinates into both models: all are accused, as the test on tokens does not.
+    # Shared vectors leak their coordinates into both models: all are called related, as the test on tokens does not.
     assert by["gaussian", "permutation"]["rates"][0]["rate"] == 1.0
     assert by["tokens", "permutation"]["num_pairs"] == 60
     assert by["tokens", "permutation"]["rates"][1]["rate"] < 0.25  # 60 draws of 0.05: probability 1e-7 beyond

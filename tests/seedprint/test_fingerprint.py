@@ -59,7 +59,7 @@ def test_vectors_take_the_embeddings_moments_or_the_given_ones():
     with pytest.raises(InputError, match="mean"):
         compare(own, other)
     given = fp.fingerprint(born(43), VECTORS, moments=(own.inputs["mean"], own.inputs["std"]))
-    # Shared vectors leak into both: the permutation test may not accuse on them.
+    # Shared vectors leak into both: the permutation test may not reject on them.
     verdict = compare(own, given)
     assert verdict.p_value < 0.01 and verdict.verdict == "undefined" and "token inputs" in verdict.reason
 
