@@ -34,9 +34,9 @@ Init = Literal["gpt2-scaled", "normal-0.02"]
 RopeScaling = Literal["none", "linear", "llama3"]
 QKNormScope = Literal["head", "projection"]
 PositionalScale = Literal["none", "amplify", "attenuate"]
-OutputGate = Literal["none", "headwise", "elementwise"]
+OutputGate = Literal["none", "headwise", "elementwise", "value"]
 SinkLogit = Literal["none", "zero", "learned"]
-AttentionKernel = Literal["softmax", "sigmoid"]
+AttentionKernel = Literal["softmax", "sigmoid", "softpick", "clipped", "centred"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ModelConfig:
                 f"rope_low_freq_factor={self.rope_low_freq_factor:g} is not below rope_high_freq_factor="
                 f"{self.rope_high_freq_factor:g}: Llama 3's scaling goes over from one to the other"
             )
-        if self.attention_kernel == "sigmoid" and self.sink_logit != "none":
+        if self.attention_kernel != "softmax" and self.sink_logit != "none":
             raise InputError("sink_logit is an extra logit of a softmax: set attention_kernel=softmax")
 
     @property

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.attention_kernels import KERNELS
 from bornbiased_jax.models.fields import fields_of
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.linear import Linear
@@ -53,8 +54,9 @@ class Attention(nn.Module):
     amplification √i or attenuation √(i/max_seq_len) (Section 6.2.1), per-head RMSNorm with one scale
     [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
     weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
-    probability and adds nothing, or sigmoid(logit − ln max_seq_len) in place of the softmax
-    (Ramapuram et al., 2024).
+    probability and adds nothing, or another kernel in place of the softmax
+    (:mod:`~bornbiased_jax.models.attention_kernels`). In the values: a gate sigmoid(W v + b) of each
+    value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
     """
 
     cfg: ModelConfig
@@ -82,6 +84,8 @@ class Attention(nn.Module):
         k_BSGK = self._project("key", x_BTD, G, use_bias)
         v_BSGK = Linear(G * K, use_bias, self.precision, name="value")(x_BTD)
         v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
+        if cfg.output_gate == "value":
+            v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, self.precision, name="value_gate")(v_BSGK))
         if cfg.positions == "rope":
             q_BTHK = rotate(q_BTHK, query_T, cfg)
             k_BSGK = rotate(k_BSGK, positions_T, cfg)
@@ -154,12 +158,9 @@ class Attention(nn.Module):
         scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
         scores_BHTS = scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
         seen_11TS = seen_TS[None, None]
-        if cfg.attention_kernel == "sigmoid":
-            weights = jax.nn.sigmoid(scores_BHTS - math.log(cfg.max_seq_len))
-            return jnp.where(seen_11TS, weights, 0.0)
-        scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
         if extra_H is None:
-            return jax.nn.softmax(scores_BHTS, axis=-1)
+            return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)
+        scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
         extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
         return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
 
@@ -178,7 +179,7 @@ class Attention(nn.Module):
             o_BTHK = o_BTHK * jnp.sqrt(index_T / longest).astype(o_BTHK.dtype)[None, :, None, None]
         if cfg.head_norm:
             o_BTHK = Norm("rmsnorm", cfg.norm_eps, name="head_norm")(o_BTHK)
-        if cfg.output_gate != "none":
+        if cfg.output_gate in ("headwise", "elementwise"):
             per_head = 1 if cfg.output_gate == "headwise" else cfg.key_dim
             gate = Linear(cfg.num_heads * per_head, False, self.precision, name="gate")(x_BTD)
             gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)

@@ -23,7 +23,13 @@ MITIGATIONS = {
     "gate-elementwise": dict(output_gate="elementwise"),
     "sink-zero": dict(sink_logit="zero"),
     "sink-learned": dict(sink_logit="learned"),
+    "gate-value": dict(output_gate="value"),
     "sigmoid": dict(attention_kernel="sigmoid"),
+    "softpick": dict(attention_kernel="softpick"),
+    "clipped": dict(attention_kernel="clipped"),
+    "centred": dict(attention_kernel="centred"),
+    "softpick-window": dict(attention_kernel="softpick", window=4, output_gate="value"),
+    "centred-window": dict(attention_kernel="centred", window=4, positional_scale="amplify"),
     "window-1": dict(window=1),
     "window-3": dict(window=3),
     "window-beyond": dict(window=50),
@@ -46,6 +52,8 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
         return (x_BTD @ p[f"{name}/kernel"]).reshape(B, T, count, K)
 
     q, k, v = heads("query", H), heads("key", G), heads("value", G)
+    if cfg.output_gate == "value":
+        v = v * expit(v @ p["value_gate/kernel"] + p["value_gate/bias"])
     if cfg.positions == "rope":
         frequency = cfg.rope_theta ** (-2.0 * np.arange(K // 2) / K)
         turn = np.exp(1j * np.arange(T)[:, None] * frequency)[None, :, None, :]
@@ -65,6 +73,14 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
                 logits = np.array([q[b, i, h] @ k[b, j, g] for j in seen]) / np.sqrt(K)
                 if cfg.attention_kernel == "sigmoid":
                     row = expit(logits - np.log(cfg.max_seq_len))
+                elif cfg.attention_kernel == "softpick":
+                    row = np.maximum(np.expm1(logits), 0)
+                    row = row / (np.abs(np.expm1(logits)).sum() + 1e-6 * max(1.0, np.exp(logits.max())))
+                elif cfg.attention_kernel == "clipped":
+                    gamma = -4 / cfg.max_seq_len
+                    row = np.clip((1 - gamma) * np.exp(logits) / np.exp(logits).sum() + gamma, 0, 1)
+                elif cfg.attention_kernel == "centred":
+                    row = np.exp(logits) / np.exp(logits).sum() - 1 / len(seen)
                 else:
                     extra = {"none": 0.0, "zero": 1.0}.get(cfg.sink_logit)
                     extra = np.exp(p["sink_logit"][h]) if extra is None else extra
@@ -78,7 +94,7 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
         o = np.sqrt(index / cfg.max_seq_len) * o
     if cfg.head_norm:
         o = o / np.sqrt(np.mean(o**2, axis=-1, keepdims=True) + cfg.norm_eps) * p["head_norm/scale"]
-    if cfg.output_gate != "none":
+    if cfg.output_gate in ("headwise", "elementwise"):
         gate = expit(x_BTD @ p["gate/kernel"])
         o = o * gate.reshape(B, T, H, -1)
     return o.reshape(B, T, H * K) @ p["output/kernel"], o, weights
