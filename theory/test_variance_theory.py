@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply, attn0, init_seed
-from theory import attention, variance
+from theory import attention, attention_weights, variance
 
 STANDARD_ERRORS = 5.0
 MITIGATIONS = [
@@ -22,7 +22,15 @@ MITIGATIONS = [
     {"head_norm": True},
     {"output_gate": "elementwise", "sink_logit": "learned", "window": 5},
     {"positional_scale": "amplify", "head_norm": True, "output_gate": "headwise", "sink_logit": "zero"},
+    {"attention_kernel": "clipped", "max_seq_len": 64},
+    {"attention_kernel": "softpick"},
+    {"attention_kernel": "centred"},
+    {"output_gate": "value"},
+    {"attention_kernel": "softpick", "window": 5, "positional_scale": "amplify", "output_gate": "value"},
+    {"attention_kernel": "centred", "window": 5, "output_gate": "headwise"},
 ]
+SCATTERED = ("softpick", "centred")
+"""Kernels whose weights are random at birth, however small the logits are."""
 IDS = [",".join(f"{k}={v}" for k, v in mitigation.items()) or "baseline" for mitigation in MITIGATIONS]
 
 
@@ -47,7 +55,10 @@ def test_closed_forms(T, sigma2, n, w):
         "attenuate": variance.output_variance(T, sigma2, positional_scale="attenuate", max_seq_len=longest),
         "norm": variance.output_variance(T, sigma2, head_norm=True),
         "gate": variance.output_variance(T, sigma2, output_gate="headwise"),
+        "value": variance.output_variance(T, sigma2, output_gate="value"),
+        "clipped": variance.output_variance(T, sigma2, attention_kernel="clipped", max_seq_len=longest),
     }
+    left = np.clip((1 + 4 / longest) / i - 4 / longest, 0, 1)
     expected = {
         "baseline": sigma2 / i,
         "window": sigma2 / np.minimum(i, w),
@@ -57,6 +68,8 @@ def test_closed_forms(T, sigma2, n, w):
         "attenuate": sigma2 / longest + 0 * i,
         "norm": 1 + 0 * i,
         "gate": sigma2 / (4 * i),
+        "value": sigma2 / (4 * i),
+        "clipped": sigma2 * i * left**2,
     }
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-12), name
@@ -81,8 +94,66 @@ def test_running_sums_are_the_matrix_product(mitigation):
     k = mix @ mix.T
     a = variance.born_matrix(9, **weights)
     plain = {key: value for key, value in mitigation.items() if key in weights}
-    assert variance.output_covariance(k, **plain) == pytest.approx(a @ k @ a.T, rel=1e-12)
-    assert np.all(np.diagonal(variance.output_covariance(k, **mitigation)) > 0)
+    found = variance.output_covariance(k, **plain)
+    product = a @ k @ a.T
+    if weights.get("attention_kernel") in SCATTERED:
+        # Two queries know nothing of each other's logits; one has more than its mean weights.
+        assert np.all(np.diagonal(found) >= np.diagonal(product) * (1 - 1e-12))
+        np.fill_diagonal(found, np.diagonal(product))
+    assert found == pytest.approx(product, rel=1e-12)
+    diagonal = np.diagonal(variance.output_covariance(k, **mitigation, logit_variance=1e-3))
+    assert np.all(diagonal[1:] > 0) and (diagonal[0] > 0) == (weights.get("attention_kernel") != "centred")
+
+
+@pytest.mark.parametrize(("kernel", "size"), [("softpick", 1e-4), ("centred", 0.3)])
+@pytest.mark.parametrize("window", [None, 3])
+def test_random_weights_against_monte_carlo(kernel, size, window):
+    """Independent Gaussian logits and correlated values: every entry of the covariance within five standard errors."""
+    T, draws = 5, 200_000
+    rng = np.random.default_rng(7)
+    mix = rng.normal(size=(T, T))
+    k = mix @ mix.T / T
+    values_NT = rng.normal(size=(draws, T)) @ np.linalg.cholesky(k).T
+    scores_NTT = size * rng.normal(size=(draws, T, T))
+    back = np.arange(T)[:, None] - np.arange(T)
+    seen_TT = (back >= 0) & (back < (window or T))
+    if kernel == "softpick":
+        above_NTT = np.where(seen_TT, np.expm1(scores_NTT), 0.0)
+        weights_NTT = np.maximum(above_NTT, 0) / np.abs(above_NTT).sum(-1, keepdims=True)
+    else:
+        power_NTT = np.where(seen_TT, np.exp(scores_NTT), 0.0)
+        weights_NTT = power_NTT / power_NTT.sum(-1, keepdims=True) - seen_TT / seen_TT.sum(-1, keepdims=True)
+    out_NT = np.einsum("NTS,NS->NT", weights_NTT, values_NT)
+    products_NTT = out_NT[:, :, None] * out_NT[:, None, :]
+    expected = variance.output_covariance(k, attention_kernel=kernel, window=window, logit_variance=size**2)
+    error = products_NTT.std(axis=0) / np.sqrt(draws)
+    assert np.all(np.abs(products_NTT.mean(axis=0) - expected) <= STANDARD_ERRORS * error + 1e-12)
+
+
+def test_centred_attention_where_its_first_order_ends():
+    below, above = (
+        variance.output_variance(64, attention_kernel="centred", logit_variance=size)[1:] / size
+        for size in (1e-6, 1.001e-6)
+    )
+    assert below == pytest.approx(above, rel=1e-4)
+    assert np.all(variance.output_variance(64, attention_kernel="centred") == 0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 64])
+def test_participation_of_normals_against_monte_carlo(count):
+    s = np.abs(np.random.default_rng(count).normal(size=(200_000, count)))
+    ratio = (s**2).sum(axis=1) / s.sum(axis=1) ** 2
+    error = ratio.std() / np.sqrt(len(ratio))
+    assert abs(attention_weights.normal_participation(count) - ratio.mean()) <= STANDARD_ERRORS * error
+
+
+def test_participation_of_normals_where_it_is_known():
+    """Two normals: 1/(1 + |sin 2θ|) has mean 2/π over the circle. Many: π/(2 n), up to a part of order 1/n."""
+    assert attention_weights.normal_participation(2) == pytest.approx(2 / np.pi, rel=1e-8)
+    large = attention_weights.normal_participation(10**6)
+    assert large == pytest.approx(np.pi / 2e6, rel=1e-5)
+    with pytest.raises(ValueError, match="count"):
+        attention_weights.normal_participation(0)
 
 
 def real_outputs(mitigation, T, seeds, input_std=1.0):
@@ -111,7 +182,16 @@ def test_the_real_block_at_birth(mitigation):
     logit = value_variance**2
     gate = value_variance / 4 if cfg.output_gate != "none" else 0.0
     allowance = np.expm1(2 * logit) + gate
-    expected = variance.output_variance(T, value_variance, **mitigation)
+    kernel = mitigation.get("attention_kernel")
+    if kernel == "clipped":
+        # γ is taken off: what a logit moves is a larger part of what is left.
+        count, left = variance.born_weights(T, attention_kernel="clipped", max_seq_len=64)
+        allowance = allowance + logit * float(np.max(1 / count / left)) ** 2
+    if kernel in SCATTERED:
+        # A long token has large logits and large values: E|x|⁴ and E|x|⁶ are (1 + 2/D) and (1 + 2/D)(1 + 4/D) times
+        # the powers of D, the longest product that enters.
+        allowance = allowance + (1 + 2 / cfg.d_model) * (1 + 4 / cfg.d_model) - 1
+    expected = variance.output_variance(T, value_variance, **mitigation, logit_variance=logit)
     if cfg.head_norm:
         before = {k: v for k, v in mitigation.items() if k not in ("head_norm", "output_gate")}
         power = variance.output_variance(T, value_variance, **before)

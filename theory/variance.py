@@ -2,7 +2,9 @@
 mitigation makes of it.
 
 At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
-the position alone. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
+the position alone. Two kernels weigh nothing then but for what the logits differ by, and their weights are random:
+softpick, whose law does not depend on the logits' scale while that is small, and centred attention, which needs
+their variance. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
 order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then per-head RMSNorm, then the
 sigmoid output gate. Positions count from 1.
 """
@@ -15,13 +17,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import checks, kernels
+from theory import attention_weights, checks, kernels
 from theory.activations import Array
 
 POSITIONAL_SCALES = ("none", "amplify", "attenuate")
-ATTENTION_KERNELS = ("softmax", "sigmoid")
+ATTENTION_KERNELS = ("softmax", "sigmoid", "softpick", "clipped", "centred")
 SINK_LOGITS = ("none", "zero", "learned")
-OUTPUT_GATES = ("none", "headwise", "elementwise")
+OUTPUT_GATES = ("none", "headwise", "elementwise", "value")
+CLIP_ALPHA = 4.0
+"""α of clipped softmax: γ = −α/max_seq_len."""
 
 
 def born_weights(
@@ -32,7 +36,7 @@ def born_weights(
     sink_logit: str = "none",
     max_seq_len: int | None = None,
 ) -> tuple[Array, Array]:
-    """How many positions each query sees, min(i, window), and the one weight it gives to each of them. Two
+    """How many positions each query sees, min(i, window), and the mean weight it gives to each of them. Two
     arrays [T].
 
     softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights sum
@@ -46,11 +50,38 @@ def born_weights(
     checks.choice(sink_logit, "sink_logit", SINK_LOGITS)
     index = np.arange(1, checks.whole(T, "T") + 1, dtype=np.float64)
     count = index if window is None else np.minimum(index, checks.whole(window, "window"))
+    if attention_kernel != "softmax" and sink_logit != "none":
+        raise ValueError(f"sink_logit: an extra logit belongs to the softmax, not to the {attention_kernel} kernel")
     if attention_kernel == "sigmoid":
-        if sink_logit != "none":
-            raise ValueError("sink_logit: an extra logit belongs to the softmax, not to the sigmoid kernel")
         return count, np.full(T, 1.0 / (1.0 + _longest(T, max_seq_len)))
+    if attention_kernel == "clipped":
+        gamma = -CLIP_ALPHA / _longest(T, max_seq_len)
+        return count, np.clip((1 - gamma) / count + gamma, 0.0, 1.0)
+    if attention_kernel == "softpick":
+        return count, 0.5 / count
+    if attention_kernel == "centred":
+        return count, np.zeros(T)
     return count, 1 / (count + (sink_logit != "none"))
+
+
+def _scatter(attention_kernel: str, count_T: Array, logit_variance: float) -> tuple[Array, Array]:
+    """Variance of a weight, and covariance of the weights of two keys, of one query; two arrays [T].
+
+    Centred: E Σ a² − 1/n, right to 1e-4 of itself; below a variance of 1e-6, where the two cancel, its first order.
+    """
+    pairs = np.maximum(count_T - 1, 1)
+    if attention_kernel == "softpick":
+        squares = np.array([attention_weights.normal_participation(int(count)) for count in count_T])
+        own, both = squares / (2 * count_T), np.where(count_T > 1, (1 - squares) / (4 * count_T * pairs), 0.0)
+        return own - 0.25 / count_T**2, np.where(count_T > 1, both - 0.25 / count_T**2, 0.0)
+    if attention_kernel == "centred":
+        excess = logit_variance * (count_T - 1) / count_T**2
+        if logit_variance > 1e-6:
+            squares = np.array([attention_weights.participation(int(count), logit_variance) for count in count_T])
+            excess = np.where(count_T > 1, squares - 1 / count_T, 0.0)
+        own = excess / count_T
+        return own, np.where(count_T > 1, -own / pairs, 0.0)
+    return np.zeros_like(count_T), np.zeros_like(count_T)
 
 
 def _longest(T: int, max_seq_len: int | None) -> int:
@@ -97,6 +128,7 @@ def output_covariance(
     output_gate: str = "none",
     gate_std: float = 0.0,
     norm_eps: float = 0.0,
+    logit_variance: float = 0.0,
 ) -> Array:
     """Covariance [T, T] between positions of one coordinate of the attention output (what enters W_O).
 
@@ -105,8 +137,10 @@ def output_covariance(
         window … output_gate: the mitigations, as in ``ModelConfig``.
         max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
         gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate
-            logits of two positions are taken as independent.
+            logits of two positions are taken as independent, of each other and of what they scale.
         norm_eps: epsilon of the per-head RMSNorm, whose head is taken as wide.
+        logit_variance: of the attention's logits around the mean of what a query sees, Gaussian and independent;
+            centred attention has no other source of weights, and the other kernels leave it out.
 
     Raises:
         ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
@@ -121,21 +155,25 @@ def output_covariance(
     checks.finite(gate_std, "gate_std")
     checks.finite(norm_eps, "norm_eps")
     T = k.shape[0]
-    _, weight = born_weights(
+    count, weight = born_weights(
         T, window=window, attention_kernel=attention_kernel, sink_logit=sink_logit, max_seq_len=max_seq_len
     )
-    out = _window_sum(_window_sum(k, window).T, window)
-    scale = weight
+    if output_gate == "value":
+        k = k * _gate_factor(T, gate_std)
+    summed = _window_sum(_window_sum(k, window).T, window)
+    out = summed * weight[:, None] * weight
+    own, both = _scatter(attention_kernel, count, checks.finite(logit_variance, "logit_variance"))
+    out = out + np.diag((own - both) * _window_sum(np.diagonal(k), window) + both * np.diagonal(summed))
     if positional_scale != "none":
         longest = _longest(T, max_seq_len) if positional_scale == "attenuate" else 1
-        scale = weight * np.sqrt(np.arange(1, T + 1) / longest)
-    out = out * scale[:, None] * scale
+        scale = np.sqrt(np.arange(1, T + 1) / longest)
+        out = out * scale[:, None] * scale
     if head_norm:
         power = np.diagonal(out) + norm_eps
         if not np.all(power > 0):
             raise ValueError("values: a zero vector cannot be normalised by head_norm")
         out = out / np.sqrt(power)[:, None] / np.sqrt(power)
-    return out if output_gate == "none" else out * _gate_factor(T, gate_std)
+    return out * _gate_factor(T, gate_std) if output_gate in ("headwise", "elementwise") else out
 
 
 def _window_sum(k: Array, window: int | None) -> Array:
@@ -165,7 +203,9 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
 
     Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with per-head RMSNorm: 1; with a gate:
     σ²/(4i); with an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid
-    kernel: σ² i/(n + 1)², which grows; window w: σ²/min(i, w).
+    kernel: σ² i/(n + 1)², which grows; window w: σ²/min(i, w); clipped softmax: σ² i ((1 + α/n)/i − α/n)², 0 from
+    i = 1 + n/α on; softpick: σ²/2 at position 1, σ² π/(4i) far from it; centred: nothing at position 1, and about
+    σ² Ω(i − 1)/i² for logits of a small variance Ω, largest at i = 2.
 
     Raises:
         ValueError: as :func:`output_covariance`; negative variance.
