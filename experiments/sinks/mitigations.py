@@ -16,9 +16,13 @@ MITIGATIONS: dict[str, dict[str, Any]] = {
     "per-head RMSNorm": {"head_norm": True},
     "head-wise gate": {"output_gate": "headwise"},
     "element-wise gate": {"output_gate": "elementwise"},
+    "value-state gate": {"output_gate": "value"},
     "zero extra logit": {"sink_logit": "zero"},
     "learned extra logit": {"sink_logit": "learned"},
     "sigmoid attention": {"attention_kernel": "sigmoid"},
+    "softpick": {"attention_kernel": "softpick"},
+    "clipped softmax": {"attention_kernel": "clipped"},
+    "centred attention": {"attention_kernel": "centred"},
     "window": {"window": 8},
     "no positions": {"positions": "none"},
 }

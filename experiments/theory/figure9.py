@@ -29,7 +29,10 @@ def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfi
 
 
 def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
-    """Standard deviation [T] for uniform attention over independent values: Equation 2, and each mitigation's."""
+    """Standard deviation [T] for uniform attention over independent values: Equation 2, and each mitigation's.
+
+    Centred attention is what the logits differ by, whose variance enters there alone.
+    """
     variance = cfg.d_model * 0.02**2
     std = output_variance(
         seq_len,
@@ -40,15 +43,21 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
         max_seq_len=cfg.max_seq_len,
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        # Theory sees how far a gate is open, not over how many channels it stretches.
-        output_gate="none" if cfg.output_gate == "none" else "headwise",
-        gate_std=0.02 * np.sqrt(cfg.d_model),
+        output_gate=cfg.output_gate,
+        # A value's gate reads the value, which is small; the others read the normed stream.
+        gate_std=0.02 * np.sqrt(cfg.key_dim * variance if cfg.output_gate == "value" else cfg.d_model),
+        logit_variance=variance**2,
     )
     return np.sqrt(std)
 
 
-def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
-    """The same with the variance of the logits and the norm's epsilon, from the theory of the whole block."""
+def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
+    """The same with the variance of the logits and the norm's epsilon, from the theory of the whole block.
+
+    None for the kernels that this theory does not have.
+    """
+    if cfg.attention_kernel not in ("softmax", "sigmoid"):
+        return None
     found = profile(stack_of(cfg, tokens=False), seq_len)
     return np.sqrt(found.grid.interpolation_Tn @ found.sublayers[0].aggregated_n)
 
@@ -88,29 +97,38 @@ def _mean(row: Mapping[str, Any]) -> np.ndarray:
     return np.mean(row["std_by_seed"], axis=0)
 
 
-def _error(row: Mapping[str, Any], theory: str) -> float:
-    return float(np.max(np.abs(_mean(row) / np.asarray(row[theory]) - 1)))
+def _error(row: Mapping[str, Any], theory: str) -> float | None:
+    """The largest relative error over the positions that have any variance; None without such a theory."""
+    if row[theory] is None:
+        return None
+    predicted = np.asarray(row[theory])
+    some = predicted > 0
+    return float(np.max(np.abs(_mean(row)[some] / predicted[some] - 1)))
+
+
+def _first_over_last(values_T: Sequence[float]) -> float | None:
+    """None where nothing is left at the last position, as under clipped softmax."""
+    return float(values_T[0] / values_T[-1]) if values_T[-1] > 0 else None
 
 
 def tables(record: Record) -> Sequence[Table]:
     """First position against last, and how far each theory is off at worst."""
     rows = []
     for row in record["result"]["cures"]:
-        ratio = _mean(row)[0] / _mean(row)[-1]
         rows.append(
             Row(
                 [row["cure"]],
                 {
                     "position 1": _mean(row)[0],
                     "last position": _mean(row)[-1],
-                    "ratio": ratio,
+                    "ratio": _first_over_last(_mean(row)),
                     "off uniform": _error(row, "uniform"),
                     "off mean field": _error(row, "mean_field"),
                 },
                 theory={
                     "position 1": row["uniform"][0],
                     "last position": row["uniform"][-1],
-                    "ratio": row["uniform"][0] / row["uniform"][-1],
+                    "ratio": _first_over_last(row["uniform"]),
                 },
                 configuration="ours",
             )
@@ -131,7 +149,7 @@ def tables(record: Record) -> Sequence[Table]:
             note=(
                 "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
                 "either theory over positions; the second knows that the logits have a variance of their own "
-                "at this width."
+                "at this width, and has no theory of softpick, clipped and centred attention."
             ),
         )
     ]

@@ -52,7 +52,20 @@ def test_figure_9_measures_every_mitigation(tmp_path):
         # deviation, averaged over two seeds; five of them, with the gate's spread and the logits' own.
         error = 0.5 * np.sqrt((4 / (d * n) + 2 / d**2 + 4e-4 * d / (4 * n)) / 2)
         allowed = 5 * error + 3 * (4e-4 * d) ** 2 + 1e-2
-        np.testing.assert_allclose(np.mean(row["std_by_seed"], axis=0), row["mean_field"], rtol=allowed)
+        kernel = row["changes"].get("attention_kernel")
+        found_T = np.mean(row["std_by_seed"], axis=0)
+        expected_T = np.asarray(row["uniform"] if row["mean_field"] is None else row["mean_field"])
+        if row["mean_field"] is None:
+            # As in theory/test_variance_theory.py: long tokens, whose logits and values are both large; and what a
+            # logit moves as a part of the little that clipping leaves.
+            allowed += {"softpick": 1, "centred": 1, "clipped": 0}[kernel] * ((1 + 2 / d) * (1 + 4 / d) - 1)
+            count = np.arange(1, len(expected_T) + 1)
+            left = expected_T / np.sqrt(count * 4e-4 * d)
+            allowed = allowed + (kernel == "clipped") * (4e-4 * d / count / np.maximum(left, 1e-9)) ** 2
+            some = expected_T > 0
+            allowed = np.broadcast_to(allowed, some.shape)[some]
+            found_T, expected_T = found_T[some], expected_T[some]
+        assert np.all(np.abs(found_T - expected_T) <= allowed * expected_T), row["cure"]
     (table,), panels, _ = show(figure9.EXPERIMENT, record)
     assert len(table.rows) == len(MITIGATIONS) and len(panels) == 2
 
