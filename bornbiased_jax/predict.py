@@ -24,7 +24,15 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     Args:
         cfg: the architecture.
         tokens: inputs are uniform tokens; else Gaussian vectors of the embedding's standard deviation.
+
+    Raises:
+        InputError: a kernel of attention that the theory of a whole model does not have.
     """
+    if cfg.attention_kernel not in ("softmax", "sigmoid"):
+        raise InputError(
+            f"theory of a whole model knows softmax and sigmoid attention, not attention_kernel={cfg.attention_kernel}: "
+            "theory.variance has its variance by position at birth"
+        )
     scaled = cfg.init == "gpt2-scaled"
     return Stack(
         num_layers=cfg.num_layers,

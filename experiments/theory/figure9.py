@@ -106,7 +106,7 @@ def _error(row: Mapping[str, Any], theory: str) -> float | None:
     return float(np.max(np.abs(_mean(row)[some] / predicted[some] - 1)))
 
 
-def _first_over_last(values_T: Sequence[float]) -> float | None:
+def _first_over_last(values_T: Sequence[float] | np.ndarray) -> float | None:
     """None where nothing is left at the last position, as under clipped softmax."""
     return float(values_T[0] / values_T[-1]) if values_T[-1] > 0 else None
 
