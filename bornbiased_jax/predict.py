@@ -30,7 +30,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     """
     if cfg.attention_kernel not in ("softmax", "sigmoid"):
         raise InputError(
-            f"theory of a whole model knows softmax and sigmoid attention, not attention_kernel={cfg.attention_kernel}: "
+            "theory of a whole model knows softmax and sigmoid attention, not "
+            f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at birth"
         )
     scaled = cfg.init == "gpt2-scaled"
