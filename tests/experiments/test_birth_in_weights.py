@@ -1,6 +1,5 @@
 """The birth in the weights at its smallest scale; what verdicts quote of records is what the records say."""
 
-import json
 import re
 
 import numpy as np
@@ -8,23 +7,18 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint.lineage_tests import TESTS
 from bornbiased_jax.seedprint.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from experiments import results
-from experiments.base import Context
 from experiments.lineage import court_tables
 from experiments.survival import birth_in_weights
+from tests.experiments.smoke import record_of
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    experiment = birth_in_weights.EXPERIMENT
-    settings = jsonable(experiment.settings["smoke"])
-    context = Context(scale="smoke", settings=settings, work=tmp_path_factory.mktemp("out") / "weights", quiet=True)
-    result = json.loads(json.dumps(jsonable(experiment.run(context)), allow_nan=False))
-    return {"result": result, "settings": settings, "scale": "smoke", "data": None}
+    return record_of(birth_in_weights.EXPERIMENT, tmp_path_factory.mktemp("out"))
 
 
 def rows(record, relation, test):

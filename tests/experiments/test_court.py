@@ -1,7 +1,5 @@
 """The court of lineage tests, and the calibration of the tests in the weights, at their smallest."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -9,29 +7,10 @@ from scipy import stats
 
 from bornbiased_jax import models
 from bornbiased_jax.checkpoints.reader import birth_reader
-from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.base import Context
 from experiments.lineage import court, court_models, court_tests, weights_calibration
-
-
-def record_of(experiment, work, **changes):
-    """Run at smoke scale; the record as it would come back from disk."""
-    settings = {**experiment.settings["smoke"], **changes}
-    context = Context(scale="smoke", settings=settings, work=work / experiment.name, quiet=True)
-    result = jsonable(experiment.run(context))
-    record = {"experiment": experiment.name, "scale": "smoke", "settings": settings, "status": "complete"}
-    return json.loads(json.dumps(jsonable({**record, "result": result, "provenance": {}}), allow_nan=False))
-
-
-def show(experiment, record):
-    with figures.style():
-        panels = list(experiment.figures(record))
-    for index, panel in enumerate(panels):
-        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
-    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+from tests.experiments.smoke import record_of, show
 
 
 def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):

@@ -1,25 +1,18 @@
 """What hides a copy, at the smallest scale: copies compute the same, form A sees all but rolled units."""
 
-import json
-
 import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.record import jsonable
 from experiments import results
-from experiments.base import Context
 from experiments.survival import evasions
+from tests.experiments.smoke import record_of
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    experiment = evasions.EXPERIMENT
-    settings = jsonable(experiment.settings["smoke"])
-    context = Context(scale="smoke", settings=settings, work=tmp_path_factory.mktemp("out") / "evasions", quiet=True)
-    result = json.loads(json.dumps(jsonable(experiment.run(context)), allow_nan=False))
-    return {"result": result, "settings": settings, "scale": "smoke", "data": None}
+    return record_of(evasions.EXPERIMENT, tmp_path_factory.mktemp("out"))
 
 
 def check_pattern(record):

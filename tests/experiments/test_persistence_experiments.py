@@ -1,15 +1,11 @@
 """Each experiment about what training leaves of a birth, at its smallest scale, from its run to its tables."""
 
-import json
 import random
 
 import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
-from experiments.base import Context
 from experiments.survival import (
     figure11,
     figure14,
@@ -24,42 +20,13 @@ from experiments.survival import (
     table11,
     table12,
 )
+from tests.experiments.smoke import context_of, record_of, show
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     """One output folder, so that experiments find each other's models."""
     return tmp_path_factory.mktemp("persistence")
-
-
-def context_of(experiment, work, data=None):
-    return Context(
-        scale="smoke", settings=experiment.settings["smoke"], work=work / experiment.name, data=data, quiet=True
-    )
-
-
-def record_of(experiment, work, scale="smoke"):
-    """The record as it would come back from disk."""
-    record = {
-        "experiment": experiment.name,
-        "scale": scale,
-        "settings": experiment.settings["smoke"],
-        "data": None,
-        "status": "complete",
-        "result": jsonable(experiment.run(context_of(experiment, work))),
-        "provenance": {},
-    }
-    return json.loads(json.dumps(jsonable(record), allow_nan=False))
-
-
-def show(experiment, record):
-    """Everything that a page shows, with the figures drawn."""
-    with figures.style():
-        panels = list(experiment.figures(record))
-    for index, panel in enumerate(panels):
-        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
-    assert isinstance(experiment.headline(record), str)
-    return list(experiment.tables(record)), panels, list(experiment.claims(record))
 
 
 def test_a_birth_is_found_in_its_own_model_alone(work):

@@ -9,39 +9,12 @@ from bornbiased_jax import inputs, models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint import calibration as measured
 from bornbiased_jax.seedprint.fingerprint import fingerprint
 from experiments._shared import lineage
-from experiments.base import Context
 from experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
 from experiments.survival import birth_to_life
-
-
-def record_of(experiment, work, data=None, **changes):
-    """Run at smoke scale; the record as it would come back from disk."""
-    settings = {**experiment.settings["smoke"], **changes}
-    context = Context(scale="smoke", settings=settings, work=work / experiment.name, data=data, quiet=True)
-    record = {
-        "experiment": experiment.name,
-        "scale": "smoke",
-        "settings": settings,
-        "data": data,
-        "status": "complete",
-        "result": jsonable(experiment.run(context)),
-        "provenance": {},
-    }
-    return json.loads(json.dumps(jsonable(record), allow_nan=False))
-
-
-def show(experiment, record):
-    """Everything that a page shows, with the figures drawn."""
-    with figures.style():
-        panels = list(experiment.figures(record))
-    for index, panel in enumerate(panels):
-        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
-    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+from tests.experiments.smoke import record_of, show
 
 
 @pytest.fixture(scope="module")

