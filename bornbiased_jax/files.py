@@ -53,7 +53,8 @@ def open_descriptor(path: Path | str) -> int | None:
     for _ in range(MOST_LINKS):
         if os.path.realpath(place.parent) in own and place.name.isdecimal():
             return int(place.name)
-        if not place.is_symlink():
+        # Not Path.is_symlink, which raises where no file can have such a name.
+        if not os.path.islink(place):
             return None
         place = Path(os.path.normpath(place.parent / os.readlink(place)))
     return None
@@ -219,8 +220,8 @@ def set_aside(path: Path) -> Path:
 
 
 def begins_with(path: Path | str, head: bytes) -> bool:
-    """Whether a file's first bytes are these."""
-    with contextlib.suppress(OSError), open(path, "rb") as stream:
+    """Whether a regular file's first bytes are these."""
+    with contextlib.suppress(OSError, InputError), open(check_regular(path), "rb") as stream:
         return stream.read(len(head)) == head
     return False
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import whole
 
 AXES = ("seed", "data", "fsdp")
 BATCH_AXES = ("data", "fsdp")
@@ -35,9 +36,10 @@ def parse_mesh(text: str | None) -> dict[str, int]:
             raise InputError(f"mesh axis {name!r} is unknown: the axes are {', '.join(AXES)}, as in data=2,fsdp=2")
         if name in sizes:
             raise InputError(f"mesh axis {name!r} is given twice: give it once")
-        if not value.isdecimal() or int(value) < 1:
+        size = whole(value)
+        if size is None or size < 1:
             raise InputError(f"mesh axis {part!r} has no size: write it as {name}=2")
-        sizes[name] = int(value)
+        sizes[name] = size
     return {name: sizes.get(name, 1) for name in AXES}
 
 

@@ -66,6 +66,16 @@ def ends(kind: Any) -> tuple[type, float, float] | None:
     return None
 
 
+def whole(text: str) -> int | None:
+    """The integer of a text of decimal digits; None of any other text, and of one of more than 18.
+
+    Example:
+        >>> whole("042"), whole("-1"), whole("9" * 5000)
+        (42, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
 def in_words(kind: Any) -> str:
     """What such a type takes.
 

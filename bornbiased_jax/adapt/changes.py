@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from bornbiased_jax.adapt.peft import merge_adapter, read_adapter
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +125,10 @@ def _number(low: float, high: float) -> Callable[[str], float]:
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
+        value = whole(text)
+        if value is None or not low <= value <= high:
             raise ValueError(f"{text!r} is not an integer from {low} to {high}")
-        return int(text)
+        return value
 
     return read
 
@@ -140,17 +141,18 @@ def _other(text: str) -> tuple[str, float]:
 
 
 def _blocks(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts) or len(set(parts)) != len(parts):
+    blocks = [whole(part) or 0 for part in text.split(",")]
+    if min(blocks) < 1 or len(set(blocks)) != len(blocks):
         raise ValueError(f"{text!r} is not a list of blocks, each named once and counted from 1")
-    return [int(part) for part in parts]
+    return blocks
 
 
 def _span(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)-(\d+)", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+    first, _, last = text.partition("-")
+    low, high = whole(first), whole(last)
+    if low is None or high is None or not 1 <= low <= high:
         raise ValueError(f"{text!r} is not a range of blocks, counted from 1")
-    return int(match[1]), int(match[2])
+    return low, high
 
 
 def _folder(text: str) -> str:

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import whole
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
@@ -49,14 +50,15 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
     """
     match = (pattern or _STEP).search(name)
-    if match is None or not (match["step"] or "").isdecimal():
+    step = None if match is None else whole(match["step"] or "")
+    if match is None or step is None:
         return Label(name, None)
     known = match.groupdict()
     for group in ("run", "seed"):
         if known.get(group) is not None:
-            return Label(known[group], int(match["step"]))
+            return Label(known[group], step)
     rest = (name[: match.start()].rstrip(_SEPARATORS), name[match.end() :].lstrip(_SEPARATORS))
-    return Label("-".join(part for part in rest if part), int(match["step"]))
+    return Label("-".join(part for part in rest if part), step)
 
 
 def is_alias(name: str) -> bool:
@@ -70,7 +72,7 @@ def at_step(name: str, step: int, other: int) -> str:
     >>> at_step("seed1-step0200", 200, 300)
     'seed1-step0300'
     """
-    found = [match for match in re.finditer(r"\d+", name) if int(match[0]) == step]
+    found = [match for match in re.finditer(r"\d+", name) if whole(match[0]) == step]
     if not found:
         return f"{name} at step {other}"
     last = found[-1]

@@ -12,6 +12,7 @@ from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.run import RUN_FILE
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import whole
 
 Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
 FORMS = (
@@ -62,19 +63,21 @@ def parse_ref(text: str | Path) -> Reference:
 
 def _birth(text: str) -> Reference:
     match = re.fullmatch(r"seed:(\d+)@([^,]+)((?:,[^,=]+=[^,]+)*)", text)
-    if match is None:
+    seed = None if match is None else whole(match[1])
+    if match is None or seed is None:
         raise InputError(f"{text!r} is not of the form seed:42@llama-nano or seed:42@llama-nano,d_model=64")
     settings = dict(parse_setting(part) for part in match[3].split(",")[1:])
-    return Reference("birth", seed=int(match[1]), cfg=preset(match[2], **settings))
+    return Reference("birth", seed=seed, cfg=preset(match[2], **settings))
 
 
 def _options(text: str, after: str) -> dict[str, int]:
     found: dict[str, Any] = {}
     for part in after.split(","):
         name, _, value = part.partition("=")
-        if name not in ("seed", "step") or not value.isdecimal() or name in found:
+        number = whole(value)
+        if name not in ("seed", "step") or number is None or name in found:
             raise InputError(f"{text!r} is not of the form RUN@seed=42,step=1000 (either may be left out)")
-        found[name] = int(value)
+        found[name] = number
     return found
 
 

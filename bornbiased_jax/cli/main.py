@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -44,6 +45,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 INTERRUPTED = 130
+LONGEST_WORD = 400
+"""Characters of a value that an error repeats: what was typed may be a file by mistake."""
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
 
 
@@ -184,13 +188,15 @@ def run(argv: Sequence[str]) -> int:
             )
         if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
             return _lost_output(error)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename is not None:
+            return _complain(f"{os.fsdecode(error.filename)} is no path: {error.strerror}; name a shorter one")
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1
 
 
 def _complain(sentence: str) -> int:
-    _say(sentence)
+    _say(_LONG_WORD.sub(lambda found: f"{found[0][: LONGEST_WORD - 1]}…", sentence))
     return 2
 
 

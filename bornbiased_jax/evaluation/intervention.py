@@ -20,11 +20,13 @@ from bornbiased_jax.models import apply, interventions
 from bornbiased_jax.models.interventions import Neuron, parse_neuron
 from bornbiased_jax.models.limits import check_length, check_sequences, check_tokens
 from bornbiased_jax.models.loss import chunk_length, cross_entropy, head_table
+from bornbiased_jax.models.memory import check_forward
+from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import Edit, Edits, as_edits, combine
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
-from bornbiased_jax.text import Tokenizer, read_text, source_digest
+from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 
 class Effect(TypedDict):
@@ -178,7 +180,10 @@ def intervene_checkpoint(
         raise InputError("a neuron is named twice: silence it, or write it at one position")
     edits = [_silenced(cfg, [parse_neuron(name) for name in silence])]
     edits += [_cleared(cfg, name, position) for name in clear]
-    tokens_NT = cut_sequences(tokenizer.encode(read_text(text)), length, num_sequences)
+    check_forward(cfg, 1, length, all_weights=True)
+    check_overflow(cfg, opened.params)
+    used = read_text(text)
+    tokens_NT = cut_sequences(tokenizer.encode(used), length, num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
         options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
         before = effect(cfg, opened.params, tokens_NT, **options)
@@ -202,7 +207,7 @@ def intervene_checkpoint(
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
         "text": str(text),
-        "text_digest": source_digest(text),
+        "text_digest": text_digest(used),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from bornbiased_jax.text.tokenizers import encode_documents
 
 LARGEST_CONTEXT = 2048
 """Table 7's context, used where neither the caller nor a training run names one and the model has as many positions."""
+HELD = 1 << 20
+"""Tokens of a text that are held at once, or those of a batch where they are more."""
 
 
 def evaluate(
@@ -51,7 +54,7 @@ def evaluate(
         documents: the text, as :func:`bornbiased_jax.text.documents.read_documents` yields it; no more is read than
             is needed.
         tokenizer: the model's own.
-        num_sequences: how many sequences; fewer where the text ends before.
+        num_sequences: how many sequences; fewer where the text ends before. No more than ``HELD`` tokens are held.
         context: tokens a sequence.
         batch_size: sequences at a time; memory only.
         quiet: no progress display.
@@ -80,8 +83,12 @@ def evaluate(
     check_forward(cfg, min(batch_size, num_sequences), context, logits=1)
     if context > cfg.max_seq_len:
         progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
-    sequences_NT = cut(encode_documents(tokenizer, documents), num_sequences, context)
-    return evaluate_tokens(cfg, params, sequences_NT, tokenizer, batch_size=batch_size, quiet=quiet)
+    # Whole batches, so that every sum is that of the text in one piece.
+    held = max(1, HELD // (batch_size * context)) * batch_size
+    pieces = _pieces(encode_documents(tokenizer, documents), num_sequences, context, held)
+    first = next(pieces)
+    total = None if len(first) == held < num_sequences else len(first)
+    return _evaluate(cfg, params, chain([first], pieces), total, tokenizer, min(batch_size, len(first)), quiet)
 
 
 def evaluate_checkpoint(
@@ -142,18 +149,28 @@ def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarr
         >>> cut([np.arange(5), np.arange(4)], num_sequences=9, context=4).tolist()
         [[0, 1, 2, 3], [4, 0, 1, 2]]
     """
-    wanted = num_sequences * context
-    documents: list[np.ndarray] = []
-    have = 0
-    for document in ids:
-        documents.append(document)
-        have += len(document)
-        if have >= wanted:
-            break
-    count = min(num_sequences, have // context)
-    if count < 1:
-        raise InputError(f"the text has {have} tokens, less than one sequence of {context}: shorten the context")
-    return np.concatenate(documents)[: count * context].reshape(count, context)
+    return next(_pieces(ids, num_sequences, context, num_sequences))
+
+
+def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, held: int) -> Iterator[np.ndarray]:
+    """What :func:`cut` gives, ``held`` sequences at a time; of ``ids`` no more is read than each piece needs."""
+    iterator, rest, left = iter(ids), np.empty(0, np.int32), num_sequences
+    while True:
+        wanted = min(left, held) * context
+        documents, have = [rest], len(rest)
+        while have < wanted and (document := next(iterator, None)) is not None:
+            documents.append(document)
+            have += len(document)
+        count = min(left, held, have // context)
+        if count < 1:
+            if left < num_sequences:
+                return
+            raise InputError(f"the text has {have} tokens, less than one sequence of {context}: shorten the context")
+        joined = np.concatenate(documents)
+        yield joined[: count * context].reshape(count, context)
+        rest, left = joined[count * context :], left - count
+        if not left:
+            return
 
 
 def evaluate_tokens(
@@ -166,15 +183,34 @@ def evaluate_tokens(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """:func:`evaluate` on sequences of ids [N, T] that are already cut, one following the other."""
-    check_tokens(sequences_NT, cfg.vocab_size)
+    size = min(batch_size, len(sequences_NT))
+    return _evaluate(cfg, params, [sequences_NT], len(sequences_NT), tokenizer, size, quiet)
+
+
+def _evaluate(
+    cfg: ModelConfig,
+    params: Params,
+    pieces: Iterable[np.ndarray],
+    sequences: int | None,
+    tokenizer: Tokenizer,
+    size: int,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The evaluation of pieces [n, T] of a text, n a multiple of the batch's ``size`` in all but the last."""
     score = _scorer(cfg)
-    total, count = 0.0, 0
-    with progress.bar(len(sequences_NT), "evaluating", unit="sequences", quiet=quiet) as advance:
-        for rows in _batches(sequences_NT, batch_size):
-            nats, tokens = score(params, jnp.asarray(rows))
-            total, count = total + float(nats), count + int(tokens)
-            advance(int((rows[:, 0] >= 0).sum()))
-    num_bytes = predicted_bytes(tokenizer, sequences_NT)
+    total, count, num_bytes, num_sequences, context = 0.0, 0, 0, 0, 0
+    open_ids: list[int] = []
+    with progress.bar(sequences, "evaluating", unit="sequences", quiet=quiet) as advance:
+        for piece_NT in pieces:
+            check_tokens(piece_NT, cfg.vocab_size)
+            for rows in _batches(piece_NT, size):
+                nats, tokens = score(params, jnp.asarray(rows))
+                total, count = total + float(nats), count + int(tokens)
+                advance(int((rows[:, 0] >= 0).sum()))
+            found, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
+            num_bytes += found - _first_bytes(tokenizer, piece_NT)
+            num_sequences, context = num_sequences + len(piece_NT), piece_NT.shape[1]
+    num_bytes += len(tokenizer.decode(open_ids).encode())
     loss = total / count
     return {
         "perplexity": math.exp(loss) if loss < 700 else math.inf,
@@ -182,8 +218,8 @@ def evaluate_tokens(
         "bits_per_byte": bits_per_byte(total, num_bytes) if num_bytes else None,
         "num_tokens": count,
         "num_bytes": num_bytes,
-        "num_sequences": len(sequences_NT),
-        "context": int(sequences_NT.shape[1]),
+        "num_sequences": num_sequences,
+        "context": context,
     }
 
 
@@ -194,7 +230,6 @@ def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, 
 
 def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
     """Batches of one shape; missing rows of the last are −1."""
-    size = min(size, len(sequences_NT))
     for start in range(0, len(sequences_NT), size):
         rows = sequences_NT[start : start + size]
         missing = np.full((size - len(rows), rows.shape[1]), -1, rows.dtype)
@@ -207,11 +242,30 @@ def predicted_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
     The ids that end documents have none. A first id that is a part of a character counts one byte: exact for single
     bytes, a byte or two low for a rare piece.
     """
-    ids = [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]
-    total = len(tokenizer.decode(ids).encode())
+    whole = len(tokenizer.decode(_in_text(tokenizer, sequences_NT)).encode())
+    return whole - _first_bytes(tokenizer, sequences_NT)
+
+
+def _in_text(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> list[int]:
+    return [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]
+
+
+def _bytes(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, list[int]]:
+    """UTF-8 bytes of a part of a text, without the ids at its end that may begin a character; and these ids."""
+    # A character has four bytes at the most, so that three ids may lack the rest of one.
+    for back in range(min(4, len(ids))):
+        text = tokenizer.decode(ids[: len(ids) - back])
+        if not text.endswith("\ufffd"):
+            return len(text.encode()), ids[len(ids) - back :]
+    return len(tokenizer.decode(ids).encode()), []
+
+
+def _first_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
+    """Bytes of the first ids of all sequences."""
+    total = 0
     for token in sequences_NT[:, 0]:
         if token != tokenizer.eos_id:
             text = tokenizer.decode([int(token)])
             # The replacement character takes three bytes and stands for one here.
-            total -= len(text.encode()) - 2 * text.count("\ufffd")
+            total += len(text.encode()) - 2 * text.count("\ufffd")
     return total

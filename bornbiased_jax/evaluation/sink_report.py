@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from bornbiased_jax import progress
+from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -20,7 +20,7 @@ from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.quantise import Granularity, Price, Scheme, prices
-from bornbiased_jax.text import Tokenizer, read_text, source_digest
+from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 LENGTHS = (32, 64, 128, 256, 512)
 DETAIL_LENGTH = 64
@@ -79,7 +79,11 @@ def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -
             f"the text has {len(ids)} tokens, fewer than the length {length} asked for: "
             "give a longer text or ask for shorter lengths"
         )
-    chosen = np.random.default_rng(seed).choice(starts, min(num_sequences, starts), replace=False)
+    count = min(num_sequences, starts)
+    hardware.check_memory(
+        ids.itemsize * count * length, f"{count:,} sequences of {length:,} tokens", "ask for fewer", on_host=True
+    )
+    chosen = np.random.default_rng(seed).choice(starts, count, replace=False)
     return np.stack([ids[start : start + length] for start in np.sort(chosen)])
 
 
@@ -216,7 +220,8 @@ def sinks_report(
         quiet: show no progress.
 
     Returns:
-        What :func:`report_on_ids` returns, with the names and digests of the checkpoint, text and tokenizer.
+        What :func:`report_on_ids` returns, with the names and digests of the checkpoint, of the text that was read and
+        of the tokenizer.
 
     Raises:
         InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or damaged.
@@ -232,7 +237,8 @@ def sinks_report(
     check_overflow(opened.cfg, opened.params)
     if opened.source_format == "gguf":
         schemes = [_stored_weights(scheme) for scheme in schemes]
-    ids = tokenizer.encode(read_text(text))
+    used = read_text(text)
+    ids = tokenizer.encode(used)
     cells = len(schemes) * len(granularities) * len(keep_sinks)
     total = count_sequences(opened.cfg, num_sequences, details) + cells * min(num_sequences, DETAIL_SEQUENCES)
     with progress.bar(total, "sinks", unit="sequences", quiet=quiet) as advance:
@@ -254,7 +260,7 @@ def sinks_report(
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
         "text": str(text),
-        "text_digest": source_digest(text),
+        "text_digest": text_digest(used),
         "tokenizer": tokenizer.name,
         "tokenizer_digest": tokenizer.digest,
     }

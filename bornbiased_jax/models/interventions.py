@@ -19,7 +19,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.sites import Edits
 
-_NEURON = re.compile(r"blocks/(\d+)/mlp:(\d+)")
+_NEURON = re.compile(r"blocks/(\d{1,9})/mlp:(\d{1,9})")
 
 
 class Neuron(NamedTuple):

@@ -33,7 +33,7 @@ def parse_scheme(text: str) -> Scheme:
     >>> parse_scheme("w8a8"), parse_scheme("kv4")
     (Scheme(weights=8, activations=8, cache=None), Scheme(weights=None, activations=None, cache=4))
     """
-    match = _NAME.fullmatch(text.strip().lower())
+    match = _NAME.fullmatch(text.strip().lower()) if len(text) < 100 else None
     if match is None or not any(match.groups()):
         raise InputError(f"{text!r} is not a quantisation: write w8a8, kv4 or w4a8kv4")
     bits = {name: None if number is None else int(number) for name, number in match.groupdict().items()}

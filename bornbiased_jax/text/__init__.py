@@ -3,7 +3,7 @@
 from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.corpora import Corpus, corpus
-from bornbiased_jax.text.documents import list_files, read_documents, read_file, read_text, source_digest
+from bornbiased_jax.text.documents import list_files, read_documents, read_file, read_text, source_digest, text_digest
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents, load_tokenizer, tokenizer_for
 
@@ -20,6 +20,7 @@ __all__ = [
     "read_file",
     "read_text",
     "source_digest",
+    "text_digest",
     "tokenizer_for",
     "train_bpe",
 ]

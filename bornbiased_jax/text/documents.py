@@ -190,6 +190,11 @@ def _joined(texts: Iterable[str], most: int) -> str:
     return "\n\n".join(parts)[:most]
 
 
+def text_digest(text: str) -> str:
+    """SHA-256 of a text that was read, in UTF-8: of a long source its beginning alone is known."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def source_digest(source: str | Path) -> str:
     """SHA-256 of what a source holds: the bytes of its files with their relative names, in order.
 

@@ -75,6 +75,22 @@ def test_predicted_bytes_of_pieces():
     assert predicted_bytes(tokenizer, ids[None]) == len("Surprise: naïve façade, Ärger".encode()) - len(first)
 
 
+@pytest.mark.parametrize("tokenizer", [BYTES, default_tokenizer(600)], ids=["bytes", "pieces"])
+@pytest.mark.parametrize("held", [1, 150, 700])
+def test_a_text_in_pieces_is_the_text_in_one(tokenizer, held, monkeypatch):
+    """Also where a piece ends within a character."""
+    text = ["жçж — Ärger, naïve €uro 𝄞 " * 40, "Another document. " * 20]
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=600)
+    params = init_seed(cfg, 0)
+    options = dict(num_sequences=10**8, context=7, batch_size=3, quiet=True)
+    whole = evaluate(cfg, params, text, tokenizer, **options)
+    monkeypatch.setattr(perplexity, "HELD", held)
+    largest = []
+    monkeypatch.setattr(perplexity, "check_tokens", lambda x_NT, size: largest.append(x_NT.size))
+    assert evaluate(cfg, params, text, tokenizer, **options) == whole
+    assert max(largest) <= max(held, 3 * 7) and len(largest) > 1
+
+
 def test_refuses():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=100)
     params = init_seed(cfg, 0)

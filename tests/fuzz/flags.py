@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import hashlib
 import io
 import json
 import os
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ import click
 
 from bornbiased_jax import progress
 from bornbiased_jax.cli.main import cli, run
+from bornbiased_jax.cli.options import Ranged
+from bornbiased_jax.ranges import ends
 from tests.fuzz.guard import bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"
@@ -28,10 +33,13 @@ CALLS: dict[str, list[str]] = {
     "models": ["models"],
     "probe preference": ["probe", "preference", *MODEL, *INPUTS],
     "probe contraction": ["probe", "contraction", *MODEL, *INPUTS],
-    "predict": ["predict", *MODEL, "--seq-len", "8"],
+    "predict": ["predict", *MODEL, "--seq-len", "8", "--num-inputs", "8"],
     "generate": ["generate", BIRTH, "--prompt-ids", "1,2", "--max-new-tokens", "2"],
+    "parity": ["parity", "models/step0"],
     "evaluate": ["evaluate", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--context", "16"],
     "sinks": ["sinks", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--lengths", "8", "--num-sequences", "2"],
+    "intervene": ["intervene", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--length", "8",
+                  "--num-sequences", "2"],
     "fingerprint": ["fingerprint", BIRTH, "--out", "a.fingerprint", *INPUTS],
     "seedprint": ["seedprint", BIRTH, BIRTH.replace("seed:1", "seed:2"), "--test", "permutation", *INPUTS],
     "whichseed": ["whichseed", BIRTH, "--seeds", "0:4", "--entries", "64"],
@@ -40,7 +48,11 @@ CALLS: dict[str, list[str]] = {
     "plot": ["plot", "."],
     "export": ["export", BIRTH, "exported"],
     "pretrain": ["pretrain", *MODEL, "--tokenizer", "bytes", "--data", "missing.txt", "--out", "run", "--steps", "1"],
-}
+    "derive": ["derive", BIRTH, "--change", "noise:0.1", "--out", "derived"],
+    "audit": ["audit", "models"],
+    "reproduce": ["reproduce", "table3", "--scale", "smoke", "--out", "out"],
+}  # fmt: skip
+WORK = ("num_inputs",)
 INTEGERS = (
     "0",
     "-1",
@@ -57,13 +69,44 @@ INTEGERS = (
 NUMBERS = (*INTEGERS, "nan", "inf", "-inf", "1e999", "1e-999", "-0.0", "1e308", "0.5")
 # No device among them: what writes to one is another matter (tests of files).
 TEXTS = (
-    "", " ", "-", "--", "x", "/", ".", "..", "/nowhere/x", "~nobody/x", "a" * 300, "a/" * 3000, "\udcff", "é\u0301",
-    "\n", "%s{}", "0:1", "1,2", "0:", ":", "0:99999999999999999999", "1,,2", "seed:", "seed:1@", "seed:1@gpt2-tiny,x",
-    "a@b=c", "seed:99999999999@gpt2-tiny", "seed:1@gpt2-tiny,d_model=1e999", "builtin:", "builtin:x", "bpe:", "bpe:-1",
-    "bpe:٣", "bpe:99999999999999999999", "hf:", "text:", "data=0", "data=99999999999999999999", "seed=1,seed=1", "pipe",
-    "d_model=" + "9" * 5000, "num_layers=1000000000", "rope_theta=NaN", "rope_theta=0", "norm=[]", "=", "x=1",
-    "window=-1", "d_model=" + "[" * 5000, "vocab_size=1e30",
+    "", " ", "-", "--", "x", "/", ".", "..", "/proc/nowhere/x", "~nosuchuser/x", "a" * 300, "a/" * 3000, "\udcff",
+    "é\u0301", "\n", "%s{}", "0:1", "1,2", "0:", ":", "0:99999999999999999999", "1,,2", "seed:", "seed:1@",
+    "seed:1@gpt2-tiny,x", "a@b=c", "seed:99999999999@gpt2-tiny", "seed:1@gpt2-tiny,d_model=1e999", "builtin:",
+    "builtin:x", "bpe:", "bpe:-1", "seed:" + "9" * 5000 + "@gpt2-tiny", "models/step0@step=" + "9" * 5000,
+    "models/step0", "bpe:٣", "bpe:99999999999999999999", "hf:", "text:", "data=0", "data=99999999999999999999",
+    "seed=1,seed=1", "pipe", "d_model=" + "9" * 5000, "num_layers=1000000000", "rope_theta=NaN", "rope_theta=0",
+    "norm=[]", "=", "x=1", "window=-1", "d_model=" + "[" * 5000, "vocab_size=1e30", "models", "text.txt", "(",
+    "(?P<step>" * 200, "w0a0",
 )  # fmt: skip
+# Values in the form that an option has, at its ends and beyond.
+FORMS = {
+    "--change": (
+        "noise:0", "noise:-1", "noise:nan", "noise:1e38", "noise:1e999", "prune:1", "prune:2", "round:0", "round:1",
+        "round:64", "round:" + "9" * 5000, "merge:models/step0:0.5", "merge:x:0.5", "merge::", "slerp:models/step0:1",
+        "slerp:models/step0:nan", "lora:models/step0", "lora:", "drop-layers:1", "drop-layers:0", "drop-layers:1,1",
+        "drop-layers:99999999999", "drop-layers:" + "9" * 5000,
+        "repeat-layers:1-" + "9" * 5000, "noise:" + "9" * 5000, "repeat-layers:1-1",
+        "repeat-layers:1-99999999999", "repeat-layers:2-1",
+        "rotate:-1", "rotate:4294967296", "rotate:7", "renumber:7", "renumber:x", "negate:7", "negate:all", "permute:7",
+        "permute:" + "9" * 5000, "rescale:7", "heads:7", "insert-layer:7", "insert-layer:1e9", "resize-vocab:0",
+        "resize-vocab:1", "resize-vocab:16777216", "resize-vocab:99999999999", "unused-rows:0", "unused-rows:inf",
+        "unused-rows:1e38",
+    ),
+    "--silence": ("blocks/1/mlp:0", "blocks/0/mlp:0", "blocks/2/mlp:0", "blocks/1/mlp:8", "blocks/1/mlp:-1",
+                  "blocks/1/mlp:" + "9" * 5000, "blocks/1/attention:0", "blocks//mlp:"),
+    "--write": ("blocks/1/mlp:0@1", "blocks/1/mlp:0@8", "blocks/1/mlp:0@9", "blocks/1/mlp:0@0", "blocks/1/mlp:0@",
+                "blocks/1/mlp:0@99999999999", "blocks/1/mlp:0@" + "9" * 5000),
+    "--clear": ("0", "7", "8", "-1", "0@1", "0@0", "0@2", "0@99999999999", "9" * 5000, "0@", "@1"),
+    "--lengths": ("8,8", "1", "16777216", "8,16777216", "0", "8,-1", ",".join(["8"] * 2000)),
+    "--quantise": ("w8a8", "a6,kv4", "w4a8kv4", "w1", "w0a0", "w99", "w" + "9" * 5000, ",".join(["w8a8"] * 500)),
+    "--granularity": ("tensor", "channel", "tensor,token,channel", "token,token", "x,"),
+    "--keep-sinks": ("0", "8", "0,0", "-1", "99999999999", "9" * 5000, ",".join(map(str, range(2000)))),
+    "--prompt-ids": ("0", "299", "300", "-1", "9" * 5000, ",".join(["1"] * 5000)),
+    "--mesh": ("seed=1", "seed=" + "9" * 5000, "data=2", "seed=0", "seed=99999999999", "x=1", "seed=-1,data=-1"),
+    "--pattern": ("(?P<step>\\d+)", "(?P<step>x)", "(?P<run>.*)(?P<step>.*)", "(?P<step>"),
+    "--frozen": (".*", "^embed", "["),
+    "--seeds": ("0", "0:2", "4294967295", "4294967294:4294967296", "4294967296", "-1", "1:0", "0:1000001", "x:y"),
+}  # fmt: skip
 
 
 def options_of(path: str) -> list[click.Parameter]:
@@ -81,43 +124,86 @@ def extremes(parameter: click.Parameter) -> tuple[str, ...]:
     """Values at the ends of an option's type and beyond; of a flag the flag alone."""
     if getattr(parameter, "is_flag", False):
         return ("",)
-    return {"integer": INTEGERS, "float": NUMBERS}.get(parameter.type.name, TEXTS)
+    if isinstance(parameter.type, Ranged):
+        found = ends(parameter.type.kind)
+        assert found is not None
+        kind, least, most = found
+        if kind is int:
+            # So many inputs are a long job, which an interrupt ends.
+            largest = () if parameter.name in WORK else (most,)
+            return (*INTEGERS, *map(str, (least - 1, least, *largest, most + 1)))
+        return (*NUMBERS, repr(float(least)), repr(float(most)))
+    return (*FORMS.get(parameter.opts[0], ()), *TEXTS)
+
+
+def typed(path: str, parameter: click.Parameter, value: str) -> list[str] | None:
+    """A command's call with one option at this value, or with this first argument; None where it has none."""
+    call = CALLS[path]
+    if isinstance(parameter, click.Option):
+        return [*call, parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]}={value}"]
+    return [call[0], value, *call[2:]] if len(call) > 1 and not call[1].startswith("-") else None
 
 
 def every() -> list[list[str]]:
     """Each option with each of its values; arguments in place of the call's own."""
     found = []
-    for path, call in CALLS.items():
+    for path in CALLS:
         for parameter in options_of(path):
-            for value in extremes(parameter):
-                if isinstance(parameter, click.Option):
-                    flag = bool(parameter.is_flag)
-                    found.append([*call, parameter.opts[0]] if flag else [*call, f"{parameter.opts[0]}={value}"])
-                elif len(call) > 1 and not call[1].startswith("-"):
-                    found.append([call[0], value, *call[2:]])
+            calls = [typed(path, parameter, value) for value in extremes(parameter)]
+            found += [call for call in calls if call is not None]
     return found
 
 
-_EVERY: list[list[str]] = []
+@functools.cache
+def _by_command() -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    for words in every():
+        found.setdefault(_path_of(words), []).append(words)
+    return found
 
 
-def line(seed: int) -> list[str]:
-    """One of them, or two options at once."""
-    if not _EVERY:
-        _EVERY.extend(every())
-    rng = random.Random(seed)
-    chosen = rng.choice(_EVERY)
-    same = [other for other in rng.sample(_EVERY, 40) if other[:2] == chosen[:2] and len(other) == len(chosen)]
-    return [*chosen, other] if same and rng.random() < 0.3 and (other := same[0][-1]).startswith("--") else chosen
+def _path_of(words: list[str]) -> str:
+    return next(path for path in (" ".join(words[:2]), words[0]) if path in CALLS)
+
+
+def line(seed: int, path: str | None = None) -> list[str]:
+    """One of them, of one command if that is named, or two options at once."""
+    rng = random.Random(f"{path} {seed}")
+    own = _by_command()[path or rng.choice(list(CALLS))]
+    words, other = rng.choice(own), rng.choice(own)
+    # Beside --overwrite a path may be no place of the user's: what is in the way goes.
+    apart = other[-1].startswith("--") and "--overwrite" not in (words[-1], other[-1])
+    return [*words, other[-1]] if apart and len(other) == len(words) and rng.random() < 0.3 else words
+
+
+@functools.cache
+def _models() -> Path:
+    """A folder of one small model; it stays while the process lives."""
+    keep = tempfile.TemporaryDirectory(prefix="fuzz-")
+    _KEPT.append(keep)
+    assert run(["export", BIRTH, f"{keep.name}/step0"]) == 0
+    return Path(keep.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def fault_of(words: list[str]) -> str | None:
     """What is wrong with the outcome of a call, or None: it is done, or refused in one sentence with exit code 2."""
     said, told = io.StringIO(), io.StringIO()
     before = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+        models = _models()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
+        # So that what lies above is nobody's either.
+        folder = Path(temporary) / "a"
+        folder.mkdir()
         os.chdir(folder)
         os.mkfifo("pipe")
+        # Who writes into a pipe waits for a reader, and for room.
+        pipe = os.open("pipe", os.O_RDWR)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 2**20)
+        shutil.copytree(models, "models")
         Path("text.txt").write_text("A text of some words. " * 40)
         try:
             with bounds(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):
@@ -127,6 +213,7 @@ def fault_of(words: list[str]) -> str | None:
                 raise
             return f"{type(error).__name__}: {str(error)[:300]}"
         finally:
+            os.close(pipe)
             os.chdir(before)
             progress.set_quiet(False)
     last = (said.getvalue().strip().splitlines() or [""])[-1]

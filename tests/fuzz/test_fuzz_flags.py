@@ -1,11 +1,68 @@
-"""Every number on the command line is refused beyond its range, by option, value and range, before anything is read."""
+"""What is typed on the command line is done, or refused in one sentence, within bounds of memory and time.
 
+Every number is refused beyond its range, by option, value and range, before anything is read.
+"""
+
+import time
+
+import click
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from bornbiased_jax.cli.main import run
-from tests.fuzz.flags import CALLS, options_of
+from tests.cli.test_options import commands
+from tests.fuzz.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, line, name_of, options_of, typed
+from tests.fuzz.test_fuzz_readers import SECONDS
 
 BEYOND = ("-1", "1" + "0" * 40, "9" * 5000, "x", "nan", "inf", "-inf", "1e999", "")
+# Names of files among them: none may lead out of the folder in which the call is made.
+WORDS = st.text(st.characters(exclude_characters="\0/~", codec="utf-8"), max_size=20)
+
+
+def values(parameter: click.Parameter) -> st.SearchStrategy[str]:
+    """Ends of an option's type and beyond, or anything at all."""
+    ends = st.sampled_from(extremes(parameter))
+    if getattr(parameter, "is_flag", False):
+        return ends
+    kind = parameter.type.name
+    if kind == "integer":
+        # Small ones, or none that the option takes: in between lies honest work.
+        return ends | st.integers(-(10**6), 8).map(str) | st.integers(10**10).map(str)
+    if kind == "float":
+        return ends | st.floats().map(repr)
+    return ends | WORDS
+
+
+def test_every_command_is_tried():
+    assert set(commands()) == set(CALLS)
+    known = {option for path in CALLS for parameter in options_of(path) for option in parameter.opts}
+    assert set(FORMS) <= known and {f"--{name.replace('_', '-')}" for name in WORK} <= known
+
+
+@pytest.mark.parametrize("path", CALLS)
+@hypothesis.settings(max_examples=6, phases=[hypothesis.Phase.generate])
+@hypothesis.given(data=st.data())
+def test_extreme_values(path, data):
+    parameter = data.draw(st.sampled_from(options_of(path)))
+    words = typed(path, parameter, data.draw(values(parameter)))
+    if words is not None:
+        assert fault_of(words) is None, words
+
+
+@pytest.mark.parametrize("words", kept(), ids=name_of)
+def test_the_corpus_of_found_calls(words):
+    assert fault_of(words) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CALLS)
+def test_extreme_values_by_the_clock(path):
+    end, seed = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        words = line(seed, path)
+        assert fault_of(words) is None, words
+        seed += 1
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -74,6 +74,8 @@ HUGE = {
     f"fingerprint seed:1@gpt2-tiny,{TINY} --num-inputs 10 --vocab-size 0 --out x": "--vocab-size 0 is not an integer",
     f"digest seed:1@gpt2-tiny,{TINY},d_ff=16000000,d_model=1000000": "the largest tensor",
     f"sinks seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --lengths 16000000": "16,000,000 tokens",
+    f"intervene seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --first-token 1 "
+    "--length 16000000": "16,000,000 tokens",
     f"evaluate seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --context 16000000": "16,000,000 tokens",
     f"whichseed seed:1@gpt2-tiny,{TINY} --seeds 0:100000 --entries 9999999": "9,999,999 numbers of each seed",
     "pretrain --model gpt2-tiny --set d_model=1000000 --data builtin:prose --out x": "d_model=1000000",
