@@ -22,6 +22,7 @@ from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.rope import frequencies
+from bornbiased_jax.schema import shown
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
@@ -47,7 +48,10 @@ class _Metadata:
             if default is ...:
                 raise InputError(f"{self.path} has no field {name!r}: fetch it again")
             return default
-        value = self.fields[name].contents()
+        try:
+            value = self.fields[name].contents()
+        except _DAMAGE as error:
+            raise InputError(f"{self.path} has a field {shown(name)} that cannot be read: fetch it again") from error
         # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
