@@ -38,7 +38,7 @@ _KEPT_OF_TESTS = ("name", "verdict", "reason", "p_value", "log10_p", "z", "null"
 
 
 def disguise(source: Path, folder: Path, seed: int = 0) -> None:
-    """Write the suspect. The model is held in memory whole, more than once."""
+    """Write the suspect. The model is held in memory twice, before and after a change."""
     opened = open_checkpoint(source)
     cfg, params = opened.cfg, opened.params
     del opened
@@ -54,6 +54,7 @@ def disguise(source: Path, folder: Path, seed: int = 0) -> None:
     cfg, params = symmetries.rotate(cfg, params, symmetries.random_rotation(cfg, seed + 1))
     cfg, params = symmetries.negate(cfg, params, draws.choice([-1.0, 1.0], cfg.d_model))
     flat = {path: np.asarray(leaf) for path, leaf in flatten(params).items()}
+    del params
     for path, leaf in flat.items():
         if path.endswith(("/kernel", "/embedding")):
             for matrix in leaf if leaf.ndim == 3 else leaf[None]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from bornbiased_jax.adapt.changes import Change, Context
 from bornbiased_jax.adapt.damage import Model
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.seedprint.weights.logits import probe_logits
+from bornbiased_jax.text import Tokenizer
 
 # Sequences of tokens on which the function is compared, and their length at most.
 _SEQUENCES, _LENGTH = 4, 16
@@ -33,6 +36,7 @@ class Derived:
         logit_difference: the largest difference of logits from the parent's on random tokens whose logits are to
             stay, in their standard deviations; None where the function changed.
         base_digest, digest: of the weights before and after.
+        tokenizer: of the parent, None where it has none.
     """
 
     cfg: ModelConfig
@@ -41,13 +45,17 @@ class Derived:
     logit_difference: float | None
     base_digest: str
     digest: str
+    tokenizer: Tokenizer | None = None
 
 
-def derive(checkpoint: Checkpoint, changes: Sequence[Change], context: Context) -> Derived:
+def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> Derived:
     """Apply changes in order, and check by logits that the function stays where each of them says so.
 
+    The model is in memory before and after one change, and no third time: for its logits the parent is read again,
+    block by block.
+
     Args:
-        checkpoint: the parent.
+        parent: a reference to the model.
         changes: at least one.
         context: seed of what is drawn, token ids in use.
 
@@ -57,9 +65,11 @@ def derive(checkpoint: Checkpoint, changes: Sequence[Change], context: Context) 
     """
     if not changes:
         raise InputError("no change: give at least one, as in --change rotate:7")
-    before: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params))
-    model = before
-    kept_V = np.ones(checkpoint.cfg.vocab_size, bool)
+    checkpoint = open_checkpoint(parent)
+    base_digest, tokenizer = checkpoint.digest(), checkpoint.tokenizer
+    model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params))
+    del checkpoint
+    kept_V = np.ones(model[0].vocab_size, bool)
     for change in changes:
         shared = min(len(kept_V), model[0].vocab_size)
         if change.kind.preserves:
@@ -70,31 +80,26 @@ def derive(checkpoint: Checkpoint, changes: Sequence[Change], context: Context) 
     preserved = all(change.kind.preserves for change in changes)
     difference = None
     if preserved and kept_V.any():
-        difference = logit_difference(before, model, np.flatnonzero(kept_V))
+        difference = logit_difference(open_reader(parent), params_reader(*model), np.flatnonzero(kept_V))
         if difference > _SAME:
             raise InputError(
                 f"{', '.join(change.text for change in changes)} should leave the function alone, and moved logits by "
                 f"{difference:.2g} of their standard deviation: the weights are out of float32's proportions; make "
                 "fewer changes at once"
             )
-    return Derived(*model, preserved, difference, checkpoint.digest(), digest(model[1]))
+    return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer)
 
 
-def logit_difference(ours: Model, theirs: Model, ids_I: np.ndarray) -> float:
+def logit_difference(ours: WeightsReader, theirs: WeightsReader, ids_I: np.ndarray) -> float:
     """The largest difference of two models' logits on random tokens of these ids, over these ids.
 
     Logits are centred over the ids at each position, and the difference is in standard deviations of the first
     model's. Of a model whose logits do not vary, the difference itself.
     """
-    length = min(_LENGTH, ours[0].max_seq_len, theirs[0].max_seq_len)
+    length = min(_LENGTH, ours.cfg.max_seq_len, theirs.cfg.max_seq_len)
     tokens_ST = np.random.default_rng(0).choice(ids_I, (_SEQUENCES, length)).astype(np.int32)
     logits = []
-    for cfg, params in (ours, theirs):
-        logits_STI = np.asarray(_logits(cfg, params, tokens_ST))[..., ids_I]
-        logits.append(logits_STI - logits_STI.mean(axis=-1, keepdims=True))
+    for reader in (ours, theirs):
+        logits_PI = probe_logits(reader, tokens_ST)[:, ids_I]
+        logits.append(logits_PI - logits_PI.mean(axis=-1, keepdims=True))
     return float(np.abs(logits[0] - logits[1]).max() / (logits[0].std() or 1.0))
-
-
-def _logits(cfg: ModelConfig, params: Params, tokens_ST: np.ndarray) -> jax.Array:
-    run = jax.jit(lambda weights, tokens: apply(cfg, weights, tokens).logits_BTV)
-    return run(params, tokens_ST)

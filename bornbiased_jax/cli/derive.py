@@ -62,7 +62,7 @@ def derive(
     """
     from bornbiased_jax.adapt.changes import Context, parse_change
     from bornbiased_jax.adapt.derive import derive as change_weights
-    from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+    from bornbiased_jax.checkpoints import export_hugging_face
     from bornbiased_jax.checkpoints.export import check_folder
     from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.keys import check_seed
@@ -71,14 +71,13 @@ def derive(
     options.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(text) for text in changes]
-    opened = open_checkpoint(checkpoint)
     used_I = None
     if text is not None:
         reader = open_reader(checkpoint)
         used_I = seen_ids(reader, reader, text)
     context = Context(check_seed(seed), used_I)
-    derived = change_weights(opened, parsed, context)
-    tokenizer = opened.tokenizer
+    derived = change_weights(checkpoint, parsed, context)
+    tokenizer = derived.tokenizer
     if tokenizer is not None and tokenizer.vocab_size > derived.cfg.vocab_size:
         tokenizer = None
     family = export_hugging_face(derived.cfg, derived.params, out, tokenizer=tokenizer, overwrite=overwrite)

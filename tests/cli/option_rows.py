@@ -278,7 +278,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "derive": [
-        ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("<checkpoint>", DERIVE, {"parent": "model.gguf"}),
         ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
         ("--seed 7", DERIVE, {"context.seed": 7}),
         ("--text book.txt", "bornbiased_jax.seedprint.weights.tokens:seen_ids", {"text": "book.txt"}),

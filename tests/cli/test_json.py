@@ -38,7 +38,7 @@ SINKS["super_neurons"][0]["firing_ratio"] = None
 INTERVENED = {"sink_rate": 0.25, "by_block": [0.5, 0.0], "loss": 3.0, "position": 1, "epsilon": 0.25}
 INTERVENED |= {"before": {"sink_rate": 0.5, "by_block": [1.0, 0.0], "loss": 2.5}, "interventions": {}}
 DERIVED = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, preserved=False, logit_difference=None)
-DERIVED.base_digest = DERIVED.digest = "ab"
+DERIVED.base_digest, DERIVED.digest, DERIVED.tokenizer = "ab", "ab", None
 AUDITED = {"source": "folder", "basis": "weights", "clean": True, "graph": {"nodes": [], "edges": []}}
 AUDITED |= {name: [] for name in ("findings", "checkpoints", "pairs", "runs")}
 # What stands in for the work: the place, and what it returns.
