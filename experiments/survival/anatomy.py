@@ -283,37 +283,26 @@ DESCRIPTION = (
 )
 
 
-def experiment(name: str, title: str, run: Callable[[Context], dict[str, Any]], settings: Any, cost: Any) -> Experiment:
-    """The experiment on runs of either origin."""
-    return Experiment(
-        name=name,
-        title=title,
-        paper="Finding 7",
-        description=DESCRIPTION,
-        settings=settings,
-        cost=cost,
-        precision=persistence_settings.PRECISION,
-        run=run,
-        claims=claims,
-        tables=tables,
-        figures=panels,
-    )
-
-
 _SIZES: dict[str, dict[str, Any]] = {
     "smoke": dict(num_inputs=60, seq_len=8, num_checkpoints=3, num_fresh=4),
     "laptop": dict(num_inputs=600, seq_len=32, num_checkpoints=6, num_fresh=19),
     "paper": dict(num_inputs=2_000, seq_len=64, num_checkpoints=8, num_fresh=99),
 }
 
-EXPERIMENT = experiment(
-    "anatomy",
-    "What of a birth the outputs remember: its embedding",
-    run,
-    {scale: {"runs": runs, **_SIZES[scale]} for scale, runs in anatomy_runs.settings().items()},
-    {
+EXPERIMENT = Experiment(
+    name="anatomy",
+    title="What of a birth the outputs remember: its embedding",
+    paper="Finding 7",
+    description=DESCRIPTION,
+    settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in anatomy_runs.settings().items()},
+    cost={
         "smoke": "seconds",
         "laptop": "ten minutes on two cores; shares its runs with decay and table4b",
         "paper": "not measured: for a GPU",
     },
+    precision=persistence_settings.PRECISION,
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=panels,
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -303,31 +303,20 @@ DESCRIPTION = (
 )
 
 
-def experiment(name: str, title: str, run: Callable[[Context], dict[str, Any]], settings: Any, cost: Any) -> Experiment:
-    """The experiment on runs of either origin."""
-    return Experiment(
-        name=name,
-        title=title,
-        paper="no paper's table",
-        description=DESCRIPTION,
-        settings=settings,
-        cost=cost,
-        precision=persistence_settings.PRECISION,
-        run=run,
-        claims=claims,
-        tables=tables,
-        figures=panels,
-    )
-
-
-EXPERIMENT = experiment(
-    "decay",
-    "How long each matrix remembers its birth",
-    run,
-    {scale: {"runs": runs} for scale, runs in anatomy_runs.settings().items()},
-    {
+EXPERIMENT = Experiment(
+    name="decay",
+    title="How long each matrix remembers its birth",
+    paper="no paper's table",
+    description=DESCRIPTION,
+    settings={scale: {"runs": runs} for scale, runs in anatomy_runs.settings().items()},
+    cost={
         "smoke": "seconds",
         "laptop": "a minute on two cores; trains one run, shares the other with table4b",
         "paper": "not measured: for a GPU",
     },
+    precision=persistence_settings.PRECISION,
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=panels,
 )

@@ -5,12 +5,15 @@ What is computed, and what would refute it, is stated in :mod:`.decay`; run by n
 
 from __future__ import annotations
 
+import dataclasses
+
 from experiments.survival import decay
 
-EXPERIMENT = decay.experiment(
-    "decay_of_run",
-    "How long each matrix of a longer run remembers its birth",
-    decay.run_given,
-    {"laptop": {}},
-    {"laptop": "a minute on two cores, the run not counted"},
+EXPERIMENT = dataclasses.replace(
+    decay.EXPERIMENT,
+    name="decay_of_run",
+    title="How long each matrix of a longer run remembers its birth",
+    run=decay.run_given,
+    settings={"laptop": {}},
+    cost={"laptop": "a minute on two cores, the run not counted"},
 )
