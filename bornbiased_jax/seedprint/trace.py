@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax import checkpoints, files, progress
 from bornbiased_jax import inputs as probe_inputs
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
@@ -70,9 +70,24 @@ class Side:
         Raises:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
+        source = self._with_weights
+        return checkpoints.open_checkpoint(source) if isinstance(source, str | Path) else source
+
+    @cached_property
+    def reader(self) -> WeightsReader:
+        """Its weights, read tensor by tensor when asked for; of a reference opened once.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        source = self._with_weights
+        return open_reader(source if isinstance(source, str | Path) else source.reference)
+
+    @property
+    def _with_weights(self) -> str | Path | Checkpoint:
         if isinstance(self.source, Fingerprint) or self.stored is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return checkpoints.open_checkpoint(self.source) if isinstance(self.source, str | Path) else self.source
+        return self.source
 
     @cached_property
     def digest(self) -> str:
@@ -81,8 +96,7 @@ class Side:
             return self.stored.weights_digest
         if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
             return self.checkpoint.digest()
-        assert not isinstance(self.source, Fingerprint)
-        return open_reader(self.source).digest()
+        return self.reader.digest()
 
     @property
     def cfg(self) -> ModelConfig:

@@ -6,11 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
@@ -33,9 +30,7 @@ def auto(
     outputs: Callable[[], Verdict] | None = None,
 ) -> Verdict:
     """:func:`.auto.auto_test` on two sides; neither model is opened whole unless outputs are asked for."""
-    readers = side_reader(base), side_reader(suspect)
-    verdict = auto_test(*readers, alpha=alpha, num_permutations=num_permutations, outputs=outputs)
-    return _named(verdict, base, suspect, readers)
+    return _tested(auto_test, base, suspect, alpha=alpha, num_permutations=num_permutations, outputs=outputs)
 
 
 def weights(
@@ -49,11 +44,8 @@ def weights(
     text: str | None = None,
 ) -> Verdict:
     """:func:`.compare.weights_test` on two sides, on the tokens of a text; neither model is opened whole."""
-    readers = side_reader(base), side_reader(suspect)
-    verdict = weights_test(
-        *readers, alpha=alpha, align=align, labels=labels, num_permutations=num_permutations, ids=_ids(*readers, text)
-    )
-    return _named(verdict, base, suspect, readers)
+    options = {"align": align, "labels": labels, "num_permutations": num_permutations}
+    return _tested(weights_test, base, suspect, text, alpha=alpha, **options)
 
 
 def bilinear(
@@ -65,9 +57,7 @@ def bilinear(
     text: str | None = None,
 ) -> Verdict:
     """:func:`.bilinear.bilinear_test` on two sides, on the tokens of a text."""
-    readers = side_reader(base), side_reader(suspect)
-    verdict = bilinear_test(*readers, alpha=alpha, num_permutations=num_permutations, ids=_ids(*readers, text))
-    return _named(verdict, base, suspect, readers)
+    return _tested(bilinear_test, base, suspect, text, alpha=alpha, num_permutations=num_permutations)
 
 
 def rank(
@@ -80,13 +70,17 @@ def rank(
     text: str | None = None,
 ) -> Verdict:
     """:func:`.rank.rank_test` on two sides, on the tokens of a text; fresh births are called references there."""
+    return _tested(rank_test, base, suspect, text, alpha=alpha, align=align, num_births=num_references)
+
+
+def _tested(
+    test: Callable[..., Verdict], base: Side, suspect: Side, text: str | None = None, **options: Any
+) -> Verdict:
+    """The verdict of a test on two sides, on the tokens of a text where one is given, with both names."""
     readers = side_reader(base), side_reader(suspect)
-    verdict = rank_test(*readers, alpha=alpha, align=align, num_births=num_references, ids=_ids(*readers, text))
-    return _named(verdict, base, suspect, readers)
-
-
-def _ids(base: WeightsReader, suspect: WeightsReader, text: str | None) -> np.ndarray | None:
-    return None if text is None else seen_ids(base, suspect, text)
+    if text is not None:
+        options["ids"] = seen_ids(*readers, text)
+    return _named(test(*readers, **options), base, suspect, readers)
 
 
 def side_reader(side: Side) -> WeightsReader:
@@ -95,12 +89,7 @@ def side_reader(side: Side) -> WeightsReader:
     Raises:
         InputError: it is a stored fingerprint, without weights, or nothing that can be opened.
     """
-    source: Any = side.source
-    if isinstance(source, Checkpoint):
-        return checkpoint_reader(source)
-    if side.stored is not None:
-        raise InputError(f"{side.name} is a stored fingerprint, without weights: name the checkpoint")
-    return open_reader(source)
+    return checkpoint_reader(side.source) if isinstance(side.source, Checkpoint) else side.reader
 
 
 def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
