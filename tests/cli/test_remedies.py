@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -97,12 +98,117 @@ def an_export(tmp_path, capsys):
     assert run([*call, "--overwrite"]) == 0 and run(call) == 0
 
 
+def another_folder(tmp_path, capsys):
+    sizes = "--data builtin:code --tokenizer bytes --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
+    call = ["pretrain", *BORN, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
+    first, other = str(tmp_path / "a"), str(tmp_path / "b")
+    assert run([*call, "--steps", "1", "--out", first]) == 0
+    refused(capsys, [*call, "--steps", "2", "--out", first], "name another --out (--schedule-steps leaves room)")
+    assert run([*call, "--steps", "1", "--schedule-steps", "2", "--out", other]) == 0
+    assert run([*call, "--steps", "2", "--out", other]) == 0
+
+
+def no_layer(tmp_path, capsys):
+    paths = [str(tmp_path / f"{seed}.fingerprint") for seed in (1, 2)]
+
+    def make(*layer: str) -> None:
+        for seed, path in enumerate(paths, 1):
+            assert run(["fingerprint", f"seed:{seed}@{TINY}", *SIZES, "--out", path, *layer]) == 0
+
+    call = ["seedprint", *paths, "--test", "population", "--num-references", "101", "--quiet"]
+    make("--layer", "1")
+    refused(capsys, call, "make fingerprints without --layer")
+    make()
+    assert run(call) == 0
+
+
 TRIED = {"fingerprint": a_fingerprint, "digest": a_digest, "models": a_model, "pretrain": a_run, "export": an_export}
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_remedies_help(name, tmp_path, capsys):
     TRIED[name](tmp_path, capsys)
+
+
+class Help(NamedTuple):
+    """A call that is refused with these words, and the options that they name, given in place of its last ones."""
+
+    words: str
+    refused: list[str]
+    instead: int
+    given: list[str]
+
+
+SEEDS = [f"seed:{seed}@{TINY}" for seed in (1, 2)]
+TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2"]
+EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
+PREFERENCE = ["probe", "preference", *BORN, *SIZES]
+ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
+SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
+NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
+HELPS = (
+    Help("give either --prompt TEXT or --prompt-ids 5,17,3", ["generate", SEEDS[0], "--max-new-tokens", "2"], 0,
+         ["--prompt-ids", "5,17,3"]),
+    Help("give either --text FILE or --data", ["evaluate", SEEDS[0], "--context", "8"], 0, TEXT),
+    Help("has no tokenizer: name one with --tokenizer", ["evaluate", SEEDS[0], "--context", "8", *TEXT[:2]], 0,
+         ["--tokenizer", "bytes"]),
+    Help(NOTHING, EDIT, 0, ["--silence", "blocks/1/mlp:12"]),
+    Help(NOTHING, EDIT, 0, ["--write", "blocks/1/mlp:12@8"]),
+    Help(NOTHING, EDIT, 0, ["--clear", "5"]),
+    Help(NOTHING, EDIT, 0, ["--first-token", "1"]),
+    Help("is not of the form blocks/12/mlp:1229@8", [*EDIT, "--write", "x"], 1, ["blocks/1/mlp:12@8"]),
+    Help("is not of the form 507 or 507@12", [*EDIT, "--clear", "x"], 1, ["5@1"]),
+    Help("no seeds: give at least one, as in --seeds", [*PREFERENCE, "--seeds", ","], 1, ["42,43"]),
+    Help("is not of the form 0:64 or 42,43", [*PREFERENCE, "--seeds", "x"], 1, ["0:2"]),
+    Help("--checkpoint and --model exclude each other: give one of them",
+         ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *BORN], len(BORN), []),
+    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 1, ["units"]),
+    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 4, []),
+    Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
+    Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
+    Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
+    Help("Missing option '--change'", ["derive", SEEDS[0], "--out", "derived"], 0, ["--change", "rotate:7"]),
+    Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
+         ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),
+)  # fmt: skip
+# What the sentences say, and who follows it.
+FOLLOWED = {
+    "another --out": another_folder,
+    "without --layer": no_layer,
+    "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",
+    "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
+    "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
+    "llama2.c": "tests/checkpoints/test_llama2c.py::test_later_versions_are_refused_with_the_remedy",
+}
+
+
+@pytest.mark.parametrize("help", HELPS, ids=lambda help: help.given[0] if help.given else help.words.split()[0])
+def test_options_that_a_message_names_help(help, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
+    if help.refused[0] == "audit":
+        assert run(["export", SEEDS[0], "models/seed1-step3"]) == 0
+    refused(capsys, help.refused, help.words)
+    assert run([*help.refused[: len(help.refused) - help.instead], *help.given]) == 0
+
+
+def test_every_option_that_a_remedy_names_is_followed():
+    for text in sentences():
+        _, colon, remedy = text.partition(": ")
+        if not colon or re.search(r"(?<![\w…-])--[a-z]", remedy) is None or "bornbiased " in remedy:
+            continue
+        # What is filled in, in a case, is … in the sentence.
+        known = [*FOLLOWED, *(help.words for help in HELPS)]
+        assert any(words in text for words in known), f"{text!r} names an option that no test gives"
+    for place in FOLLOWED.values():
+        if isinstance(place, str):
+            file, _, name = place.partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text(), place
+
+
+@pytest.mark.parametrize("follow", [another_folder, no_layer])
+def test_remedies_of_several_calls_help(follow, tmp_path, capsys):
+    follow(tmp_path, capsys)
 
 
 def test_baselines_print_their_table(tmp_path, capsys):

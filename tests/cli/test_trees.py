@@ -35,7 +35,7 @@ FILES = {
     "plot": ["run", "--out"],
     "audit": [str(MODELS), "--page"],
 }
-WRITES = ("out", "figures", "resume", "page", "directory")
+WRITES = ("out", "figures", "resume", "page", "directory", "report", "json_file")
 READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory")}
 
 
