@@ -1,4 +1,4 @@
-"""Training data: documents encoded once into memory-mapped shards, read back as shuffled windows.
+"""Training data: documents encoded once into shards, read back as shuffled windows.
 
 Importing this imports no jax: the processes that tokenise would spend more time on that than on their work.
 """

@@ -1,4 +1,4 @@
-"""Tokenise a source once, into memory-mapped files that later runs find again.
+"""Tokenise a source once, into files that later runs find again.
 
 A folder per (source, tokenizer, split) holds ``train-00000.bin``, ``validation-00000.bin``, … (ids,
 little-endian, 16 bits where the vocabulary allows) and ``tokens.json``. Documents end with the
@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 
 class Tokens:
-    """The ids of one split as one long sequence, read from memory-mapped files chunk by chunk."""
+    """The ids of one split as one long sequence, read from their files as they are asked for."""
 
     def __init__(self, shards: list[Shard], dtype: str, start: int = 0, stop: int | None = None) -> None:
         self._shards = [shard for shard in shards if shard.num_tokens]
@@ -72,15 +72,19 @@ class Tokens:
         while low < high:
             until = min(high, int(self._ends[index + 1]))
             begin = int(self._ends[index])
-            chunks.append(self._mapped(self._shards[index])[low - begin : until - begin].astype(np.int32))
+            chunks.append(self._ids(self._shards[index], low - begin, until - begin))
             low, index = until, index + 1
         return np.concatenate(chunks) if chunks else np.zeros(0, np.int32)
 
-    def _mapped(self, shard: Shard) -> np.ndarray:
-        # Reading a mapping beyond the end of a file that shrank would kill the process, so its size is looked at.
+    def _ids(self, shard: Shard, begin: int, end: int) -> np.ndarray:
+        # Not a mapping: to make one takes longer than to read a window, and a file that shrinks would kill the process.
+        size = self._dtype.itemsize
         try:
-            if os.stat(shard.path).st_size == shard.num_tokens * self._dtype.itemsize:
-                return np.memmap(shard.path, self._dtype, mode="r", shape=(shard.num_tokens,))
+            with shard.path.open("rb", buffering=0) as stream:
+                if os.fstat(stream.fileno()).st_size == shard.num_tokens * size:
+                    ids = np.fromfile(stream, self._dtype, end - begin, offset=begin * size)
+                    if len(ids) == end - begin:
+                        return ids.astype(np.int32)
         except OSError:
             pass
         raise InputError(

@@ -94,6 +94,7 @@ def test_babyllama_speaks_as_well(shared):
     assert text.startswith("Once upon a time, there was a little girl named Lily. She")
 
 
+@pytest.mark.slow
 def test_smollm2_knows_a_capital():
     path = find_smollm2()
     if path is None:

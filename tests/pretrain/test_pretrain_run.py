@@ -26,7 +26,7 @@ from tests.pretrain import small_run
 from tests.pretrain.small_run import losses
 
 ROOT = Path(__file__).resolve().parents[2]
-CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 
 
 def make(place, name, **changes):
@@ -284,7 +284,7 @@ def batch(self):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
     return real(self)
 loop._Run._batch = batch
-cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+cfg = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 config = PretrainConfig(model=cfg, data=sys.argv[1], tokenizer="bytes", out=sys.argv[2], seeds=(42, 7), context=16,
     batch_size=4, steps=12, warmup=2, checkpoint_every=5, log_every=100, token_cache=sys.argv[3],
     eval_sequences=6, quiet=True)

@@ -49,6 +49,7 @@ def test_models_of_other_makers_have_nothing_in_common(shared, stories):
     assert "the widths differ (64 and 128)" in reasons["coordinates"]
 
 
+@pytest.mark.slow
 def test_smollm2_is_itself_and_no_other(small):
     path = find_smollm2()
     if path is None:
