@@ -196,7 +196,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _complain(sentence: str) -> int:
-    _say(_LONG_WORD.sub(lambda found: f"{found[0][: LONGEST_WORD - 1]}…", sentence))
+    _say(_LONG_WORD.sub(lambda word: f"{word[0][: LONGEST_WORD - 1]}…", sentence))
     return 2
 
 
