@@ -317,6 +317,23 @@ def theory_mutations(record: Record) -> list[Table]:
     return [Table("Constants of the theory moved, one at a time", ["module"], quantities, rows, note)]
 
 
+def audit(record: Record) -> list[Table]:
+    """A folder of checkpoints, and a listing of branches."""
+    return _facts(
+        "An audit",
+        [
+            (
+                f"{record['checkpoints']} checkpoints of llama-tiny, {record['pairs']} pairs",
+                f"{record['seconds_audit']:.0f} s (wanted: {record['goal_audit']:.0f} s)",
+            ),
+            (
+                f"a listing of {record['branches']} branches, the command from its start to its end",
+                f"{record['seconds_listing']:.2f} s (wanted: {record['goal_listing']:.0f} s)",
+            ),
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
     for made in (
@@ -331,6 +348,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         disguised,
         kill_resume,
+        audit,
         theory_mutations,
     )
 }

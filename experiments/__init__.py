@@ -38,6 +38,7 @@ _CHAPTERS = {
     "calibration": "lineage",
     "weights_calibration": "lineage",
     "court": "lineage",
+    "descendants": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
         run: its checkpoints by ascending step, all with readers.
         advance: called when a pair of checkpoints has been read.
     """
-    findings = []
+    findings = _other_shapes(run)
     before: Mapping[str, float] = {}
     for index in range(1, len(run)):
         step = distances(run[index - 1], run[index])
@@ -43,6 +44,31 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
                 findings.append(Finding("break", (names[1],), text))
         before = step
     return findings
+
+
+def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
+    """Checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
+    shapes = [_shapes(summary) for summary in run]
+    kinds = Counter(tuple(known.items()) for known in shapes)
+    if len(kinds) < 2:
+        return []
+    usual = dict(kinds.most_common(1)[0][0])
+    findings = []
+    for summary, known in zip(run, shapes, strict=True):
+        path = next((path for path in (*usual, *known) if usual.get(path) != known.get(path)), None)
+        if path is not None:
+            here, there = ("absent" if side.get(path) is None else str(list(side[path])) for side in (known, usual))
+            text = (
+                f"{summary.name} has other shapes than the rest of its run ({path} is {here} here and {there} there): "
+                "it holds another model than its label says."
+            )
+            findings.append(Finding("break", (summary.name,), text))
+    return findings
+
+
+def _shapes(summary: Summary) -> dict[str, tuple[int, ...]]:
+    assert summary.reader is not None
+    return {path: tuple(row.shape) for path, row in distributions(summary.reader.cfg).items()}
 
 
 def distances(ours: Summary, theirs: Summary) -> dict[str, float]:

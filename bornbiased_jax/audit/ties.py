@@ -217,7 +217,8 @@ def _parentage(
     p_value = max((tie.p_value or 0.0 for tie in found), default=0.0)
     apart = [distances(birth, wrong[0]) for birth in (own, other)]
     ratios = [apart[0][name] / apart[1][name] for name in apart[0] if apart[1].get(name, 0.0) > 0]
-    far = f"; its distance to {own.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
+    whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
+    far = f"; {whose} to {own.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
     text = (
         f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
         f"{own.name}, step {own.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,15 +34,18 @@ def draw_audit(found: Mapping[str, Any], *, command: Sequence[str] = ()) -> str:
                 Panel(
                     graph,
                     "Checkpoints by run and order of steps. Lines: shared births of neighbours and with the earliest "
-                    "steps, or copies; an arrow where a run's record gives the direction. Filled red: named by a "
-                    "finding.",
+                    "steps, or copies, orange between runs; an arrow where a run's record gives the direction. "
+                    "Orange circles: named by a finding.",
                 )
             )
     defects = [finding for finding in found["findings"] if finding["kind"] not in INFORMATION]
-    headline = "Nothing speaks against the labels." if found["clean"] else defects[0]["text"]
+    count = f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
+    kinds = Counter(finding["kind"] for finding in defects)
+    named = [f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind in kinds]
+    headline = f"Against the labels speak: {', '.join(named)}." if named else "Nothing speaks against the labels."
     section = Section(
         name="audit",
-        title="Clean" if found["clean"] else f"{len(defects)} findings",
+        title="Clean" if found["clean"] else count,
         paper="",
         description=f"{len(found['checkpoints'])} checkpoints; {found['basis']}.\n\nA test controls false ties, never "
         "false differences: no shared birth found is not a different birth. Ties have no direction of their own.",

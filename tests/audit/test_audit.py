@@ -242,6 +242,21 @@ def test_what_cannot_be_read_is_said_and_the_rest_audited(tmp_path):
     assert only(found, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
 
 
+def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=(*STEPS, 400))
+    wider = CFG.replace(d_model=48)
+    write(tmp_path, "seed1-step200", birth(1, wider), wider)
+    write(tmp_path, "seed1-step400", runs[1][300])
+    write(tmp_path, "seed2-step0", birth(2, wider), wider)
+    found = audit_folder(tmp_path)
+    broken = only(found, "break")
+    assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"]
+    assert "is [2, 48, 48] here and [2, 32, 32] there" in broken["text"]
+    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
+    [pair] = [pair for pair in found["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
+    assert not pair["tied"] and "widths differ" in pair["reason"]
+
+
 def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
     write(tmp_path, "step0", birth(1))
     for name, size in (("lora-a", 0), ("lora-b", 0), ("lora-c", 40)):
@@ -287,6 +302,7 @@ def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
     assert "### Duplicates" in report and "seed1-step100 and seed1-step200" in report
     page = (tmp_path / "a.html").read_text()
     assert "<svg" in page and "seed1-step100 and seed1-step200" in page
+    assert "1 finding<" in page and "Against the labels speak: duplicates (1)." in page
     assert run(call[:-1]) == 0
 
 

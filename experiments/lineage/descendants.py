@@ -1,0 +1,302 @@
+"""Which test finds which descendant: families of births, every way a model is changed, every test and baseline.
+
+The analysis, fixed before any number.
+
+Families: births trained on the same text in the same order, so that unrelated models differ in their birth alone.
+Families of even number are one half, of odd number the other. What is merged in is trained alike, of further births,
+one for each family.
+
+Changes: every kind that ``derive`` makes, at several strengths where it has any, each family with draws of its own;
+fine-tuning of all weights, and of LoRA's factors which are then merged, on another text; and a student of another
+birth that learned a family's predictions on the first text, which is no descendant and must come out unrelated.
+
+Pairs. Related: a family's trained model and its own descendant; a model is never held against itself. Unrelated: a
+family's trained model and the descendant of one of the next few families of its half, for every test and change; at the
+usual strength of each kind (the middle one, the longest training) also every other pair of families, for the tests
+whose p is exact. Tests that need a birth get the family's, at usual strengths and on fewer families. Of distillation
+every pair is unrelated, teacher and student too.
+
+Rank of pairs: z where a test has one, −log₁₀ p or the score otherwise; undefined is the least. AUC and KS distance are
+of these. Decisions: at each test's own level or threshold (published ones: p ≤ 0.01, score above 0.8; ours: what the
+command takes unless told otherwise), where undefined is "not the same"; and at a calibrated threshold, the smallest
+that at most 1% of the other half's unrelated pairs exceed, over all changes together, as nobody knows beforehand what
+was done to a model. TPR at FPR ≤ 1% is the fraction found at that threshold; the FPR that it has on the pairs that it
+is used on stands beside it. Accuracies count related and unrelated pairs alike. Intervals: 95%, families resampled;
+exact binomial ones, families as trials, where all agree.
+
+Accusations: for every exact test and kind of change, of at least 1,000 unrelated pairs the number called the same at
+the test's own level, against the 99.9% quantile of a binomial count. Under exactness any two p of different pairs of
+families are independent (relabelling one model at random makes its p uniform whatever the others are), so that the
+count has the binomial mean and variance; it is not quite binomial, and over all tests and kinds about one excess in a
+thousand checks is expected by chance.
+
+A test is trusted after a change if it finds at least 90% of the related pairs at its own level and keeps its promise:
+an exact one by the accusations of that kind, any other by calling at most 5% of that change's unrelated pairs the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.record import jsonable
+from experiments.base import Context, Experiment
+from experiments.lineage import descendants_tables
+from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of
+from experiments.lineage.descendants_families import Families, batches_of, make_families
+from experiments.lineage.descendants_readings import (
+    Reading,
+    Subject,
+    fresh_births,
+    read_birth,
+    read_outputs,
+    read_published,
+    read_ranks,
+    read_weights,
+)
+from experiments.lineage.descendants_scores import fold_of
+from experiments.lineage.descendants_summary import summarise
+
+Row = dict[str, Any]
+
+_MOST = 1e6
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every change under every test, kept change by change, then what each test makes of each change."""
+    families = make_families(context)
+    changes = all_changes(context.settings)
+    bases = [_subject(context, families, place) for place in range(len(families.seeds))]
+    births = [_birth(context, families, place) for place in range(context.settings["num_born"])]
+    fresh = fresh_births(families.cfg, context.settings["num_fresh"])
+    made = []
+    with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
+        for change in changes:
+            made.append(_tried(context, families, change, bases, births, fresh))
+            advance()
+    return {
+        "num_families": len(families.seeds),
+        "loss": _loss(context, families, [(base.cfg, base.params) for base in bases]),
+        **summarise(changes, [each["rows"] for each in made], len(families.seeds)),
+        "changes": [
+            {
+                "change": change.name,
+                "kind": change.kind,
+                "strength": change.size,
+                "related": change.related,
+                "usual": change.usual,
+                "preserves": change.kind in FREE,
+                "loss": each["loss"],
+            }
+            for change, each in zip(changes, made, strict=True)
+        ],
+    }
+
+
+def _subject(context: Context, families: Families, place: int) -> Subject:
+    return Subject(families.cfg, params_of(families, place), context.settings, families.cfg)
+
+
+def _birth(context: Context, families: Families, place: int) -> Subject:
+    seed = families.seeds[place]
+    params = jax.tree.map(np.asarray, init_seed(families.cfg, seed))
+    return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_birth=True)
+
+
+def _tried(
+    context: Context,
+    families: Families,
+    change: Change,
+    bases: Sequence[Subject],
+    births: Sequence[Subject],
+    fresh: Sequence[WeightsReader],
+) -> dict[str, Any]:
+    """One change under every test, kept so that a killed run goes on."""
+    settings = context.settings
+
+    def compute(folder: Path) -> dict[str, Any]:
+        models = [change.make(families, place) for place in range(len(bases))]
+        suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
+        return {
+            "loss": _loss(context, families, models),
+            "rows": _rows(settings, change, bases, births, suspects, fresh),
+        }
+
+    identity = [jsonable(settings), change.name]
+    found: dict[str, Any] = context.cached("descendants/pairs", identity, compute)
+    return found
+
+
+def _loss(context: Context, families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:
+    """The mean loss on a batch of the first text, in nats a token: what a change costs."""
+    batch = next(batches_of(context.settings, families.cfg, context.settings["corpora"][0], 1))
+    sums = [_loss_of(cfg, params, batch) for cfg, params in models]
+    return float(np.mean([float(total) / int(number) for total, number in sums]))
+
+
+_loss_of = jax.jit(loss_sum, static_argnums=0)
+
+
+def _rows(
+    settings: Mapping[str, Any],
+    change: Change,
+    bases: Sequence[Subject],
+    births: Sequence[Subject],
+    suspects: Sequence[Subject],
+    fresh: Sequence[WeightsReader],
+) -> list[Row]:
+    """The readings of every pair of one change."""
+    beside = neighbours(len(bases), settings["num_offsets"])
+    ranks = _ranks(settings, change, births, suspects, beside, fresh)
+    rows = []
+    for base, ours in enumerate(bases):
+        for suspect, theirs in enumerate(suspects):
+            chosen = base == suspect or suspect in beside[base]
+            if not chosen and not change.usual:
+                continue
+            seed = base * len(suspects) + suspect
+            values = read_outputs(ours, theirs, seed, kendall=chosen) | read_weights(ours, theirs, seed)
+            if chosen:
+                values |= read_published(ours, theirs)
+            if change.usual and max(base, suspect) < len(births) and suspect in (base, beside[base][0]):
+                values |= read_birth(births[base], theirs, seed, settings["birth_permutations"]) | ranks.get(
+                    (base, suspect), {}
+                )
+            rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
+    return rows
+
+
+def _ranks(
+    settings: Mapping[str, Any],
+    change: Change,
+    births: Sequence[Subject],
+    suspects: Sequence[Subject],
+    beside: Sequence[Sequence[int]],
+    fresh: Sequence[WeightsReader],
+) -> dict[tuple[int, int], dict[str, Reading]]:
+    """Ranks of the own birth and of another's among the same fresh births, by (base, suspect)."""
+    found: dict[tuple[int, int], dict[str, Reading]] = {}
+    if change.usual:
+        for suspect in range(len(births)):
+            asked = [base for base in range(len(births)) if suspect in (base, beside[base][0])]
+            read = read_ranks([births[base] for base in asked], suspects[suspect], fresh)
+            found |= {(base, suspect): values for base, values in zip(asked, read, strict=True)}
+    return found
+
+
+def neighbours(count: int, num_offsets: int) -> list[list[int]]:
+    """For each family those that its model is held against by every test: the next ones of its half, in a circle."""
+    found = []
+    for place in range(count):
+        half = [other for other in range(count) if fold_of(other) == fold_of(place)]
+        at = half.index(place)
+        found.append([half[(at + step) % len(half)] for step in range(1, min(num_offsets, len(half) - 1) + 1)])
+    return found
+
+
+def _short(values: Mapping[str, Reading]) -> dict[str, list[float | None]]:
+    """Six digits; what is infinite (a copy's p may be zero) as ±10⁶, beyond all others."""
+    return {
+        name: [None if part is None else float(f"{min(max(part, -_MOST), _MOST):.6g}") for part in value]
+        for name, value in values.items()
+    }
+
+
+_LLAMA = {"num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "d_model": 32, "d_ff": 64, "vocab_size": 260,
+          "max_seq_len": 64}  # fmt: skip
+_STRENGTHS = {
+    "noise": [0.1, 0.5, 2.0],
+    "prune": [0.3, 0.6, 0.9],
+    "round": [8, 4, 2],
+    "merge": [0.25, 0.5, 0.75],
+    "slerp": [0.25, 0.5, 0.75],
+    "drop-layers": ["2", "1,3"],
+    "repeat-layers": ["2-3"],
+    "resize-vocab": [256, 320],
+}
+_CORPORA = ["builtin:prose", "builtin:code"]
+
+EXPERIMENT = Experiment(
+    name="descendants",
+    title="Which test finds which descendant",
+    paper="no paper's table",
+    description=(
+        "Models trained from known births are changed in every way that `bornbiased derive` knows, fine-tuned, "
+        "given a LoRA adapter, and distilled into students of other births. Every published test and score and every "
+        "test of this package is asked of the same pairs, related and not.\n\n"
+        "A test is to be trusted after a change where it finds the descendants and does not accuse the unrelated; no "
+        "test finds all. A student that learned another model's predictions is no descendant of its birth."
+    ),
+    settings={
+        "smoke": {
+            "model": "llama-tiny",
+            "changes": {**_LLAMA, "num_layers": 2, "d_model": 16, "d_ff": 24},
+            "families": 4,
+            "partners": 1,
+            "corpora": _CORPORA,
+            "schedule": {"steps": 3, "batch_size": 2, "context": 16, "warmup": 1},
+            "further": {"tuned": [2], "distilled": [2], "learning_rate": 1e-3},
+            "rank": 2,
+            "strengths": {"noise": [0.1], "prune": [0.3], "round": [8], "merge": [0.5], "slerp": [0.5],
+                          "drop-layers": ["2"], "repeat-layers": ["2-2"], "resize-vocab": [256]},
+            "probe": {"num_inputs": 32, "seq_len": 4, "vocab_size": 256, "text": "builtin:prose",
+                      "num_sentences": 16, "num_matched": 4, "sentence_len": 8},
+            "num_offsets": 1,
+            "num_born": 4,
+            "num_fresh": 3,
+            "birth_permutations": 199,
+        },
+        "laptop": {
+            "model": "llama-tiny",
+            "changes": _LLAMA,
+            "families": 34,
+            "partners": 34,
+            "corpora": _CORPORA,
+            "schedule": {"steps": 400, "batch_size": 8, "context": 32, "warmup": 40, "learning_rate": 4e-3,
+                         "min_learning_rate": 4e-4},
+            "further": {"tuned": [30, 100, 300], "distilled": [100, 300], "learning_rate": 2e-3},
+            "rank": 4,
+            "strengths": _STRENGTHS,
+            "probe": {"num_inputs": 128, "seq_len": 8, "vocab_size": 256, "text": "builtin:prose",
+                      "num_sentences": 100, "num_matched": 16, "sentence_len": 16},
+            "num_offsets": 3,
+            "num_born": 10,
+            "num_fresh": 99,
+            "birth_permutations": 9_999,
+        },
+        "paper": {
+            "model": "llama-tiny",
+            "changes": {**_LLAMA, "num_layers": 6, "num_heads": 8, "num_kv_heads": 4, "d_model": 256, "d_ff": 512,
+                        "max_seq_len": 256},
+            "families": 34,
+            "partners": 34,
+            "corpora": _CORPORA,
+            "schedule": {"steps": 5_000, "batch_size": 32, "context": 256, "warmup": 200, "learning_rate": 1e-3,
+                         "min_learning_rate": 1e-4},
+            "further": {"tuned": [100, 1_000, 5_000], "distilled": [1_000, 5_000], "learning_rate": 5e-4},
+            "rank": 8,
+            "strengths": {**_STRENGTHS, "drop-layers": ["3", "2,5"], "repeat-layers": ["3-4"]},
+            "probe": {"num_inputs": 1_000, "seq_len": 64, "vocab_size": 256, "text": "builtin:prose",
+                      "num_sentences": 200, "num_matched": 64, "sentence_len": 64},
+            "num_offsets": 3,
+            "num_born": 12,
+            "num_fresh": 199,
+            "birth_permutations": 9_999,
+        },
+    },
+    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    run=run,
+    claims=descendants_tables.claims,
+    tables=descendants_tables.tables,
+    figures=descendants_tables.plots,
+    headline=descendants_tables.headline,
+)  # fmt: skip

@@ -1,0 +1,236 @@
+"""Families of births, trained; what training makes of them further: fine-tuned, with LoRA merged in, distilled.
+
+All families see the same text in the same order, the hardest case for a test: unrelated models differ in their birth
+and in nothing else. Everything is kept as one array a stage, parameters by their paths.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bornbiased_jax import models
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.data.windows import batches
+from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig, load_data, train
+from bornbiased_jax.pretrain.step import over_seeds
+from bornbiased_jax.record import jsonable
+from experiments.base import Context
+from experiments.lineage.court_models import train_run, unpacked
+
+Loss = Callable[[Any, Any, jax.Array], jax.Array]
+"""(what is trained, what is not, tokens [B, T + 1]) -> the mean loss of one family."""
+
+# Seeds of families, of the models that are merged in, and of distilled students.
+_FIRST, _PARTNERS, _STUDENTS = 0, 100_000, 200_000
+_ORDER = 0
+
+
+class Families(NamedTuple):
+    """Models by family, as arrays [S, P] of parameters.
+
+    Attributes:
+        cfg: the architecture of all.
+        seeds: of the families' births.
+        bases: the trained models.
+        partners: trained models of other births, one or more families each.
+        tuned: by number of steps, the bases after fine-tuning on the other text.
+        adapted: the same, of LoRA's factors alone, merged.
+        students: by number of steps, models of other births that learned the bases' predictions.
+    """
+
+    cfg: ModelConfig
+    seeds: list[int]
+    bases: np.ndarray
+    partners: np.ndarray
+    tuned: dict[int, np.ndarray]
+    adapted: dict[int, np.ndarray]
+    students: dict[int, np.ndarray]
+
+
+class _Fit(NamedTuple):
+    trained: Any
+    fixed: Any
+    memory: Any
+
+
+def make_families(context: Context) -> Families:
+    """Train everything that has to be trained, stage by stage; a killed call goes on at the stage that it was in."""
+    settings = context.settings
+    cfg = preset(settings["model"], **settings["changes"])
+    count, schedule = settings["families"], settings["schedule"]
+    seeds = list(range(_FIRST, _FIRST + count))
+    first_text, other_text = settings["corpora"]
+
+    def kept(stage: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        def computed(folder: Path) -> np.ndarray:
+            return compute()
+
+        sizes = {name: settings[name] for name in ("families", "partners", "schedule", "corpora", "further", "rank")}
+        found: np.ndarray = context.cached("descendants/models", [stage, cfg.to_dict(), jsonable(sizes)], computed)
+        return found
+
+    def tokens(text: str, steps: int) -> Iterator[np.ndarray]:
+        return batches_of(settings, cfg, text, steps)
+
+    further, rate = settings["further"], settings["further"]["learning_rate"]
+    others = list(range(_PARTNERS, _PARTNERS + settings["partners"]))
+    trained = kept("trained", lambda: train_run(schedule, cfg, first_text, _ORDER, [*seeds, *others]))
+    bases, partners = trained[:count], trained[count:]
+    params_S = stacked(cfg, bases)
+    steps = further["tuned"]
+    tuned = kept(
+        "tuned", lambda: _packed(fit(_tuning(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps))
+    )
+    adapter = first_factors(cfg, settings["rank"], seeds)
+    adapted = kept(
+        "adapted",
+        lambda: _packed(
+            {
+                step: jax.vmap(add_factors)(params_S, factors)
+                for step, factors in fit(
+                    _adapting(cfg), adapter, params_S, tokens(other_text, steps[-1]), 5 * rate, steps
+                ).items()
+            }
+        ),
+    )
+    taught = further["distilled"]
+    students = kept(
+        "students",
+        lambda: _packed(
+            fit(_distilling(cfg), births(cfg, count), params_S, tokens(first_text, taught[-1]), 2 * rate, taught)
+        ),
+    )
+    return Families(
+        cfg,
+        seeds,
+        bases,
+        partners,
+        dict(zip(steps, tuned, strict=True)),
+        dict(zip(steps, adapted, strict=True)),
+        dict(zip(taught, students, strict=True)),
+    )
+
+
+def batches_of(settings: Mapping[str, Any], cfg: ModelConfig, text: str, steps: int) -> Iterator[np.ndarray]:
+    """Batches [B, T + 1] of a text, bytes as tokens."""
+    run = PretrainConfig(
+        model=cfg, data=text, tokenizer="bytes", out="unused", tensorboard=False, quiet=True, **settings["schedule"]
+    )
+    rows = batches(load_data(run).train, batch_size=run.batch_size, data_seed=_ORDER)
+    return (np.asarray(row) for row in itertools.islice(rows, steps))
+
+
+def births(cfg: ModelConfig, count: int) -> Params:
+    """Births that students begin with, leaves [S, ...]."""
+    return jax.vmap(lambda seed: models.init_seed(cfg, seed))(np.arange(_STUDENTS, _STUDENTS + count, dtype=np.uint32))
+
+
+def fit(
+    loss: Loss, trained: Any, fixed: Any, tokens: Iterator[np.ndarray], rate: float, marks: list[int]
+) -> dict[int, Any]:
+    """Adam with a warm-up over a tenth of the steps, all families in one program.
+
+    Args:
+        loss: of one family.
+        trained, fixed: of all families, leaves [S, ...].
+        tokens: a batch a step, the same for all families.
+        rate: the learning rate.
+        marks: numbers of steps, ascending.
+
+    Returns:
+        What was trained after each number of steps.
+    """
+    rule = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.linear_schedule(0.0, rate, max(1, marks[-1] // 10)))
+    )
+
+    def step(state: _Fit, batch: jax.Array) -> tuple[_Fit, dict[str, jax.Array]]:
+        value, grads = jax.value_and_grad(loss)(state.trained, state.fixed, batch)
+        updates, memory = rule.update(grads, state.memory)
+        return _Fit(optax.apply_updates(state.trained, updates), state.fixed, memory), {"loss": value}
+
+    mode: Any = "map" if jax.default_backend() == "cpu" else "vmap"
+    found: dict[int, Any] = {}
+
+    def look(number: int, state: _Fit, measured: Any) -> None:
+        if number in marks:
+            found[number] = jax.tree.map(np.asarray, state.trained)
+
+    state = _Fit(trained, fixed, jax.vmap(rule.init)(trained))
+    train(state, jax.jit(over_seeds(step, mode)), map(jnp.asarray, tokens), look)
+    return found
+
+
+def _tuning(cfg: ModelConfig) -> Loss:
+    def loss(params: Params, nothing: None, tokens_BT1: jax.Array) -> jax.Array:
+        total, number = loss_sum(cfg, params, tokens_BT1)
+        return total / number
+
+    return loss
+
+
+def _adapting(cfg: ModelConfig) -> Loss:
+    def loss(factors: Any, params: Params, tokens_BT1: jax.Array) -> jax.Array:
+        total, number = loss_sum(cfg, add_factors(params, factors), tokens_BT1)
+        return total / number
+
+    return loss
+
+
+def _distilling(cfg: ModelConfig) -> Loss:
+    """The teacher's cross-entropy with the student's predictions, at every position."""
+
+    def loss(student: Params, teacher: Params, tokens_BT1: jax.Array) -> jax.Array:
+        taught, asked = (
+            jnp.asarray(models.apply(cfg, params, tokens_BT1[:, :-1]).logits_BTV) for params in (teacher, student)
+        )
+        return -jnp.mean(jnp.sum(jax.nn.softmax(taught) * jax.nn.log_softmax(asked), axis=-1))
+
+    return loss
+
+
+def first_factors(cfg: ModelConfig, rank: int, seeds: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
+    """LoRA's factors of every matrix of the blocks, families first: A [S, L, in, r] random, B [S, L, r, out] zero."""
+    shapes = models.flatten(models.parameter_shapes(cfg))
+    found = {}
+    for place, path in enumerate(sorted(shapes)):
+        if path.startswith("blocks/") and path.endswith("/kernel"):
+            layers, into, out = shapes[path].shape
+            draws = np.random.default_rng([place, *seeds[:1]])
+            a_SLIr = draws.standard_normal((len(seeds), layers, into, rank), np.float32) / np.float32(into) ** 0.5
+            found[path] = {"a": a_SLIr, "b": np.zeros((len(seeds), layers, rank, out), np.float32)}
+    return found
+
+
+def add_factors(params: Params, factors: Mapping[str, Mapping[str, jax.Array]]) -> Params:
+    """W + A B for every matrix that has factors; α is the rank."""
+    flat = dict(models.flatten(params))
+    for path, pair in factors.items():
+        flat[path] = flat[path] + jnp.einsum("lir,lro->lio", pair["a"], pair["b"])
+    return models.unflatten(flat)
+
+
+def stacked(cfg: ModelConfig, weights_SP: np.ndarray) -> Params:
+    """Parameters with families first, leaves [S, ...]."""
+    rows = [models.flatten(unpacked(cfg, weights_P)) for weights_P in weights_SP]
+    return models.unflatten({path: np.stack([row[path] for row in rows]) for path in rows[0]})
+
+
+def _packed(by_step: Mapping[int, Params]) -> np.ndarray:
+    """[steps, S, P] float32, parameters by their paths."""
+    found = []
+    for params in by_step.values():
+        flat = models.flatten(jax.tree.map(np.asarray, params))
+        count = len(next(iter(flat.values())))
+        found.append(np.concatenate([flat[path].reshape(count, -1) for path in sorted(flat)], axis=1))
+    return np.stack(found).astype(np.float32)

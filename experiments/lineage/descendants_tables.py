@@ -1,0 +1,334 @@
+"""How the benchmark of descendants is shown: whom to trust after which change, then the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from experiments.base import Record
+
+# Below this fraction found at its own level a test misses a change; above it, and below the trusted one, it is in part.
+_IN_PART = 0.1
+_DISTILLED = "distilled"
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Whom to trust; found by ours; found by published ones; all changes together; accusations."""
+    return [
+        _trust(record),
+        _found(record, "Found by tests of this package, at their own levels", published=False),
+        _found(record, "Found by published tests and scores, at calibrated thresholds", published=True),
+        _overall(record),
+        _accusations(record),
+    ]
+
+
+def _cells(record: Record, **fields: Any) -> list[Mapping[str, Any]]:
+    return [cell for cell in record["result"]["cells"] if all(cell[key] == value for key, value in fields.items())]
+
+
+def _tests(record: Record) -> dict[str, Mapping[str, Any]]:
+    return {row["test"]: row for row in record["result"]["tests"]}
+
+
+def _interval(entry: Mapping[str, Any]) -> str | None:
+    if entry["rate"] is None:
+        return None
+    write = fixed(0)
+    return f"{percent(0)(entry['rate'])} [{write(100 * entry['low'])}, {write(100 * entry['high'])}]"
+
+
+def _trust(record: Record) -> Table:
+    """A line a change: tests to trust, those that find it in part, and those of ours that miss it."""
+    tests = _tests(record)
+    rows = []
+    for change in record["result"]["changes"]:
+        if not change["related"]:
+            continue
+        cells = _cells(record, change=change["change"])
+        trusted = [cell for cell in cells if cell["trusted"]]
+        part = [
+            cell for cell in cells if not tests[cell["test"]]["published"] and not cell["trusted"]
+            and cell["found"]["rate"] > _IN_PART
+        ]  # fmt: skip
+        missed = [cell for cell in cells if not tests[cell["test"]]["published"] and cell["found"]["rate"] <= _IN_PART]
+        measured: dict[str, Value] = {
+            "loss": change["loss"],
+            "trust": "; ".join(cell["test"] for cell in trusted if not tests[cell["test"]]["published"]) or "none",
+            "published that find it": "; ".join(cell["test"] for cell in trusted if tests[cell["test"]]["published"])
+            or "none",
+            "in part": "; ".join(f"{cell['test']} ({percent(0)(cell['found']['rate'])})" for cell in part),
+            "missed by": "; ".join(cell["test"] for cell in missed),
+        }
+        rows.append(Row([change["change"]], measured, configuration="ours"))
+    quantities = [
+        Quantity("loss", fixed(2)),
+        *(Quantity(name) for name in ("trust", "published that find it", "in part", "missed by")),
+    ]
+    note = (
+        f"{_about(record)} Trust: at its own level or threshold the test finds 90% of the descendants or more, and "
+        "keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
+        "quantile of a binomial count; others: 5% at most). In part and missed (10% at most): tests of this package. "
+        "Tests that begin with birth: hold the birth, not the trained model, against the suspect. Loss: nats a "
+        f"token on the first text, {fixed(2)(record['result']['loss'])} before."
+    )
+    return Table("Which test to trust after which change", ["change"], quantities, rows, note, first_screen=True)
+
+
+def _about(record: Record) -> str:
+    settings = record["settings"]
+    model, schedule = settings["changes"], settings["schedule"]
+    return (
+        f"{record['result']['num_families']} families of llama models ({model['num_layers']} blocks, D = "
+        f"{model['d_model']}, bytes, {integer(schedule['steps'])} steps of {schedule['batch_size']} × "
+        f"{schedule['context']} tokens), all trained on the same text in the same order."
+    )
+
+
+def _found(record: Record, title: str, *, published: bool) -> Table:
+    """Change × test, with intervals."""
+    names = [name for name, row in _tests(record).items() if row["published"] is published]
+    rows = []
+    for change in record["result"]["changes"]:
+        measured: dict[str, Value] = {}
+        for cell in _cells(record, change=change["change"]):
+            which = ("tpr", "teachers_calibrated") if published else ("found", "teachers")
+            if cell["test"] in names:
+                measured[cell["test"]] = _interval(cell[which[0 if change["related"] else 1]])
+        rows.append(Row([change["change"]], measured, configuration="ours"))
+    about = (
+        "thresholds from the other half's unrelated pairs of all changes, at most 1% of which exceed them"
+        if published
+        else "p ≤ 0.0001 in the weights, 0.01 on outputs and for the rank, agreement above 20%"
+    )
+    note = (
+        f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not asked. "
+        "Distilled: students called descendants of their teachers, which they are not."
+    )
+    return Table(title, ["change"], [Quantity(name) for name in names], rows, note)
+
+
+def _overall(record: Record) -> Table:
+    rows = []
+    for row in record["result"]["tests"]:
+        reads = f"{'p ≤' if row['by_p'] else 'score >'} {row['limit']:g}"
+        measured: dict[str, Value] = {
+            "AUC": row["auc"]["rate"],
+            "KS distance": row["ks"],
+            "TPR at FPR ≤ 1%": _interval(row["tpr"]),
+            "its FPR": _interval(row["fpr"]),
+            "found": _interval(row["found"]),
+            "accused": _interval(row["accused"]),
+            "accuracy": row["accuracy"],
+            "accuracy, calibrated": row["accuracy_calibrated"],
+        }
+        settings = [row["test"], "published" if row["published"] else "ours", reads]
+        rows.append(Row(settings, measured, configuration="ours"))
+    quantities = [
+        Quantity("AUC", fixed(3)),
+        Quantity("KS distance", fixed(2)),
+        Quantity("TPR at FPR ≤ 1%"),
+        Quantity("its FPR"),
+        Quantity("found"),
+        Quantity("accused"),
+        Quantity("accuracy", percent(1)),
+        Quantity("accuracy, calibrated", percent(1)),
+    ]
+    note = (
+        "All changes together, related pairs against unrelated ones. Found and accused: at the test's own level or "
+        "threshold. Thresholds for TPR come from other births; the FPR is what they give on the births that they are "
+        "used on. Accuracies count related and unrelated pairs alike."
+    )
+    return Table("All changes together", ["test", "source", "read at"], quantities, rows, note)
+
+
+def _accusations(record: Record) -> Table:
+    """The worst kind of every exact test, of all that were counted."""
+    rows = []
+    entries = record["result"]["accusations"]
+    for name in dict.fromkeys(entry["test"] for entry in entries):
+        some = [entry for entry in entries if entry["test"] == name]
+        worst = max(some, key=lambda entry: entry["accused"])
+        most_often = max(some, key=lambda entry: entry["below_0.01"])
+        measured: dict[str, Value] = {
+            "kinds": len(some),
+            "pairs of each": min(entry["num_pairs"] for entry in some),
+            "level": worst["alpha"],
+            "most accused": worst["accused"],
+            "of that kind": worst["kind"],
+            "allowed": worst["most"],
+            "p ≤ 0.01, all kinds": sum(entry["below_0.01"] for entry in some) / sum(e["num_pairs"] for e in some),
+            "worst kind": most_often["below_0.01"],
+            "allowed at 0.01": most_often["most_below_0.01"],
+        }
+        rows.append(Row([name], measured, configuration="ours"))
+    quantities = [
+        Quantity("kinds", integer),
+        Quantity("pairs of each", integer),
+        Quantity("level", significant(1)),
+        Quantity("most accused", integer),
+        Quantity("of that kind"),
+        Quantity("allowed", integer),
+        Quantity("p ≤ 0.01, all kinds", percent(2)),
+        Quantity("worst kind", integer),
+        Quantity("allowed at 0.01", integer),
+    ]
+    note = (
+        "Unrelated pairs of each kind of change, students and their teachers among those of distillation, called the "
+        "same lineage at the test's own level. Allowed: the 99.9% quantile of a binomial count. p ≤ 0.01: the "
+        "fraction over all kinds, then the number of the kind with the most."
+    )
+    return Table("Accusations of exact tests", ["test"], quantities, rows, note)
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Accusations beyond what chance allows, students taken for descendants, changes that no test finds."""
+    result = record["result"]
+    entries = result["accusations"]
+    beyond = sum(entry["accused"] > entry["most"] for entry in entries)
+    taught = [
+        cell["teachers"]["rate"]
+        for cell in result["cells"]
+        if cell["change"].startswith(_DISTILLED) and cell["teachers"]["rate"] is not None and _is_exact(record, cell)
+    ]
+    unfound = [name for name, cells in _trusted_by_change(record).items() if not cells]
+    return [
+        Claim(
+            f"Counts of accusations, of {len(entries)} (exact test × kind of change, {_fewest(entries)} unrelated "
+            "pairs or more each), above the 99.9% binomial quantile",
+            float(beyond),
+            format=integer,
+            configuration="ours",
+        ),
+        Claim(
+            "Largest fraction of distilled students that an exact test takes for descendants of their teacher",
+            max(taught, default=None),
+            format=percent(1),
+            configuration="ours",
+        ),
+        Claim(
+            f"Changes, of {len(_trusted_by_change(record))}, after which no test of this package is to be trusted",
+            float(len(unfound)),
+            format=integer,
+            configuration="ours",
+        ),
+    ]
+
+
+def _fewest(entries: Sequence[Mapping[str, Any]]) -> str:
+    return integer(min(entry["num_pairs"] for entry in entries))
+
+
+def _is_exact(record: Record, cell: Mapping[str, Any]) -> bool:
+    return cell["test"] in {entry["test"] for entry in record["result"]["accusations"]}
+
+
+def _trusted_by_change(record: Record) -> dict[str, list[str]]:
+    tests = _tests(record)
+    return {
+        change["change"]: [
+            cell["test"]
+            for cell in _cells(record, change=change["change"], trusted=True)
+            if not tests[cell["test"]]["published"]
+        ]
+        for change in record["result"]["changes"]
+        if change["related"]
+    }
+
+
+def headline(record: Record) -> str:
+    """After which changes no test of this package is to be trusted."""
+    trusted = _trusted_by_change(record)
+    unfound = [name for name, tests in trusted.items() if not tests]
+    names = ", ".join(unfound) if unfound else "none"
+    return (
+        f"Of {len(trusted)} changes some test of this package is to be trusted after all but {len(unfound)}: {names}."
+    )
+
+
+def plots(record: Record) -> Sequence[Panel]:
+    """What is found, change × test; response to strength; ROC curves."""
+    return [_heatmap(record), _strengths(record), _curves(record)]
+
+
+def _heatmap(record: Record) -> Panel:
+    changes = [change for change in record["result"]["changes"] if change["related"]]
+    names = list(_tests(record))
+    rates = {(cell["change"], cell["test"]): cell["tpr"]["rate"] for cell in record["result"]["cells"]}
+    matrix = [[100 * _number(rates.get((change["change"], name))) for name in names] for change in changes]
+    figure, ax = figures.new(width=11, height=0.24 * len(changes) + 2.6)
+    figures.heatmap(ax, matrix, names, [change["change"] for change in changes], name="% found", digits=0,
+                    limits=(0, 100))  # fmt: skip
+    ax.tick_params(axis="x", labelrotation=90)
+    caption = (
+        "Descendants found, in percent, at thresholds that at most 1% of the unrelated pairs of other births exceed. "
+        "Blank: not asked."
+    )
+    return Panel(figure, caption)
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+# What is drawn against strength: one test of each way of comparing.
+_DRAWN = (
+    "weights, coordinates",
+    "weights, rotation, form A",
+    "weights, agreement of matchings",
+    "outputs, permutation",
+    "HuRef (PCS)",
+    "REEF",
+    "φ_MATCH",
+)
+
+
+def _strengths(record: Record) -> Panel:
+    result = record["result"]
+    kinds = list(dict.fromkeys(change["kind"] for change in result["changes"] if change["strength"] is not None))
+    columns = 3
+    rows = -(-len(kinds) // columns)
+    figure, axes = figures.new(columns, rows, width=9.5, height=2.6 * rows)
+    panels = np.ravel(axes)
+    for ax in panels[len(kinds) :]:
+        ax.set_visible(False)
+    for ax, kind in zip(panels, kinds, strict=False):
+        changes = [change for change in result["changes"] if change["kind"] == kind]
+        which = "tpr" if changes[0]["related"] else "teachers_calibrated"
+        for colour, name in zip((*figures.SERIES, figures.MUTED), _DRAWN, strict=False):
+            cells = [_cells(record, change=change["change"], test=name)[0] for change in changes]
+            x = range(len(cells))
+            low, high = ([100 * _number(cell[which][end]) for cell in cells] for end in ("low", "high"))
+            values = [100 * _number(cell[which]["rate"]) for cell in cells]
+            figures.line(ax, x, values, low, high, name, colour, markers=True)
+        ax.set_xticks(range(len(changes)), [f"{change['strength']:g}" for change in changes])
+        ax.set_ylim(-3, 103)
+        figures.label(ax, "strength", "% found", kind)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, bbox_to_anchor=(0.5, -0.08))
+    caption = (
+        "Descendants found against the strength of the change, at calibrated thresholds, with 95% intervals (families "
+        "resampled). Of distilled: students taken for descendants of their teachers."
+    )
+    return Panel(figure, caption)
+
+
+def _curves(record: Record) -> Panel:
+    result = record["result"]
+    fractions = result["false_positives"]
+    figure, axes = figures.new(2, 1, width=9.5, height=4.2)
+    for ax, published in zip(axes, (False, True), strict=True):
+        names = [name for name, row in _tests(record).items() if row["published"] is published]
+        for place, name in enumerate(names):
+            [curve] = [curve["found"] for curve in result["roc"] if curve["test"] == name]
+            colour = figures.SERIES[place % len(figures.SERIES)]
+            figures.line(ax, fractions, curve, name=name, colour=colour, dashed=place >= len(figures.SERIES))
+        ax.set_xscale("symlog", linthresh=min(fraction for fraction in fractions if fraction > 0))
+        ax.set_ylim(-0.03, 1.03)
+        figures.label(ax, "unrelated called the same", "descendants found", "published" if published else "ours")
+        ax.legend(fontsize=6)
+    return Panel(figure, "ROC curves over all changes together.")
