@@ -215,6 +215,7 @@ def test_a_text_file_is_refused(tmp_path):
         open_checkpoint(path)
 
 
+@pytest.mark.slow
 def test_smollm2_opens_with_its_tokenizer():
     path = find_smollm2()
     if path is None:
