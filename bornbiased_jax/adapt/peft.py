@@ -23,6 +23,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, unflatten
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.schema import cut, shown
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 
@@ -80,9 +81,11 @@ def read_adapter(folder: str | Path) -> Adapter:
     config = _read_config(folder)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"{folder / CONFIG} has r={rank!r}, which is no rank: fetch the adapter again")
+        raise InputError(f"{folder / CONFIG} has r={shown(rank)}, which is no rank: fetch the adapter again")
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise InputError(f"{folder / CONFIG} has lora_alpha={alpha!r}, which is no number: fetch the adapter again")
+        raise InputError(
+            f"{folder / CONFIG} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again"
+        )
     if not (folder / WEIGHTS).is_file():
         if (folder / PICKLE).is_file():
             raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
@@ -114,12 +117,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for name, value in config.items():
         if name in _PLAIN and value not in _PLAIN[name]:
             raise InputError(
-                f"{folder / CONFIG} has {name}={value!r}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} is "
+                f"{folder / CONFIG} has {cut(name)}={shown(value)}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} is "
                 "supported: merge it with PEFT"
             )
         if name not in _PLAIN and name not in _HARMLESS and name not in ("r", "lora_alpha", "use_rslora"):
             raise InputError(
-                f"{folder / CONFIG} has {name}={value!r}, a field that is not understood: merge it with PEFT"
+                f"{folder / CONFIG} has {cut(name)}={shown(value)}, a field that is not understood: merge it with PEFT"
             )
     return config
 

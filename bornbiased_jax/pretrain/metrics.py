@@ -14,18 +14,21 @@ from typing_extensions import TypedDict
 from bornbiased_jax import files, progress, schema
 from bornbiased_jax.errors import InputError
 
+Measured = Annotated[float, Interval(ge=-3.5e38, le=3.5e38)]
+"""What float32 can say."""
+
 
 class MetricsLine(TypedDict):
     """What every line has; numbers of seeds are in their order."""
 
     step: Annotated[int, Interval(ge=1)]
     seeds: list[int]
-    loss: list[float]
-    grad_norm: list[float]
-    lr: float
+    loss: list[Measured]
+    grad_norm: list[Measured]
+    lr: Measured
     tokens: Annotated[int, Interval(ge=0)]
-    tokens_per_second: float
-    validation_loss: NotRequired[list[float]]
+    tokens_per_second: Measured
+    validation_loss: NotRequired[list[Measured]]
 
 
 METRICS_FILE = "metrics.jsonl"

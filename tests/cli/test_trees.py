@@ -6,12 +6,14 @@ import stat
 import threading
 from pathlib import Path
 
+import click
 import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
 from tests.cli.commands import commands
+from tests.fuzz.kinds import KINDS
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
@@ -34,8 +36,12 @@ FILES = {
     "whichseed": [f"seed:1@{TINY}", "--seeds", "0:2", "--quiet", "--resume"],
     "plot": ["run", "--out"],
     "audit": [str(MODELS), "--page"],
+    "audit report": [str(MODELS), "--report"],
+    "models": ["--json"],
 }
-WRITES = ("out", "figures", "resume", "page", "directory", "report", "json_file")
+# What is written besides is read back first (the state of a search), or is an image by the name's end.
+READ_BACK = ("whichseed", "plot")
+WRITES = ("out", "figures", "resume", "page", "directory", "report")
 READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory")}
 
 
@@ -73,12 +79,20 @@ def foreign(tmp_path):
     return folder
 
 
-def test_every_writing_command_is_here():
+def words_of(name: str) -> list[str]:
+    """The call of a row, up to the name of the folder or file."""
+    command = name.removesuffix(" report").split()
+    return [*command, *{**FOLDERS, **FILES}[name]]
+
+
+def test_every_option_that_writes_is_here():
+    tried = {(name.removesuffix(" report"), words_of(name)[-1]) for name in {**FOLDERS, **FILES}}
     for path, command in commands().items():
-        writes = [
-            option.name for option in command.params if option.name in WRITES and (path, option.name) not in READS
-        ]
-        assert not writes or path in {**FOLDERS, **FILES}, f"{path} writes {writes}"
+        assert "json_file" in {parameter.name for parameter in command.params}  # one function writes them all
+        for parameter in command.params:
+            if parameter.name in WRITES and (path, parameter.name) not in READS:
+                last = parameter.opts[0] if isinstance(parameter, click.Option) else words_of(path)[-1]
+                assert (path, last) in tried, f"{path} writes {parameter.name}"
 
 
 @pytest.mark.parametrize("command", FOLDERS)
@@ -107,9 +121,9 @@ def test_with_overwrite_only_what_is_in_the_way_goes(foreign):
     assert {name for name in after if after[name] != before.get(name)} == {"sink-map.png", MARKER}
 
 
-@pytest.mark.parametrize("command", ["models --json", "fingerprint", "audit"])
+@pytest.mark.parametrize("command", [name for name in FILES if name not in READ_BACK])
 def test_files_go_through_links_and_into_pipes(command, foreign):
-    call = [*command.split(), *FILES.get(command, [])]
+    call = words_of(command)
     (foreign / "target").write_text("old")
     (foreign / "to-target").symlink_to("target")
     before = tree(foreign)
@@ -123,13 +137,35 @@ def test_files_go_through_links_and_into_pipes(command, foreign):
     assert {name for name in after if after[name] != before.get(name)} == {"target"}
     assert got == [(foreign / "target").read_bytes()]
     assert run([*call, str(foreign / "T4")]) == 2 and tree(foreign) == after
+    before = os.stat(os.devnull)
+    assert run([*call, os.devnull]) == 0
+    assert (os.stat(os.devnull).st_ino, os.stat(os.devnull).st_rdev) == (before.st_ino, before.st_rdev)
 
 
-@pytest.mark.parametrize("command", ["export", "fingerprint", "probe preference", "models --json"])
+@pytest.mark.parametrize("name", ["thesis.tex", "link", "pipe", "T4", os.devnull])
+def test_a_search_keeps_its_state_in_nothing_of_others(name, foreign, capsys):
+    before = tree(foreign)
+    assert run([*words_of("whichseed"), str(foreign / name)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and tree(foreign) == before
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_plot_goes_through_a_link_and_leaves_the_rest(suffix, foreign, tmp_path):
+    KINDS["run.json"].make(tmp_path)
+    (foreign / f"target.{suffix}").write_text("old")
+    (foreign / f"image.{suffix}").symlink_to(f"target.{suffix}")
+    before = tree(foreign)
+    assert run(["plot", str(tmp_path), "--out", str(foreign / f"image.{suffix}")]) == 0
+    after = tree(foreign)
+    assert {name for name in after if after[name] != before.get(name)} == {f"target.{suffix}"}
+    assert run(["plot", str(tmp_path), "--out", str(foreign / "T4")]) == 2 and tree(foreign) == after
+
+
+@pytest.mark.parametrize("command", ["export", "fingerprint", "probe preference", "models"])
 def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path, monkeypatch, capsys):
     """The n-th time that something is brought to the disk there is no room, for every n."""
     place = tmp_path / "out"
-    call = [*command.split(), *FILES.get(command, FOLDERS.get(command, []))]
+    call = words_of(command)
     if command == "export":
         old = open_checkpoint(f"seed:9@{TINY}")
         export_hugging_face(old.cfg, old.params, place)

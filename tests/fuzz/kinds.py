@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
+from bornbiased_jax.adapt.peft import read_adapter
+from bornbiased_jax.audit.listing import audit_listing
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import preset
@@ -21,11 +25,12 @@ from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.seedprint import fingerprint as prints
 from bornbiased_jax.seedprint.whichseed import _resumed
 from bornbiased_jax.sweep import Work, sweep
-from bornbiased_jax.text import load_tokenizer, read_documents
+from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures import llama2c_files
 from tests.fixtures.sentence_pieces import sentence_piece_model
+from tests.text import test_gguf_vocabulary as gguf_vocabulary
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 LINES = [f"the quick brown fox {i} jumps over the lazy dogs" for i in range(60)]
@@ -98,9 +103,26 @@ def _pair(name: str) -> Callable[[Path], str]:
     return make
 
 
+RANKS = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" q", b"qu", b"ck", b"own"]
+
+
 def _ranks(folder: Path) -> str:
-    (folder / "r.tiktoken").write_text("IQ== 0\nIg== 1\nIw== 2\nJA== 3\n" * 9)
+    lines = (base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(RANKS))
+    (folder / "r.tiktoken").write_bytes(b"".join(lines))
     return "r.tiktoken"
+
+
+def _encode_ranks(folder: Path, path: Path) -> Any:
+    """As if a model were known by so few ranks."""
+    special = {bpe.END_OF_TEXT: len(RANKS)}
+    scheme = dict(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    with mock.patch.dict(bpe.TIKTOKEN_SCHEMES, {len(RANKS): scheme}):
+        return _encode(folder, path)
+
+
+def _vocabulary(folder: Path) -> str:
+    gguf_vocabulary.write(folder / "model.gguf", **gguf_vocabulary.parts(train_bpe(LINES, 280)))
+    return "model.gguf"
 
 
 def _sentence_piece(folder: Path) -> str:
@@ -118,7 +140,7 @@ def _run(name: str) -> Callable[[Path], str]:
         config = PretrainConfig(model=preset("gpt2-tiny"), data="builtin:prose", out=str(folder), seeds=(42, 7))
         run = {"config": config.to_dict(), "steps": 9, "tokens_digest": "a", "initial_digest": None, "provenance": {}}
         (folder / "run.json").write_text(json.dumps(run))
-        line = {"step": 1, "loss": [2.5, 2.25], "grad_norm": [1.0, 1.0], "lr": 1e-3, "tokens": 64}
+        line = {"step": 1, "seeds": [42, 7], "loss": [2.5, 2.25], "grad_norm": [1.0, 1.0], "lr": 1e-3, "tokens": 64}
         lines = [line | {"step": step, "tokens_per_second": 10.0} for step in (1, 2, 3)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
         return name
@@ -216,6 +238,26 @@ def _parquet(folder: Path) -> str:
     return "a.parquet"
 
 
+def _listing(folder: Path) -> str:
+    entries = [{"type": "file", "path": "model.safetensors", "oid": "a" * 40, "lfs": {"oid": "b" * 64}}]
+    (folder / "a.json").write_text(json.dumps({"revisions": {f"seed1-step{step}": entries for step in (10, 20, 40)}}))
+    return "a.json"
+
+
+def _adapter(name: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        from safetensors.numpy import save_file
+
+        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+        module = "base_model.model.model.layers.0.self_attn.q_proj"
+        factors = {f"{module}.lora_A.weight": np.ones((2, 8), np.float32)}
+        factors |= {f"{module}.lora_B.weight": np.ones((8, 2), np.float32)}
+        save_file(factors, folder / "adapter_model.safetensors")
+        return name
+
+    return make
+
+
 ROWS = "".join(json.dumps({"text": line, "n": 1}) + "\n" for line in LINES[:9])
 ARTICLES = "".join(f"\n = Title {i} = \n\n {line} \n" for i, line in enumerate(LINES[:9]))
 
@@ -226,7 +268,7 @@ KINDS: dict[str, Kind] = {
     "model.safetensors": Kind(_copied("llama", "model.safetensors"), _open),
     "index of shards": Kind(_copied("llama-sharded-bfloat16", "model.safetensors.index.json"), _open),
     "gguf": Kind(_gguf, _open_file),
-    "vocabulary of gguf": Kind(_gguf, _encode),
+    "vocabulary of gguf": Kind(_vocabulary, _encode),
     "llama2.c model": Kind(_llama2c("model.bin"), _open_file),
     "llama2.c tokenizer": Kind(_llama2c("tok.bin"), _encode),
     "tokenizer.json": Kind(_trained, _encode),
@@ -235,7 +277,7 @@ KINDS: dict[str, Kind] = {
     )),
     "encoder.json": Kind(_pair("encoder.json"), _encode),
     "vocab.bpe": Kind(_pair("vocab.bpe"), _encode),
-    "tiktoken": Kind(_ranks, _encode),
+    "tiktoken": Kind(_ranks, _encode_ranks),
     "SentencePiece": Kind(_sentence_piece, _encode),
     "pieces": Kind(_pieces, _encode),
     "run.json": Kind(_run("run.json"), _runs),
@@ -244,6 +286,9 @@ KINDS: dict[str, Kind] = {
     "facts of a fingerprint": Kind(_facts, _signed),
     "state of a search": Kind(_searched, _search),
     "work file of a sweep": Kind(_swept, _sweep),
+    "listing of an audit": Kind(_listing, lambda folder, path: audit_listing(path)),
+    "adapter_config.json": Kind(_adapter("adapter_config.json"), lambda folder, path: read_adapter(folder)),
+    "adapter_model.safetensors": Kind(_adapter("adapter_model.safetensors"), lambda folder, path: read_adapter(folder)),
     "JSON lines": Kind(_text("a.jsonl", ROWS), _documents),
     "gzip": Kind(_text("a.txt.gz", ARTICLES), _documents),
     "WikiText": Kind(_text("a.txt", ARTICLES), _documents),
