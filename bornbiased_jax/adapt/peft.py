@@ -117,8 +117,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for name, value in config.items():
         if name in _PLAIN and value not in _PLAIN[name]:
             raise InputError(
-                f"{folder / CONFIG} has {cut(name)}={shown(value)}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} is "
-                "supported: merge it with PEFT"
+                f"{folder / CONFIG} has {name}={shown(value)}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} "
+                "is supported: merge it with PEFT"
             )
         if name not in _PLAIN and name not in _HARMLESS and name not in ("r", "lora_alpha", "use_rslora"):
             raise InputError(
