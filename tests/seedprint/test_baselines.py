@@ -10,26 +10,10 @@ from bornbiased_jax.seedprint.baselines.ics import invariants
 from bornbiased_jax.seedprint.baselines.intrinsic import profiles, stretched
 from bornbiased_jax.seedprint.baselines.reef import PUBLISHED_DEPTH, block_at
 from bornbiased_jax.seedprint.baselines.score import Score
+from tests.seedprint.pairs import born, jittered
 
 LLAMA = preset("qwen-tiny", num_layers=4, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
 GPT2 = preset("gpt2-tiny", num_layers=3, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
-
-
-def born(cfg, seed):
-    """A model of the right shapes, without the compilation that ``init`` costs for every architecture."""
-    rng = np.random.default_rng(seed)
-    shapes = models.flatten(models.parameter_shapes(cfg))
-    return models.unflatten({path: 0.02 * rng.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()})
-
-
-def jittered(params, fraction, seed=0):
-    rng = np.random.default_rng(seed)
-    return models.unflatten(
-        {
-            path: np.asarray(leaf) + np.float32(fraction * np.std(leaf)) * rng.standard_normal(leaf.shape, np.float32)
-            for path, leaf in models.flatten(params).items()
-        }
-    )
 
 
 def test_intrinsic_is_the_mean_correlation_of_the_profiles():

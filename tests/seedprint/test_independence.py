@@ -14,26 +14,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.seedprint import baselines
 from bornbiased_jax.seedprint.baselines import Activations, awm, phi_h, phi_match, phi_u, unbiased_cka
 from bornbiased_jax.stats import tails
+from tests.seedprint.pairs import born, jittered
 
 CFG = preset("qwen-tiny", num_layers=3, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
 PLAIN = preset("gpt2-tiny", num_layers=2, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
-
-
-def born(cfg, seed):
-    rng = np.random.default_rng(seed)
-    shapes = models.flatten(models.parameter_shapes(cfg))
-    return models.unflatten({path: 0.02 * rng.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()})
-
-
-def near(params, fraction, seed=77):
-    rng = np.random.default_rng(seed)
-    flat = models.flatten(params)
-    return models.unflatten(
-        {
-            path: leaf + np.float32(fraction * leaf.std()) * rng.standard_normal(leaf.shape, np.float32)
-            for path, leaf in flat.items()
-        }
-    )
 
 
 def fisher(p_values):
@@ -48,7 +32,7 @@ def matched_by_cosine(a_Fn, b_Fn):
 @pytest.mark.parametrize("fraction", [None, 6.0, 3.5])
 def test_phi_u_is_its_definition(fraction):
     a = born(CFG, 0)
-    b = born(CFG, 1) if fraction is None else near(a, fraction)
+    b = born(CFG, 1) if fraction is None else jittered(a, fraction, seed=77)
     p_values, correlations = [], []
     for layer in range(3):
         rows = [np.asarray(params["blocks"]["mlp"]["up"]["kernel"][layer]).T for params in (a, b)]
