@@ -46,6 +46,7 @@ class Families(NamedTuple):
         tuned: by number of steps, the bases after fine-tuning on the other text.
         adapted: the same, of LoRA's factors alone, merged.
         students: by number of steps, models of other births that learned the bases' predictions.
+        batch: of the first text, [B, T + 1].
     """
 
     cfg: ModelConfig
@@ -55,6 +56,7 @@ class Families(NamedTuple):
     tuned: dict[int, np.ndarray]
     adapted: dict[int, np.ndarray]
     students: dict[int, np.ndarray]
+    batch: np.ndarray
 
 
 class _Fit(NamedTuple):
@@ -118,6 +120,7 @@ def make_families(context: Context) -> Families:
         dict(zip(steps, tuned, strict=True)),
         dict(zip(steps, adapted, strict=True)),
         dict(zip(taught, students, strict=True)),
+        next(tokens(first_text, 1)),
     )
 
 

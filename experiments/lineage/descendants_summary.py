@@ -133,18 +133,16 @@ def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> l
     for name in EXACT:
         test = TESTS[name]
         for kind in dict.fromkeys(change.kind for change in changes):
-            # At the usual strength: each pair of families once.
+            # At the usual strength.
             [(change, rows)] = [
                 (change, rows)
                 for change, rows in zip(changes, rows_by_change, strict=True)
                 if change.kind == kind and change.usual
             ]
+            # Two families once, and the students' teachers.
+            rows = [row for row in rows if row["base"] < row["suspect"] + (not change.related)]
             _, unrelated = _split(change, pairs_of(rows, name, test))
-            log10_p = [
-                row["values"][name][1]
-                for row in rows
-                if (row["base"] != row["suspect"] or not change.related) and row["values"][name][1] is not None
-            ]
+            log10_p = [row["values"][name][1] for row in rows if row["values"][name][1] is not None]
             entry: dict[str, Any] = {"test": name, "kind": kind, "change": change.name, "num_pairs": len(unrelated)}
             entry |= {"alpha": test.limit, "accused": int(unrelated.same_N.sum())}
             entry["most"] = most_allowed(len(unrelated), test.limit)

@@ -181,7 +181,8 @@ def _accusations(record: Record) -> Table:
     note = (
         "Unrelated pairs of each kind of change, students and their teachers among those of distillation, called the "
         "same lineage at the test's own level. Allowed: the 99.9% quantile of a binomial count. p ≤ 0.01: the "
-        "fraction over all kinds, then the number of the kind with the most."
+        "fraction over all kinds, then the number of the kind with the most. Kinds share their families, two of which "
+        "are counted once: where no change moves a test's reading, its counts are one count."
     )
     return Table("Accusations of exact tests", ["test"], quantities, rows, note)
 
