@@ -38,6 +38,9 @@ OutputGate = Literal["none", "headwise", "elementwise", "value"]
 SinkLogit = Literal["none", "zero", "learned"]
 AttentionKernel = Literal["softmax", "sigmoid", "softpick", "clipped", "centred"]
 
+# φ of Prefix-Tuning+.
+PrefixMemory = Literal["none", "elu", "relu", "identity"]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -93,6 +96,10 @@ class ModelConfig:
     positional_scale: PositionalScale = "none"
     head_norm: bool = False
     output_gate: OutputGate = "none"
+    prefix_length: Length | None = None
+    """Trained keys and values that every head sees before all positions (prefix tuning)."""
+    prefix_memory: PrefixMemory = "none"
+    """φ of Prefix-Tuning+: φ(q)ᵀ M, M [K, K] of each head, is added to what attention aggregates."""
     # Initialisation.
     init: Init = "gpt2-scaled"
 
@@ -133,6 +140,8 @@ class ModelConfig:
             )
         if self.attention_kernel != "softmax" and self.sink_logit != "none":
             raise InputError("sink_logit is an extra logit of a softmax: set attention_kernel=softmax")
+        if not self.attention and (self.prefix_length is not None or self.prefix_memory != "none"):
+            raise InputError("prefix_length and prefix_memory are parts of attention: set attention=true")
 
     @property
     def kv_heads(self) -> int:

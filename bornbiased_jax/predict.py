@@ -13,6 +13,7 @@ from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.activations import ACTIVATIONS
+from bornbiased_jax.models.fields import fields_of
 from bornbiased_jax.models.initialise import STD
 from bornbiased_jax.models.limits import check_length
 from theory.stack import Stack
@@ -101,6 +102,9 @@ def predict(
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
     check_length(cfg, seq_len)
+    for name, policy in fields_of("theory"):
+        if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
+            raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
     hardware.check_memory(
         _bytes(cfg, seq_len),
         f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",

@@ -29,6 +29,7 @@ _CHAPTERS = {
     "figure14": "survival",
     "birth_in_weights": "survival",
     "evasions": "survival",
+    "prefix_plus": "survival",
     "sink_interventions": "sinks",
     "sink_knockout": "sinks",
     "sink_growth": "sinks",

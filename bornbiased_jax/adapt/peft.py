@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT stores them: read, checked, and merged into the weights that they belong to.
+"""LoRA adapters as PEFT stores them: read, checked and merged into the weights that they belong to, and written.
 
 ``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module of the
 Hugging Face model: A [r, in] and B [out, r]. Merged, W [out, in] becomes W + (α/r) B A, with α/√r where the adapter was
@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors.numpy import save
 
 from bornbiased_jax import files
+from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
 from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT, open_safetensors
-from bornbiased_jax.checkpoints.layout import Entry, file_shapes, shape_in_file, unpack
+from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file, unpack
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.run import read_run, restore_adapter
 from bornbiased_jax.checkpoints.streaming import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.models import flatten, unflatten
+from bornbiased_jax.models.adapters import IN, OUT
+from bornbiased_jax.models.adapters import Adapter as Trained
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.schema import cut, shown
 
@@ -154,7 +161,7 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
 
 def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndarray, b_Or: np.ndarray) -> np.ndarray:
     """What is added to a matrix, as its file lays it out: transposed where transformers has a Conv1D."""
-    flipped = entry.form in ("same", "fused columns")
+    flipped = _is_flipped(entry)
     out, into = shape[::-1] if flipped else shape
     module = entry.name.removesuffix(".weight")
     if (len(b_Or), a_rI.shape[1]) != (out, into):
@@ -169,3 +176,111 @@ def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndar
         )
     delta_OI: np.ndarray = np.float32(adapter.scale) * (b_Or @ a_rI)
     return delta_OI.T if flipped else delta_OI
+
+
+def _is_flipped(entry: Entry) -> bool:
+    """Whether the file keeps a matrix as [in, out]: transformers' Conv1D."""
+    return entry.form in ("same", "fused columns")
+
+
+def export_adapter(reference: str, folder: str | Path, *, overwrite: bool = False) -> str:
+    """Write the LoRA adapter that a run trained in PEFT's layout.
+
+    Args:
+        reference: the run, as in ``RUN@seed=0,step=100``.
+        folder: as of :func:`write_adapter`.
+        overwrite: as of :func:`write_adapter`.
+
+    Returns:
+        What the adapter was trained beside.
+
+    Raises:
+        InputError: no run, a run without an adapter, or as :func:`write_adapter` says.
+    """
+    found = parse_ref(reference)
+    if found.kind != "run" or found.path is None:
+        raise InputError(f"{reference} is no run that trained an adapter: name one")
+    place, trained = restore_adapter(found.path, found.seed, found.step)
+    assert place.adapter is not None
+    base = str(read_run(place.folder)["config"].get("init_from"))
+    write_adapter(place.trained, place.adapter, trained, folder, base=base, overwrite=overwrite)
+    return base
+
+
+def write_adapter(
+    cfg: ModelConfig, adapter: Trained, trained: Params, folder: str | Path, *, base: str, overwrite: bool = False
+) -> None:
+    """Write a LoRA adapter that was trained here as ``PeftModel.from_pretrained`` opens it on the exported base.
+
+    Where transformers keeps query, key and value in one matrix, their factors stand beside each other: the rank in the
+    file is then the sum of theirs, of every module alike, filled up with zeros, and α grows with it.
+
+    Args:
+        cfg: the base, of a family that transformers has.
+        adapter: the adapter's settings.
+        trained: its parameters, without a leading axis of seeds.
+        folder: a new or empty folder, or one that an earlier call wrote.
+        base: what ``base_model_name_or_path`` is to say.
+        overwrite: also replace files of other origin.
+
+    Raises:
+        InputError: the adapter is no LoRA, the base is of no family, or the folder holds other things.
+    """
+    if adapter.method != "lora":
+        raise InputError(f"{adapter.method} is no LoRA adapter, and only these have PEFT's layout: use the run itself")
+    place = Folder(folder, EXPORTER, overwrite=overwrite)
+    place.check(CONFIG, WEIGHTS)
+    family = family_of(cfg)
+    shapes = file_shapes(cfg, family.biases(cfg))
+    flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(trained).items()}
+    modules = {path.rpartition("/")[0] for path in flat}
+    entries = [
+        (entry, [path.rpartition("/")[0] for path in entry.paths])
+        for entry in family.entries(shapes)
+        if entry.layer is not None and entry.paths[0].endswith("/kernel")
+    ]
+    entries = [(entry, parts) for entry, parts in entries if modules & set(parts)]
+    assert adapter.rank is not None and adapter.alpha is not None
+    most = max(len(modules & set(parts)) for _, parts in entries)
+    tensors: dict[str, np.ndarray] = {}
+    for entry, parts in entries:
+        name = f"base_model.model.{entry.name.removesuffix('.weight')}"
+        ours = [part for part in parts if part in modules]
+        a_rI = [flat[f"{part}/{IN}"][entry.layer].T for part in ours]
+        b_Or = [_alone(entry, cfg, shapes, parts, part, flat[f"{part}/{OUT}"][entry.layer]) for part in ours]
+        missing = (most - len(ours)) * adapter.rank
+        tensors[f"{name}.lora_A.weight"] = np.pad(np.concatenate(a_rI), ((0, missing), (0, 0)))
+        tensors[f"{name}.lora_B.weight"] = np.pad(np.concatenate(b_Or, axis=1), ((0, 0), (0, missing)))
+    names = {".".join(entry.name.removesuffix(".weight").split(".")[-2:]) for entry, _ in entries}
+    # The library writes memory as it lies, transposed or not.
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": most * adapter.rank,
+        "lora_alpha": most * adapter.alpha,
+        "target_modules": sorted(names),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": any(_is_flipped(entry) for entry, _ in entries),
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "use_rslora": False,
+        "use_dora": False,
+        "modules_to_save": None,
+    }
+    place.write_bytes(WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    place.write_json(CONFIG, config)
+
+
+def _alone(
+    entry: Entry, cfg: ModelConfig, shapes: Shapes, parts: list[str], part: str, out_rO: np.ndarray
+) -> np.ndarray:
+    """B [out, r] of a module in the file of which one part alone is adapted."""
+    kernels = [
+        out_rO if other == part else np.zeros((len(out_rO), shapes[f"{other}/kernel"][-1]), np.float32)
+        for other in parts
+    ]
+    packed = pack(entry, cfg, kernels)
+    return packed.T if _is_flipped(entry) else packed

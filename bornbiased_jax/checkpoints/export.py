@@ -24,6 +24,8 @@ from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 
 MAKER = "bornbiased export"
+# A prefix and a memory are read by attention beside its matrices: no matrix can take them in.
+_ALONE = "it cannot be merged into the weights; use the run itself, which opens wherever a checkpoint is asked for"
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -129,7 +131,8 @@ def family_of(cfg: ModelConfig) -> Family:
     """
     for name, policy in fields_of("export"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
-            raise _no_class(cfg, name, f"only {name}={text_of(policy.unless)} can be exported")
+            remedy = _ALONE if name.startswith("prefix_") else f"only {name}={text_of(policy.unless)} can be exported"
+            raise _no_class(cfg, name, remedy)
     unmet: list[tuple[int, Want, Family]] = []
     for family in FAMILIES.values():
         missing = [(index, want) for index, want in enumerate(family.wants) if not want.holds(cfg)]

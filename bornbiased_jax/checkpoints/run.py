@@ -3,6 +3,9 @@
 ``RUN/run.json`` says what was asked for; ``RUN/checkpoints/STEP`` holds ``params`` and ``optimiser`` (leading axis of
 seeds), and ``progress``: the step, the seeds, the place in the data, and a checksum of every array. Orbax writes under
 a temporary name and renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
+
+Of a run that trains an adapter (:mod:`bornbiased_jax.models.adapters`) ``params`` are the adapter alone; the frozen
+model lies once in ``RUN/base``, and what is read back is the adapted model.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libr
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, parameter_shapes, unflatten
+from bornbiased_jax.models.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
 from bornbiased_jax.models.memory import check_weights
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.ranges import Length, Seed, Steps
@@ -29,6 +33,7 @@ from bornbiased_jax.ranges import Length, Seed, Steps
 RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
+BASE = "base"
 
 
 class RunSettings(TypedDict):
@@ -39,6 +44,7 @@ class RunSettings(TypedDict):
     context: Length
     data: str
     init_from: NotRequired[str | None]
+    adapter: NotRequired[dict[str, Any] | None]
 
 
 class RunRecord(TypedDict):
@@ -113,16 +119,39 @@ def read_run(folder: Path | str) -> RunRecord:
     place = str(folder / RUN_FILE)
     schema.check(RunRecord, content, place, "it was edited or damaged, or is of another version")
     try:
-        ModelConfig.from_dict(content["config"]["model"])
+        _architecture(content["config"])
     except InputError as error:
         raise InputError(f"{place} describes no model that can be built: {error}") from error
     return content
 
 
+def _architecture(config: RunSettings) -> tuple[ModelConfig, Adapter | None]:
+    """The model that a run trains, or that its adapter is of, and the adapter.
+
+    Raises:
+        InputError: a field is unknown, out of range, or the adapter does not fit the model.
+    """
+    cfg, settings = ModelConfig.from_dict(config["model"]), config.get("adapter")
+    if settings is None:
+        return cfg, None
+    try:
+        adapter = Adapter.from_dict(settings)
+        adapted(cfg, adapter)
+        adapter_shapes(cfg, adapter)
+    except (AssertionError, TypeError, ValueError, KeyError) as error:
+        raise InputError(f"the adapter {settings} does not fit its model ({error})") from error
+    return cfg, adapter
+
+
+def trained_shapes(cfg: ModelConfig, adapter: Adapter | None) -> Params:
+    """The tree that a run trains, as ``jax.ShapeDtypeStruct`` leaves: a whole model, or an adapter of it."""
+    return parameter_shapes(cfg) if adapter is None else adapter_shapes(cfg, adapter)
+
+
 def restore_params(
     run_dir: Path | str, seed: int | None = None, step: int | None = None
 ) -> tuple[ModelConfig, Params, RunInfo]:
-    """The weights of one seed at one step, on the host, for probing.
+    """The weights of one seed at one step, on the host, for probing; of an adapted model with its adapter.
 
     Args:
         run_dir: a run's folder.
@@ -136,34 +165,78 @@ def restore_params(
         InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint: the
             sentence names the newest whole one.
     """
-    folder, cfg, seeds, seed, steps, context = locate_run(run_dir, seed, step)
-    wanted = steps[-1]
-    try:
-        params = _load_params(folder / FOLDER / str(wanted), cfg, seeds, seeds.index(seed))
-    except Exception as error:  # whatever a damaged file makes of itself in the layers below
-        raise _unreadable(folder, cfg, seeds, seed, wanted, error) from error
+    place = locate_run(run_dir, seed, step)
+    params = _load_trained(place)
+    if place.adapter is not None:
+        params = merge(place.adapter, load_frozen(place.folder, place.trained), params)
     info: RunInfo = {
-        "run": str(folder),
-        "seed": seed,
-        "step": wanted,
-        "context": context,
-        "tokenizer_file": tokenizer_file(folder),
+        "run": str(place.folder),
+        "seed": place.seed,
+        "step": place.steps[-1],
+        "context": place.context,
+        "tokenizer_file": tokenizer_file(place.folder),
     }
-    return cfg, params, info
+    return place.cfg, params, info
 
 
-def _unreadable(
-    folder: Path, cfg: ModelConfig, seeds: tuple[int, ...], seed: int, step: int, error: Exception
-) -> InputError:
+def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> tuple[RunPlace, Params]:
+    """The adapter that a run trained, apart from its model: where it lies, with its settings, and its parameters.
+
+    Raises:
+        InputError: as of :func:`restore_params`, or the run trained a whole model.
+    """
+    place = locate_run(run_dir, seed, step)
+    if place.adapter is None:
+        raise InputError(f"{place.folder} trained a whole model, no adapter: export the model")
+    return place, _load_trained(place)
+
+
+def _load_trained(place: RunPlace) -> Params:
+    """What a run trained, of its seed at its last located step.
+
+    Raises:
+        InputError: it is damaged, or cannot be read.
+    """
+    path = place.folder / FOLDER / str(place.steps[-1])
+    try:
+        return _load_tree(path, place.trained, place.adapter, place.seeds, place.seeds.index(place.seed))
+    except Exception as error:  # whatever a damaged file makes of itself in the layers below
+        raise _unreadable(place, error) from error
+
+
+def load_frozen(folder: Path, cfg: ModelConfig) -> Params:
+    """The model that the adapter of a run belongs to.
+
+    Raises:
+        InputError: it is missing or damaged, or cannot be read.
+    """
+    try:
+        return _load_tree(folder / BASE, cfg, None, (0,), 0)
+    except Exception as error:  # as above
+        raise _frozen_unreadable(folder, error) from error
+
+
+def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
+    if may_pass(error):
+        return InputError(f"{folder / BASE} cannot be read now ({first_line(error)}): mend that, then try again")
+    return InputError(
+        f"the frozen model in {folder / BASE} is damaged or missing ({first_line(error)}): put it back from a copy, or "
+        "adapt again with another --out"
+    )
+
+
+def _unreadable(place: RunPlace, error: Exception) -> InputError:
     """What to say of a checkpoint that could not be read: its step, why, and the newest one that can be taken."""
+    folder, seed, step = place.folder, place.seed, place.steps[-1]
     where = f"the checkpoint of step {step} in {folder}"
     if may_pass(error):
         return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
     reason = f"{where} is damaged ({first_line(error)})"
     for other in reversed(find_steps(folder)):
         if other != step:
+            path = folder / FOLDER / str(other)
             try:
-                _load_params(folder / FOLDER / str(other), cfg, seeds, seeds.index(seed))
+                _load_tree(path, place.trained, place.adapter, place.seeds, place.seeds.index(seed))
             except Exception:  # as above: it is damaged too
                 continue
             return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={other}")
@@ -171,7 +244,17 @@ def _unreadable(
 
 
 class RunPlace(NamedTuple):
-    """One seed of a run: the steps are ascending, one alone where it was named; ``context`` is tokens a sequence."""
+    """One seed of a run.
+
+    Attributes:
+        folder: its folder.
+        cfg: the architecture of what is read back.
+        seeds, seed: all of the run, and the one that is meant.
+        steps: ascending; one alone where it was named.
+        context: tokens a sequence.
+        trained: the architecture that was trained, or whose adapter was.
+        adapter: what was trained beside it; None for the model itself.
+    """
 
     folder: Path
     cfg: ModelConfig
@@ -179,6 +262,8 @@ class RunPlace(NamedTuple):
     seed: int
     steps: list[int]
     context: int
+    trained: ModelConfig
+    adapter: Adapter | None
 
 
 def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
@@ -189,7 +274,8 @@ def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = 
     """
     folder = files.user_path(run_dir).resolve()
     config = read_run(folder)["config"]
-    cfg, seeds = ModelConfig.from_dict(config["model"]), tuple(int(value) for value in config["seeds"])
+    cfg, adapter = _architecture(config)
+    seeds = tuple(int(value) for value in config["seeds"])
     names = ", ".join(map(str, seeds))
     if seed is None:
         if len(seeds) > 1:
@@ -203,15 +289,16 @@ def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = 
         raise InputError(f"{folder} has no checkpoint yet: let it run first")
     if step is not None and step not in steps:
         raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
-    return RunPlace(folder, cfg, seeds, seed, steps if step is None else [step], config["context"])
+    chosen = steps if step is None else [step]
+    return RunPlace(folder, adapted(cfg, adapter), seeds, seed, chosen, config["context"], cfg, adapter)
 
 
-def _load_params(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: int) -> Params:
+def _load_tree(path: Path, cfg: ModelConfig, adapter: Adapter | None, seeds: tuple[int, ...], index: int) -> Params:
     from orbax.checkpoint import v1 as ocp
 
-    shapes = flatten(parameter_shapes(cfg))
+    shapes = flatten(trained_shapes(cfg, adapter))
     count = len(seeds)
-    check_weights(cfg, copies=count)
+    check_weights(cfg, copies=count if adapter is None else 1)
     empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
     with silent_libraries():
         params = ocp.load(path, unflatten(empty), checkpointable_name="params")
@@ -227,22 +314,36 @@ def load_parameter(place: RunPlace, name: str) -> np.ndarray:
     Raises:
         InputError: it is damaged, or cannot be read.
     """
+    path = place.folder / FOLDER / str(place.steps[-1])
+    if place.adapter is None:
+        try:
+            return _load_leaf(path, place.trained, place.seeds, place.seeds.index(place.seed), name)
+        except Exception as error:  # whatever a damaged file makes of itself in the layers below
+            raise _unreadable(place, error) from error
+    # An adapter is small: it is read whole.
+    trained = flatten(_load_trained(place))
+    if name in trained:
+        return np.asarray(trained[name])
+    try:
+        frozen = _load_leaf(place.folder / BASE, place.trained, (0,), 0, name)
+    except Exception as error:  # as above
+        raise _frozen_unreadable(place.folder, error) from error
+    return merge_parameter(place.adapter, name, frozen, trained)
+
+
+def _load_leaf(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: int, name: str) -> np.ndarray:
     from orbax.checkpoint import v1 as ocp
 
-    path = place.folder / FOLDER / str(place.steps[-1])
-    shapes = flatten(parameter_shapes(place.cfg))
-    abstract = np.empty((len(place.seeds), *shapes[name].shape), shapes[name].dtype)
+    shapes = flatten(parameter_shapes(cfg))
+    abstract = np.empty((len(seeds), *shapes[name].shape), shapes[name].dtype)
     order = jax.tree.leaves(unflatten({other: other for other in shapes}))
     partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
-    try:
-        sums = _saved_sums(path, place.seeds, len(shapes))
-        with silent_libraries(), ocp.Context(pytree_options=partial):
-            loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
-        if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
-            raise ValueError(f"the checksum of {name} does not match")
-    except Exception as error:  # whatever a damaged file makes of itself in the layers below
-        raise _unreadable(place.folder, place.cfg, place.seeds, place.seed, place.steps[-1], error) from error
-    return np.asarray(loaded)[place.seeds.index(place.seed)]
+    sums = _saved_sums(path, seeds, len(shapes))
+    with silent_libraries(), ocp.Context(pytree_options=partial):
+        loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
+    if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
+        raise ValueError(f"the checksum of {name} does not match")
+    return np.asarray(loaded)[index]
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("pretrain", "runs"),
     "plot": ("pretrain", "plot"),
     "export": ("pretrain", "export"),
+    "adapt": ("adapt", "adapt"),
     "derive": ("derive", "derive"),
     "audit": ("audit", "audit"),
     "reproduce": ("reproduce", "reproduce"),

@@ -196,19 +196,28 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
 @click.command("export")
 @click.argument("checkpoint", metavar="RUN@seed=…,step=…")
 @click.argument("directory", metavar="DIR")
+@click.option("--peft", is_flag=True, help="Of a run that trained LoRA: the adapter alone, in PEFT's layout.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
 @options.json_option
-def export(checkpoint: str, directory: str, overwrite: bool, json_file: str | None) -> None:
-    """Write a checkpoint as a Hugging Face directory that transformers opens.
+def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_file: str | None) -> None:
+    """Write a checkpoint as a Hugging Face directory that transformers opens; LoRA is merged in.
 
     \b
     Example:
       bornbiased export runs/a@seed=42,step=200 exported/a
+      bornbiased export runs/lora exported/adapter --peft
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
     from bornbiased_jax.checkpoints.export import check_folder
 
     options.prepare_json(json_file)
+    if peft:
+        from bornbiased_jax.adapt.peft import export_adapter
+
+        base = export_adapter(checkpoint, directory, overwrite=overwrite)
+        options.write_result(json_file, {"checkpoint": checkpoint, "directory": directory, "base": base})
+        click.echo(f"{directory}: LoRA adapter of {base}", err=json_file == "-")
+        return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
     family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, overwrite=overwrite)

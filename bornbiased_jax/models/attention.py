@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -47,6 +48,29 @@ def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[s
     return blocks
 
 
+def _behind(
+    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Keys, values and what each query sees, with a prefix before them that every query sees."""
+    if prefix is None:
+        return k_BSGK, v_BSGK, seen_TS
+    key_BPGK, value_BPGK = prefix
+    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
+    return (
+        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
+        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
+        jnp.concatenate([seen_TP, seen_TS], axis=1),
+    )
+
+
+FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": jax.nn.elu,
+    "relu": jax.nn.relu,
+    "identity": lambda q: q,
+}
+"""φ of Prefix-Tuning+, by its name in the configuration."""
+
+
 class Attention(nn.Module):
     """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
 
@@ -57,6 +81,11 @@ class Attention(nn.Module):
     probability and adds nothing, or another kernel in place of the softmax
     (:mod:`~bornbiased_jax.models.attention_kernels`). In the values: a gate sigmoid(W v + b) of each
     value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
+
+    Adapters: ``prefix_length`` trained keys and values of each group before all positions, seen by every query and not
+    rotated (prefix tuning); ``prefix_memory`` adds φ(q)ᵀ M to the aggregated values before the options above, q as it
+    meets the keys and M [K, K] of each head (Prefix-Tuning+). Captured weights, keys and values are those of the input
+    alone: what a row of weights lacks to 1 is the prefix's.
     """
 
     cfg: ModelConfig
@@ -106,17 +135,24 @@ class Attention(nn.Module):
         elif cfg.sink_logit == "learned":
             extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
         weights_BHTS = o_BTHK = None
+        prefix = self._prefix(k_BSGK)
         if self._wants_weights():
-            weights_BHTS = self._weights(q_BTHK, k_BSGK, seen_TS, extra_H)
-            o_BTHK = self._aggregate(weights_BHTS.astype(v_BSGK.dtype), v_BSGK)
+            keys, values, seen = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
+            weights_BHTS = self._weights(q_BTHK, keys, seen, extra_H)
+            o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
+            if prefix is not None:
+                weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
         elif self._causal(mask_TS, past):
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
             parts = []
             for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], cfg.window):
-                weights = self._weights(q_BTHK[:, rows], k_BSGK[:, columns], seen_TS[rows, columns], extra_H)
-                parts.append(self._aggregate(weights.astype(v_BSGK.dtype), v_BSGK[:, columns]))
+                keys, values, seen = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
+                weights = self._weights(q_BTHK[:, rows], keys, seen, extra_H)
+                parts.append(self._aggregate(weights.astype(values.dtype), values))
             o_BTHK = jnp.concatenate(parts, axis=1)
+        if cfg.prefix_memory != "none":
+            o_BTHK = o_BTHK + self._memory(q_BTHK).astype(o_BTHK.dtype)
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, query_T)
         o_BTHK = edited(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
@@ -135,6 +171,24 @@ class Attention(nn.Module):
         if cfg.qk_norm and cfg.qk_norm_scope == "head":
             y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
         return y
+
+    def _prefix(self, k_BSGK: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """Keys and values [B, P, G, K] of the prefix, in the type of the others; None without one."""
+        cfg = self.cfg
+        if cfg.prefix_length is None:
+            return None
+        shape = (cfg.prefix_length, cfg.kv_heads, cfg.key_dim)
+        parts = [self.param(name, nn.initializers.zeros, shape) for name in ("prefix_key", "prefix_value")]
+        key, value = (jnp.broadcast_to(part.astype(k_BSGK.dtype), (len(k_BSGK), *shape)) for part in parts)
+        return key, value
+
+    def _memory(self, q_BTHK: jax.Array) -> jax.Array:
+        """φ(q)ᵀ M of every head, [B, T, H, K]."""
+        H, K = q_BTHK.shape[2:]
+        memory_HKK = self.param("prefix_memory", nn.initializers.zeros, (H, K, K))
+        phi_BTHK = FEATURE_MAPS[self.cfg.prefix_memory](q_BTHK)
+        memory = memory_HKK.astype(phi_BTHK.dtype)
+        return jnp.einsum("BTHK,HKJ->BTHJ", phi_BTHK, memory, precision=self.precision)
 
     def _wants_weights(self) -> bool:
         return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)

@@ -94,6 +94,8 @@ TABLE: dict[str, Entry] = {
     "positional_scale": Entry(_NO_SHAPE, USED, _only("none"), _OUTSIDE),
     "head_norm": Entry(USED, USED, _only(False), _OUTSIDE),
     "output_gate": Entry(USED, USED, _only("none"), _OUTSIDE),
+    "prefix_length": Entry(USED, _only(None), _only(None), _only(None)),
+    "prefix_memory": Entry(USED, _untouched("it is zero at birth"), _only("none"), _OUTSIDE),
     "init": Entry(USED, USED, _DRAWN, _OUTSIDE),
 }
 

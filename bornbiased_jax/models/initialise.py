@@ -50,8 +50,10 @@ def distributions(cfg: ModelConfig) -> dict[str, Distribution]:
     attention output, MLP down        N(0, (0.02/√(2L))²)             N(0, 0.02²)
     language-model head (untied)      N(0, 0.02²)                     N(0, 0.02²)
     attention's output, value gate    N(0, 0.02²)                     N(0, 0.02²)
+    keys and values of a prefix       N(0, 0.02²)                     N(0, 0.02²)
     norm scales                       1                               1
     biases, extra attention logits    0                               0
+    memory of Prefix-Tuning+          0                               0
     ================================  ==============================  ================
 
     L is the number of layers. ``normal-0.02`` is what ``transformers`` does for LLaMA.
@@ -77,10 +79,10 @@ def distributions(cfg: ModelConfig) -> dict[str, Distribution]:
 # Last two names of the path of every parameter that is drawn; kernels of the blocks that write to the residual stream.
 _DRAWN = frozenset(
     "embed/embedding positions/embedding head/kernel query/kernel key/kernel value/kernel output/kernel "
-    "gate/kernel value_gate/kernel up/kernel down/kernel".split()
+    "gate/kernel value_gate/kernel up/kernel down/kernel attention/prefix_key attention/prefix_value".split()
 )
 _WRITES = frozenset(("output/kernel", "down/kernel"))
-_CONSTANT = {"scale": 1.0, "bias": 0.0, "sink_logit": 0.0}
+_CONSTANT = {"scale": 1.0, "bias": 0.0, "sink_logit": 0.0, "prefix_memory": 0.0}
 
 
 def distribution(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> Distribution:

@@ -10,7 +10,11 @@ import jax.numpy as jnp
 
 
 class Linear(nn.Module):
-    """y = x W + b with W [in, out]; computed in the input's dtype at the given precision."""
+    """y = x W + b with W [in, out]; computed in the input's dtype at the given precision.
+
+    Where the parameters hold the factors of a low-rank adapter, ``lora_in`` [in, r] and ``lora_out`` [r, out] (see
+    :mod:`bornbiased_jax.models.adapters`), y also has (x ``lora_in``) ``lora_out``. No model is born with them.
+    """
 
     features: int
     use_bias: bool = False
@@ -24,6 +28,11 @@ class Linear(nn.Module):
         y_NO = jax.lax.dot_general(
             rows_NI, kernel_IO.astype(x.dtype), (((1,), (0,)), ((), ())), precision=self.precision
         )
+        if self.has_variable("params", "lora_in"):
+            lora_in: Any = self.get_variable("params", "lora_in")
+            lora_out: Any = self.get_variable("params", "lora_out")
+            low_NR = jnp.matmul(rows_NI, lora_in.astype(x.dtype), precision=self.precision)
+            y_NO = y_NO + jnp.matmul(low_NR, lora_out.astype(x.dtype), precision=self.precision)
         y = y_NO.reshape(*x.shape[:-1], self.features)
         if self.use_bias:
             bias_O = self.param("bias", nn.initializers.zeros, (self.features,))

@@ -18,7 +18,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bornbiased_jax import files, progress
-from bornbiased_jax.checkpoints.run import FOLDER, checksums, find_steps, progress_tree
+from bornbiased_jax.checkpoints.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain.settings import PretrainConfig
@@ -239,6 +239,28 @@ class Checkpointer:
             from jax.experimental import multihost_utils
 
             multihost_utils.sync_global_devices(f"set aside {path.name}")
+
+
+def save_frozen(folder: Path, weights: Any) -> None:
+    """Write the weights that an adapter belongs to, once, as :func:`.run.load_frozen` reads them.
+
+    Args:
+        folder: the run's.
+        weights: of one model, leaves [1, ...].
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    content = {"params": weights, "progress": progress_tree(0, (0,), {"next_index": 0}, checksums(weights))}
+    try:
+        with silent_libraries():
+            ocp.save_checkpointables(folder / BASE, content, overwrite=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        remedy = "free room" if out_of_room(error) else "mend that"
+        raise InputError(
+            f"cannot write the frozen model to {folder / BASE}: {first_line(error)}; {remedy}, then run the same "
+            "command again"
+        ) from error
 
 
 class _Foreign(ValueError):

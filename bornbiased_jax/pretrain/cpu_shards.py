@@ -16,6 +16,8 @@ import optax
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import count_parameters, parameter_shapes
+from bornbiased_jax.models.adapters import Adapter
+from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.step import State, mean_gradient, update
 
 # Above so many parameters products fill all cores by themselves, and a gradient for each shard costs more than it
@@ -56,6 +58,8 @@ class CpuShardsStep:
         shards: parts taken at once.
         dtype: of the computation.
         remat: recompute each block in the backward pass.
+        adapter: what the state's parameters are, where they are not the model's.
+        frozen: the weights beside them, of the adapter's base.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class CpuShardsStep:
         shards: int,
         dtype: Any = jnp.float32,
         remat: bool = False,
+        adapter: Adapter | None = None,
+        frozen: Params | None = None,
     ) -> None:
         A, B, T1 = batch.shape
         if A * B % shards:
@@ -76,10 +82,10 @@ class CpuShardsStep:
         chunks = cache_chunks(per_shard, T1 - 1, ROWS if shards == 1 else ROWS_SHARD)
         self.shards = shards
 
-        def gradient(params: Any, tokens_ABT1: jax.Array, shard: jax.Array) -> Any:
+        def gradient(params: Any, tokens_ABT1: jax.Array, shard: jax.Array, frozen: Params | None) -> Any:
             tokens_SMBT1 = tokens_ABT1.reshape(shards, chunks, per_shard // chunks, T1)
             tokens_MBT1 = jax.lax.dynamic_index_in_dim(tokens_SMBT1, shard, keepdims=False)
-            return mean_gradient(cfg, params, tokens_MBT1, dtype=dtype, remat=remat)
+            return mean_gradient(cfg, params, tokens_MBT1, dtype=dtype, remat=remat, adapter=adapter, frozen=frozen)
 
         def finish(state: State, parts: list[Any]) -> Any:
             loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / shards, *parts)
@@ -87,8 +93,9 @@ class CpuShardsStep:
 
         index = jax.ShapeDtypeStruct((), jnp.int32)
         single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract)
-        part = jax.eval_shape(gradient, single.params, batch, index)
-        self._gradient = jax.jit(gradient).lower(single.params, batch, index).compile()
+        part = jax.eval_shape(gradient, single.params, batch, index, frozen)
+        self._frozen = frozen
+        self._gradient = jax.jit(gradient).lower(single.params, batch, index, frozen).compile()
         # A program of its own, which overwrites the state: within one with the gradient, or with an axis of seeds, the
         # compiler copies weights and moments first.
         self._finish = jax.jit(finish, donate_argnums=0).lower(single, [part] * shards).compile()
@@ -96,7 +103,7 @@ class CpuShardsStep:
 
     def __call__(self, states: State | list[State], tokens_ABT1: jax.Array) -> tuple[list[State], dict[str, jax.Array]]:
         def part(params: Any, shard: int) -> Any:
-            return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard)))
+            return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), self._frozen))
 
         by_seed = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a shard that is done goes on with the next seed, and updates are made meanwhile.

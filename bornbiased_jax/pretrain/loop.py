@@ -19,7 +19,7 @@ from bornbiased_jax import parallel, progress
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.data.windows import batches, held_out
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.models.adapters import merge
 from bornbiased_jax.pretrain import setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.cpu_shards import stacked
@@ -28,7 +28,7 @@ from bornbiased_jax.pretrain.metrics import MetricsWriter, first_bad, mend_metri
 from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
-from bornbiased_jax.pretrain.step import State
+from bornbiased_jax.pretrain.step import State, loss_of
 from bornbiased_jax.pretrain.throughput import TrainingClock, flops_per_token, matmul_peak
 from bornbiased_jax.text.protocol import Tokenizer
 
@@ -46,8 +46,8 @@ def pretrain(
 
     Args:
         config: the run. Its folder is made, or holds the same run.
-        initial: models to begin with instead of births: (architecture, weights) for each seed. ``config.init_from``
-            says where they came from.
+        initial: models to begin with instead of births: (architecture, weights) for each seed; or the one that an
+            adapter is trained beside. ``config.init_from`` says where they came from.
         tokenizer: theirs; used unless ``config.tokenizer`` names another.
 
     Returns:
@@ -117,8 +117,11 @@ def _train(
         if resumed is None:
             checkpointer.save(0, state, iterator.get_state())
         run = _Run(config, steps, laid_out, mesh, part, data, checkpointer, writer, iterator, stop)
+        if config.adapter is not None:
+            run.frozen = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), start_params)
         if first < steps:
-            run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh)
+            beside = () if run.frozen is None else (run.frozen,)
+            run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh, *beside)
             run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
         # The birth is on disk before there is a line of metrics, so that metrics without a checkpoint mean a loss.
         checkpointer.wait()
@@ -166,12 +169,16 @@ class _Run:
         self.config, self.steps, self.mesh, self.part, self.data = config, steps, mesh, part, data
         self.checkpointer, self.writer, self.iterator, self.stop = checkpointer, writer, iterator, stop
         self.program: Any = None
+        # The weights beside an adapter.
+        self.frozen: Any = None
         self.mode = "map"
         self.peak = 0.0
         self.clock = TrainingClock(config.tokens_per_step * len(config.seeds))
         self.loss: list[float] | None = None
         self._rate = schedule(config, laid_out)
-        self._needed = flops_per_token(config.model, config.context)
+        # Of the three products of a trained matrix a frozen one spares its own gradient.
+        share = 1.0 if config.adapter is None else 2 / 3
+        self._needed = share * flops_per_token(config.model, config.context)
         self._evaluate: Any = None
         self._noted = time.monotonic()
         # An accelerator must never wait for the host: there a step's numbers are read while the next step runs. A CPU
@@ -244,21 +251,21 @@ class _Run:
         """The held-out loss of every seed."""
         config = self.config
         if self._evaluate is None:
+            sharding = setup.rows_sharding(self.mesh)
 
-            def one(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-                return loss_sum(config.model, params, tokens, dtype=config.dtype, rows=setup.rows_sharding(self.mesh))
+            def every(params: Any, tokens: jax.Array, frozen: Any) -> tuple[jax.Array, jax.Array]:
+                def one(params: Any) -> tuple[jax.Array, jax.Array]:
+                    how: dict[str, Any] = dict(dtype=config.dtype, rows=sharding)
+                    return loss_of(config.model, params, tokens, config.adapter, frozen, **how)
 
-            def every(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-                if self.mode == "vmap":
-                    return jax.vmap(one, in_axes=(0, None))(params, tokens)
-                return jax.lax.map(lambda params: one(params, tokens), params)
+                return jax.vmap(one)(params) if self.mode == "vmap" else jax.lax.map(one, params)
 
             self._evaluate = jax.jit(every, out_shardings=parallel.replicated(self.mesh))
         total, count = np.zeros(len(config.seeds)), 0
         index, parts = self.part
         for rows in held_out(self.data.validation, config.eval_sequences, config.micro_batch):
             batch = parallel.place_batch(rows[index::parts], self.mesh, axis=0, rows=config.micro_batch)
-            nats_S, tokens_S = parallel.fetch(self._evaluate(state.params, batch))
+            nats_S, tokens_S = parallel.fetch(self._evaluate(state.params, batch, self.frozen))
             total, count = total + np.asarray(nats_S, np.float64), count + int(np.asarray(tokens_S)[0])
         return {"validation_loss": (total / count).tolist()}
 
@@ -325,14 +332,14 @@ class _Run:
 
     def summary(self, state: State, reached: int) -> dict[str, Any]:
         """What :func:`pretrain` returns."""
-        config = self.config
+        config, adapter = self.config, self.config.adapter
         from_disk = read_metrics(self.checkpointer.folder)
         last: dict[str, Any] = next((line for line in reversed(from_disk) if "validation_loss" in line), {})
         whole = parallel.fetch(state.params)
-        digests = {
-            str(seed): digest(jax.tree.map(lambda leaf, index=index: leaf[index], whole))
-            for index, seed in enumerate(config.seeds)
-        }
+        digests = {}
+        for index, seed in enumerate(config.seeds):
+            params = jax.tree.map(lambda leaf, index=index: leaf[index], whole)
+            digests[str(seed)] = digest(params if adapter is None else merge(adapter, self.frozen, params))
         return {
             "out": str(self.checkpointer.folder),
             "seeds": list(config.seeds),

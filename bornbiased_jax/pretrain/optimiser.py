@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jax
 import optax
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import distributions, unflatten
+from bornbiased_jax.models.adapters import Adapter, adapter_shapes
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain.settings import PretrainConfig
 
@@ -24,8 +26,13 @@ def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
     return optax.join_schedules([rising, falling], [warmup])
 
 
-def decayed(cfg: ModelConfig) -> Params:
-    """True for every parameter that is a matrix, leading axes of seeds and layers aside; norms and biases are not."""
+def decayed(cfg: ModelConfig, adapter: Adapter | None = None) -> Params:
+    """True for every parameter that is a matrix, leading axes of seeds and layers aside; norms and biases are not.
+
+    An adapter has matrices alone.
+    """
+    if adapter is not None:
+        return jax.tree.map(lambda leaf: True, adapter_shapes(cfg, adapter))
     return unflatten(
         {path: len(distribution.shape) - distribution.stacked >= 2 for path, distribution in distributions(cfg).items()}
     )
@@ -41,6 +48,6 @@ def optimiser(config: PretrainConfig, steps: int) -> optax.GradientTransformatio
     return optax.chain(
         optax.clip_by_global_norm(config.clip),
         optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon),
-        optax.add_decayed_weights(config.weight_decay, mask=decayed(config.model)),
+        optax.add_decayed_weights(config.weight_decay, mask=decayed(config.model, config.adapter)),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )

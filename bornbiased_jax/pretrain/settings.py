@@ -12,6 +12,7 @@ from typing import Any, Literal
 from bornbiased_jax import files, keys, ranges
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.models.adapters import Adapter, adapter_shapes
 from bornbiased_jax.parallel import parse_mesh
 
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -30,6 +31,11 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "tiny": dict(
         steps=1000, batch_size=16, accumulation=1, context=128, learning_rate=1e-3, min_learning_rate=1e-4,
         warmup=100, weight_decay=0.1, clip=1.0, dtype="float32",
+    ),
+    # Adapting a trained model. Decay would draw an adapter to nothing, and a fine-tuned model to zero.
+    "adapt": dict(
+        steps=None, batch_size=16, accumulation=1, context=128, learning_rate=1e-3, min_learning_rate=0.0,
+        warmup=10, weight_decay=0.0, clip=1.0, dtype="float32",
     ),
 }  # fmt: skip
 
@@ -55,6 +61,9 @@ class PretrainConfig:
     context: ranges.SeqLen = 128
     validation_fraction: ranges.HeldOut = 0.05
     init_from: str | None = None
+    adapter: Adapter | None = None
+    """What is trained beside the weights of ``init_from``, which stay; None: the model itself. ``seeds`` are then those
+    of the adapter's beginning, all beside the same weights."""
     # Optimisation.
     steps: ranges.Steps | None = 1000
     """None: one epoch."""
@@ -126,6 +135,10 @@ class PretrainConfig:
                 f"context={self.context} is longer than the model's max_seq_len={self.model.max_seq_len}: shorten it "
                 "or set max_seq_len"
             )
+        if self.adapter is not None:
+            adapter_shapes(self.model, self.adapter)
+            if self.mesh is not None:
+                raise InputError("an adapter is trained on one device: leave the mesh out")
         sizes = parse_mesh(self.mesh)
         if len(self.seeds) % sizes["seed"]:
             raise InputError(f"{len(self.seeds)} seeds do not divide over the mesh axis seed={sizes['seed']}")
@@ -142,7 +155,9 @@ class PretrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON-ready values."""
-        return {**dataclasses.asdict(self), "model": self.model.to_dict(), "seeds": list(self.seeds)}
+        adapter = None if self.adapter is None else self.adapter.to_dict()
+        own = {"model": self.model.to_dict(), "seeds": list(self.seeds), "adapter": adapter}
+        return {**dataclasses.asdict(self), **own}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PretrainConfig:
@@ -152,7 +167,8 @@ class PretrainConfig:
             if name not in names:
                 raise InputError(f"unknown field {name!r} of a run: it was written by another version")
         model = ModelConfig.from_dict(values["model"])
-        return cls(**{**values, "model": model, "seeds": tuple(values["seeds"])})
+        adapter = None if values.get("adapter") is None else Adapter.from_dict(values["adapter"])
+        return cls(**{**values, "model": model, "seeds": tuple(values["seeds"]), "adapter": adapter})
 
 
 # What may differ between a run and its continuation: where things lie, how often something is kept, evaluated or
@@ -196,7 +212,8 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         if name == "schedule_steps" and now[name] in (None, laid_out):
             continue
         if name == "model":
-            old = before.get("model", {})
+            # A field that a later version added has its default in an older run.
+            old = ModelConfig.from_dict(before.get("model", {})).to_dict()
             for field, value in now["model"].items():
                 if old.get(field) != value:
                     return f"model.{field}"

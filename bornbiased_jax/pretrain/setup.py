@@ -16,16 +16,18 @@ import optax
 
 from bornbiased_jax import files, hardware, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.run import RUN_FILE, TOKENIZER, read_run, tokenizer_file
+from bornbiased_jax.checkpoints.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file, trained_shapes
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.shards import Dataset, prepare
 from bornbiased_jax.data.windows import Windows, split
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.models import count_parameters, flatten, init_seed, parameter_shapes
+from bornbiased_jax.models.adapters import count_trained, init_adapter
 from bornbiased_jax.models.loss import unrolled_blocks
-from bornbiased_jax.models.memory import check_weights, forward_bytes, weights_bytes
+from bornbiased_jax.models.memory import FLOAT, check_weights, forward_bytes, weights_bytes
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain.checkpoints import save_frozen
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cpu_shards_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder, scheduled
 from bornbiased_jax.pretrain.step import Mode, State, make_train_step, over_seeds
@@ -102,6 +104,9 @@ def check_memory(config: PretrainConfig) -> None:
     devices = parallel.parse_mesh(config.mesh)
     parts = devices["data"] * devices["fsdp"]
     copies = (3 * len(config.seeds) // devices["seed"] + 1) / devices["fsdp"]
+    if config.adapter is not None:
+        trained = len(config.seeds) * count_trained(config.model, config.adapter)
+        copies = 1 + 3 * FLOAT * trained / weights_bytes(config.model)
     check_weights(config.model, copies=copies)
     # One CPU takes a micro-batch in chunks, a sequence at the least.
     alone = jax.default_backend() == "cpu" and parts == 1
@@ -190,6 +195,8 @@ def _epoch(config: PretrainConfig, train: Windows) -> int:
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> Path:
     """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
 
+    Beside an adapter the weights that it belongs to are written too, before the record that speaks of them.
+
     Raises:
         InputError: as of :func:`check_folder`, or the run there is on other data or from other weights.
     """
@@ -215,6 +222,8 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
             longer = {**before, "config": {**before["config"], "steps": steps}, "steps": steps}
             longer["config"]["schedule_steps"] = scheduled(before["config"])
             files.write_json(folder / RUN_FILE, longer)
+        if config.adapter is not None and not (folder / BASE).exists():
+            save_frozen(folder, initial)
         parallel.agree("ready", "folder")
         return folder
     if jax.process_index() == 0:
@@ -228,8 +237,11 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
             "lanes": cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
         }
         made_of = record.provenance(precision=config.dtype, data=facts, **order)
-        parameters = count_parameters(parameter_shapes(config.model))
-        files.write_json(folder / RUN_FILE, {**run, "parameters": parameters, "provenance": made_of})
+        counts = {"parameters": count_parameters(parameter_shapes(config.model))}
+        if config.adapter is not None:
+            counts["trained_parameters"] = count_trained(config.model, config.adapter)
+            save_frozen(folder, initial)
+        files.write_json(folder / RUN_FILE, {**run, **counts, "provenance": made_of})
     parallel.agree("ready", "folder")
     return folder
 
@@ -256,9 +268,8 @@ def _field(config: Mapping[str, Any], name: str) -> Any:
 def abstract_state(config: PretrainConfig, optimiser: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> State:
     """Shapes, types and shardings of the state of all seeds."""
     count = len(config.seeds)
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), parameter_shapes(config.model)
-    )
+    trained = trained_shapes(config.model, config.adapter)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), trained)
     inner = jax.eval_shape(jax.vmap(optimiser.init), shapes)
     state = State(shapes, inner)
     places = State(parallel.tree_shardings(shapes, mesh), parallel.tree_shardings(inner, mesh))
@@ -268,18 +279,20 @@ def abstract_state(config: PretrainConfig, optimiser: optax.GradientTransformati
 def first_state(
     config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, initial: Params | None
 ) -> State:
-    """Every seed at its birth (bitwise that of ``seed:N@MODEL``), or at the weights given.
+    """Every seed at its birth (bitwise that of ``seed:N@MODEL``), or at the weights given; or its adapter at the start.
 
     Args:
         config: the run.
         optimiser: of one seed.
         abstract: where the state goes.
-        initial: weights to begin with, of one seed [...] or of all [S, ...].
+        initial: weights to begin with, of one seed [...] or of all [S, ...]; an adapter does not ask for them.
     """
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     start = jax.jit(jax.vmap(optimiser.init), out_shardings=places.optimiser)
-    if initial is None:
-        born = jax.vmap(lambda seed: init_seed(config.model, seed))
+    adapter = config.adapter
+    if initial is None or adapter is not None:
+        begin = init_seed if adapter is None else lambda cfg, seed: init_adapter(cfg, adapter, seed)
+        born = jax.vmap(lambda seed: begin(config.model, seed))
         params = jax.jit(born, out_shardings=places.params)(np.asarray(config.seeds, np.uint32))
         return State(params, start(params))
 
@@ -294,14 +307,20 @@ def first_state(
 
 
 def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Params | None:
-    """The weights to begin with: one model for one seed, or one for each, stacked [S, ...].
+    """The weights to begin with: one model for one seed, or one for each, stacked [S, ...]; for adapters one, [1, ...].
 
     Raises:
         InputError: their number or architecture does not fit.
     """
+    if not initial and config.adapter is not None:
+        raise InputError("an adapter needs the weights that it is trained beside: give them")
     if not initial:
         return None
-    if len(initial) != len(config.seeds):
+    if config.adapter is not None and jax.process_count() > 1:
+        raise InputError("an adapter is trained by one process: start one alone")
+    if config.adapter is not None and len(initial) != 1:
+        raise InputError(f"{len(initial)} models to train an adapter beside: give one")
+    if config.adapter is None and len(initial) != len(config.seeds):
         raise InputError(
             f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"
         )
@@ -329,17 +348,34 @@ def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.Sharding | None:
     return parallel.batch_sharding(mesh) if mesh.size > 1 else None
 
 
+class _Beside:
+    """A compiled step with the weights that no step changes."""
+
+    def __init__(self, program: Any, frozen: Params) -> None:
+        self._program, self._frozen = program, frozen
+        self.memory_analysis = program.memory_analysis
+
+    def __call__(self, state: Any, batch: Any) -> Any:
+        return self._program(state, batch, self._frozen)
+
+
 def compiled_step(
-    config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, mesh: jax.sharding.Mesh
+    config: PretrainConfig,
+    optimiser: optax.GradientTransformation,
+    abstract: State,
+    mesh: jax.sharding.Mesh,
+    frozen: Params | None = None,
 ) -> tuple[Any, Mode]:
     """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
+
+    An adapter is trained beside ``frozen`` weights, one copy for all seeds.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
     this does not fit in 90% of the device's memory. On one CPU the batch is cut into chunks that fit its caches, a
     small model's into a part for each core; a mesh cuts the batch already.
     """
     model = config.model
-    how: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat}
+    how: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat, "adapter": config.adapter}
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
@@ -347,11 +383,14 @@ def compiled_step(
     def build(mode: Mode) -> Any:
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
             shards = cpu_shards_for(model, config.batch_size)
-            return CpuShardsStep(model, optimiser, abstract, batch, shards=shards, **how)
+            return CpuShardsStep(model, optimiser, abstract, batch, shards=shards, frozen=frozen, **how)
         step = make_train_step(model, optimiser, rows=rows_sharding(mesh), **how)
         whole = parallel.replicated(mesh)
         lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
-        return lifted.lower(abstract, batch).compile()
+        if frozen is None:
+            return lifted.lower(abstract, batch).compile()
+        program = lifted.lower(abstract, batch, frozen).compile()
+        return _Beside(program, frozen)
 
     if config.seeds_mode != "auto":
         return build(config.seeds_mode), config.seeds_mode

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.adapters import Adapter, adapted, attach
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.models.parameters import Params
 
@@ -23,6 +24,25 @@ class State(NamedTuple):
     optimiser: Any
 
 
+def loss_of(
+    cfg: ModelConfig, params: Params, tokens_BT1: jax.Array, adapter: Adapter | None, frozen: Params | None, **how: Any
+) -> tuple[jax.Array, jax.Array]:
+    """:func:`bornbiased_jax.models.loss.loss_sum` of what is trained: a model, or an adapter beside a frozen one.
+
+    Args:
+        cfg: the model's architecture; of an adapter its base's.
+        params: what is trained.
+        tokens_BT1: the batch.
+        adapter: None for the model itself.
+        frozen: the weights of the adapter's base.
+        how: as ``loss_sum`` takes it.
+    """
+    if adapter is None:
+        return loss_sum(cfg, params, tokens_BT1, **how)
+    assert frozen is not None
+    return loss_sum(adapted(cfg, adapter), attach(adapter, frozen, params), tokens_BT1, **how)
+
+
 def mean_gradient(
     cfg: ModelConfig,
     params: Params,
@@ -31,11 +51,16 @@ def mean_gradient(
     dtype: Any = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
+    adapter: Adapter | None = None,
+    frozen: Params | None = None,
 ) -> tuple[jax.Array, Params]:
-    """The mean over M equal micro-batches of their losses (nats per token) and of their gradients."""
+    """The mean over M equal micro-batches of their losses (nats per token) and of their gradients.
+
+    With an adapter ``params`` are its own, and the ``frozen`` weights have no gradient.
+    """
 
     def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, count = loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
+        total, count = loss_of(cfg, params, tokens_BT1, adapter, frozen, dtype=dtype, remat=remat, rows=rows)
         return total / count
 
     value_and_grad = jax.value_and_grad(mean_loss)
@@ -67,40 +92,46 @@ def make_train_step(
     dtype: Any = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
-) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
+    adapter: Adapter | None = None,
+) -> Callable[..., tuple[State, dict[str, jax.Array]]]:
     """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
+
+    With an adapter, whose parameters the state holds, ``step(state, tokens_ABT1, frozen)``.
 
     The loss is that of the batch before the update, in nats per token; the norm is that of the averaged
     gradient before clipping.
     """
 
-    def step(state: State, tokens_ABT1: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, dtype=dtype, remat=remat, rows=rows)
+    def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, dict[str, jax.Array]]:
+        how: dict[str, Any] = dict(dtype=dtype, remat=remat, rows=rows, adapter=adapter, frozen=frozen)
+        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, **how)
         return update(optimiser, state, loss, grads)
 
     return step
 
 
-def over_seeds(fn: Callable[[Any, Any], tuple[Any, Any]], mode: Mode) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """``fn(state, batch) -> state, metrics`` of one seed, over the leading axis S of the state; the batch is shared.
+def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., tuple[Any, Any]]:
+    """``fn(state, *shared) -> state, metrics`` of one seed, over the leading axis S of the state.
+
+    What follows the state, a batch and the weights that no seed changes, is shared by the seeds.
 
     "vmap" computes all seeds at once. "map" computes one after the other within one program and overwrites the
     state in place, so that only one seed's activations are in memory.
     """
 
-    def vmapped(state: Any, batch: Any) -> tuple[Any, Any]:
-        return jax.vmap(fn, in_axes=(0, None))(state, batch)
+    def vmapped(state: Any, *shared: Any) -> tuple[Any, Any]:
+        return jax.vmap(lambda state: fn(state, *shared))(state)
 
-    def mapped(state: Any, batch: Any) -> tuple[Any, Any]:
+    def mapped(state: Any, *shared: Any) -> tuple[Any, Any]:
         count = jax.tree.leaves(state)[0].shape[0]
         if count == 1:
-            after = fn(jax.tree.map(lambda leaf: leaf[0], state), batch)
+            after = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
             return jax.tree.map(lambda leaf: leaf[None], after)
 
         def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
             pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
             put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731
-            after, measured = fn(jax.tree.map(pick, state), batch)
+            after, measured = fn(jax.tree.map(pick, state), *shared)
             return jax.tree.map(put, state, after), measured
 
         return jax.lax.scan(body, state, jnp.arange(count))

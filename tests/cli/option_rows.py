@@ -27,6 +27,7 @@ CALLS = {
     "runs": "runs folder",
     "plot": "plot runs/a",
     "export": "export runs/a@seed=42 exported",
+    "adapt": "adapt model.gguf --method lora --data builtin:prose --steps 3 --out runs/a",
     "derive": "derive model.gguf --change noise:0.1 --out derived",
     "audit": "audit folder",
     "reproduce": "reproduce demo",
@@ -50,6 +51,8 @@ WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
 TRAIN = "bornbiased_jax.pretrain:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
+ADAPT = "bornbiased_jax.adapt.tune:pretrain"
+PEFT = "bornbiased_jax.adapt.peft:export_adapter"
 DERIVE = "bornbiased_jax.adapt.derive:derive"
 AUDIT = "bornbiased_jax.audit.audit:audit_folder"
 REPRODUCE = "experiments.runner:reproduce"
@@ -275,6 +278,24 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", OPEN, {"ref": "runs/a@seed=42"}),
         ("<directory>", EXPORT, {"folder": "exported", "tokenizer": "its tokenizer", "overwrite": False}),
         ("--overwrite", EXPORT, {"overwrite": True}),
+        ("--peft", PEFT, {"reference": "runs/a@seed=42", "folder": "exported", "overwrite": False}),
+        *prepared(),
+    ],
+    "adapt": [
+        ("<checkpoint>", "bornbiased_jax.adapt.tune:open_checkpoint", {"ref": "model.gguf"}),
+        ("--method full", ADAPT, {"config.adapter": None, "initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
+        ("--method prefix-plus --feature-map relu", ADAPT, {"config.adapter.feature_map": "relu"}),
+        ("--method prefix --prefix-length 5", ADAPT, {"config.adapter.prefix_length": 5}),
+        ("--rank 3", ADAPT, {"config.adapter.rank": 3, "config.adapter.alpha": 6.0}),
+        ("--alpha 2.5", ADAPT, {"config.adapter.alpha": 2.5}),
+        ("--matrices up,key", ADAPT, {"config.adapter.matrices": ("key", "up")}),
+        ("--method prefix --budget prefix-plus", ADAPT, {"config.adapter.prefix_length": 16}),
+        ("", ADAPT, {"config.init_from": "model.gguf", "config.seeds": (0,), "tokenizer": "its tokenizer"}),
+        *[
+            (typed, ADAPT, {f"config.{name}": value for name, value in f.items()})
+            for typed, f in FIELDS.items()
+            if not typed.startswith(("--schedule seedprint", "--mesh", "--init-from"))
+        ],
         *prepared(),
     ],
     "derive": [

@@ -60,6 +60,7 @@ WORK = {
     "bornbiased_jax.pretrain:plot_run": Path("runs/a/curves.png"),
     "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
     "bornbiased_jax.adapt.derive:derive": DERIVED,
+    "bornbiased_jax.adapt.tune:adapt": SUMMARY,
     "bornbiased_jax.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
 }
@@ -81,6 +82,7 @@ KEYS = {
     "runs": {"runs"},
     "plot": {"image"},
     "export": {"checkpoint", "directory", "family"},
+    "adapt": {"out", "step", "finished", "loss"},
     "derive": {"checkpoint", "changes", "out", "function_preserved", "base_digest", "digest"},
     "audit": {"clean", "findings", "checkpoints", "pairs"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},

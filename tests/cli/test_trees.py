@@ -28,6 +28,8 @@ FOLDERS = {
     "pretrain": [*BORN, "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet", "--out"],
     "export": [f"seed:1@{TINY}"],
     "reproduce": ["table3", "--scale", "smoke", "--quiet", "--out"],
+    "adapt": [f"seed:1@{TINY}", "--method", "lora", "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1",
+              "--quiet", "--out"],
     "derive": [f"seed:1@{TINY}", "--change", "noise:0.1", "--out"],
 }  # fmt: skip
 FILES = {

@@ -67,6 +67,8 @@ CHANGES = {
     "positional_scale": "amplify",
     "head_norm": True,
     "output_gate": "elementwise",
+    "prefix_length": 3,
+    "prefix_memory": "elu",
     "init": "normal-0.02",
 }
 
@@ -171,8 +173,8 @@ def test_an_export_says_the_field_or_refuses_it(name):
         assert written and not told
 
 
-# Weights that are no softmax, and a softmax with a logit more than there are keys.
-NOT_THE_KERNELS = {"attention_kernel", "sink_logit"}
+# Weights that are no softmax, and a softmax with a logit or with keys more than there are positions.
+NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length"}
 
 
 @pytest.mark.parametrize("name", FIELDS)

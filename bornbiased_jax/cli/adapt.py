@@ -1,0 +1,185 @@
+"""``bornbiased adapt``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bornbiased_jax import ranges
+from bornbiased_jax.cli import options
+from bornbiased_jax.cli.pretrain import OVERRIDES, TERMINATED
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from bornbiased_jax.config import ModelConfig
+    from bornbiased_jax.models.adapters import Adapter
+
+# Options of pretrain that are none here: the steps are asked for, and the checkpoint is an argument.
+_NOT_HERE = ("steps", "init-from")
+# What belongs to one method: parameter -> methods.
+_OF = {
+    "rank": ("lora",),
+    "alpha": ("lora",),
+    "matrices": ("lora",),
+    "prefix_length": ("prefix",),
+    "feature_map": ("prefix-plus",),
+    "budget": ("lora", "prefix"),
+}
+
+
+def _overrides(function: Any) -> Any:
+    for name, (kind, text) in reversed(OVERRIDES.items()):
+        if name not in _NOT_HERE:
+            function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
+    return function
+
+
+@click.command("adapt")
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.option(
+    "--method",
+    type=click.Choice(["full", "lora", "prefix", "prefix-plus"]),
+    required=True,
+    help="Train all weights, or an adapter beside them: LoRA, prefix tuning, Prefix-Tuning+.",
+)
+@click.option(
+    "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
+)
+@click.option("--steps", type=options.Ranged(ranges.Steps), required=True, help="Updates.")
+@click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
+@click.option("--seeds", default="0", show_default=True, help="Of the adapter's beginning, trained at once: 0:4.")
+@click.option(
+    "--data-seed", type=options.Ranged(ranges.Seed), default=0, show_default=True, help="Seed of the order of the data."
+)
+@click.option("--rank", type=options.Ranged(ranges.Width), default=8, show_default=True, help="LoRA: r.")
+@click.option("--alpha", type=options.Ranged(ranges.LearningRate), help="LoRA: α; BA counts α/r times.  [default: 2 r]")
+@click.option(
+    "--matrices",
+    default="query,value",
+    show_default=True,
+    metavar="NAMES",
+    help="LoRA: which of query, key, value, output, gate, up, down, in every block.",
+)
+@click.option(
+    "--prefix-length",
+    type=options.Ranged(ranges.Length),
+    default=16,
+    show_default=True,
+    help="Prefix tuning: trained keys and values of each block.",
+)
+@click.option(
+    "--feature-map",
+    type=click.Choice(["elu", "relu", "identity"]),
+    default="elu",
+    show_default=True,
+    help="Prefix-Tuning+: φ.",
+)
+@click.option(
+    "--budget",
+    metavar="N|METHOD",
+    help="LoRA, prefix: the largest rank or length with at most N trained parameters, or those of prefix-plus.",
+)
+@click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
+@click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
+@click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
+@_overrides
+@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.json_option
+def adapt(
+    checkpoint: str,
+    method: str,
+    data: str,
+    steps: int,
+    out: str,
+    seeds: str,
+    data_seed: int,
+    rank: int,
+    alpha: float | None,
+    matrices: str,
+    prefix_length: int,
+    feature_map: str,
+    budget: str | None,
+    checkpoint_log_spaced: bool,
+    remat: bool,
+    no_tensorboard: bool,
+    quiet: bool,
+    json_file: str | None,
+    **overrides: Any,
+) -> int:
+    """Fine-tune a model, or train an adapter beside it; run again to resume.
+
+    DIR is a run: DIR@seed=0 opens wherever a checkpoint is asked for, and `bornbiased export` writes a fine-tuned
+    model, one with LoRA merged in, or (--peft) LoRA in PEFT's layout. A prefix cannot be merged.
+
+    \b
+    Example:
+      bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code --steps 200 --out runs/lora
+      bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus --data builtin:code --steps 200 --out runs/p
+    """
+    options.prepare_json(json_file)
+    for name, methods in _OF.items():
+        if options.given(name) and method not in methods:
+            raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
+    seed_list = options.parse_seeds(seeds)
+    options.start(quiet=quiet)
+    from bornbiased_jax.adapt.tune import adapt as train
+    from bornbiased_jax.models.adapters import lora, prefix, prefix_plus
+
+    adapter: Adapter | None = None
+    if method == "lora":
+        adapter = lora(rank, alpha, tuple(part.strip() for part in matrices.split(",")))
+    elif method == "prefix":
+        adapter = prefix(prefix_length)
+    elif method == "prefix-plus":
+        adapter = prefix_plus(feature_map)
+    if budget is not None and adapter is not None:
+        if options.given("rank") or options.given("prefix_length"):
+            raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
+        adapter = _within(adapter, budget, _architecture(checkpoint))
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    summary = train(
+        checkpoint,
+        adapter,
+        data=data,
+        steps=steps,
+        out=out,
+        seeds=tuple(seed_list),
+        data_seed=data_seed,
+        checkpoint_log_spaced=checkpoint_log_spaced,
+        remat=remat,
+        tensorboard=not no_tensorboard,
+        quiet=quiet,
+        **changes,
+    )
+    reached = f"{summary['out']}: {method}, step {summary['step']} of {summary['steps']}"
+    if summary["loss"] is not None:
+        pairs = zip(seed_list, summary["loss"], strict=True)
+        reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
+    options.write_result(json_file, summary)
+    click.echo(reached, err=json_file == "-")
+    if not summary["finished"]:
+        click.echo("stopped before its end: the same command goes on from there", err=True)
+        return TERMINATED
+    return 0
+
+
+def _architecture(checkpoint: str) -> ModelConfig:
+    from bornbiased_jax.checkpoints.reader import open_reader
+
+    return open_reader(checkpoint).cfg
+
+
+def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:
+    """The adapter with as many parameters as the budget allows."""
+    from bornbiased_jax.models.adapters import count_trained, prefix_plus, within_budget
+
+    if budget == "prefix-plus":
+        return within_budget(cfg, adapter, count_trained(cfg, prefix_plus()))
+    try:
+        number = ranges.within(ranges.Count, int(budget), "--budget")
+    except ValueError as error:
+        raise InputError(
+            f"--budget {budget} is neither {ranges.in_words(ranges.Count)} nor prefix-plus: give one of them"
+        ) from error
+    return within_budget(cfg, adapter, number)

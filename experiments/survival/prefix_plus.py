@@ -1,0 +1,425 @@
+"""Prefix-Tuning+ beside prefix tuning and LoRA, with the same number of trained parameters.
+
+Births of several seeds are trained briefly on one text and then adapted to another, the backbone frozen. Prefix tuning
+puts its keys and values into the softmax, where they share one unit of weight with the input; Prefix-Tuning+ adds
+φ(q)ᵀ M outside of it (Wang et al., 2025, "Prefix-Tuning+").
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import parallel, progress
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.data.windows import Windows, batches, held_out
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.adapters import (
+    Adapter,
+    adapted,
+    attach,
+    count_trained,
+    lora,
+    prefix,
+    prefix_plus,
+    within_budget,
+)
+from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.pretrain import PretrainConfig, begin, make_train_step, train
+from bornbiased_jax.pretrain.optimiser import optimiser
+from bornbiased_jax.pretrain.setup import abstract_state, first_state, load_data
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments.base import Context, Experiment, Record
+
+NEW, OLD, LORA = "prefix-plus", "prefix", "lora"
+NAMES = {NEW: "Prefix-Tuning+", OLD: "prefix tuning", LORA: "LoRA"}
+COLOURS = {NEW: figures.MEASURED, OLD: figures.PAPER, LORA: figures.THEORY}
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Train the backbones, choose each method's learning rate on a seed that is not scored, adapt, and measure."""
+    return dict(context.cached("prefix_plus", dict(context.settings), lambda folder: _run(context)))
+
+
+def _run(context: Context) -> dict[str, Any]:
+    settings = context.settings
+    seeds = [settings["tuning_seed"], *settings["seeds"]]
+    cfg = preset(settings["model"], **settings["changes"])
+    budget = count_trained(cfg, prefix_plus())
+    adapters = {
+        NEW: prefix_plus(),
+        OLD: within_budget(cfg, prefix(1), budget),
+        LORA: within_budget(cfg, lora(1), budget),
+    }
+    source = load_data(_config(context, cfg, seeds, settings["pretraining"], settings["source"]))
+    target = load_data(_config(context, cfg, seeds, settings["adapting"], settings["target"]))
+    frozen = _backbones(_config(context, cfg, seeds, settings["pretraining"], settings["source"]), source.train)
+    held_NT = np.concatenate(list(held_out(target.validation, settings["held_out"], batch_size=settings["held_out"])))
+    held_NT = held_NT[held_NT[:, 0] >= 0]
+    first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], frozen) for part in (slice(0, 1), slice(1, None)))
+    rates = settings["learning_rates"]
+    jobs = len(adapters) * (len(rates) + 1) + len(settings["lengths"])
+    with progress.bar(jobs, "adapters", unit="trainings", quiet=context.quiet) as advance:
+
+        def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> dict[str, Any]:
+            schedule = {**settings["adapting"], "learning_rate": rate}
+            config = _config(context, cfg, whose, schedule, settings["target"], adapter)
+            found = _adapt(config, models, target.train, held_NT, settings["every"])
+            advance(1)
+            return found
+
+        result: dict[str, Any] = {
+            "budget": budget,
+            "before": _losses(cfg, None, rest, None, held_NT),
+            "before_source": _losses(cfg, None, rest, None, _rows(source.validation, settings["held_out"])),
+            "methods": {},
+        }
+        best: dict[str, float] = {}
+        for name, adapter in adapters.items():
+            tried = [adapt(adapter, rate, first, seeds[:1])["held_out"][-1][0] for rate in rates]
+            best[name] = rates[int(np.argmin(tried))]
+            found = adapt(adapter, best[name], rest, seeds[1:])
+            row = {
+                "adapter": adapter.to_dict(),
+                "parameters": count_trained(cfg, adapter),
+                "learning_rate": best[name],
+                "tuning": [{"learning_rate": rate, "held_out": loss} for rate, loss in zip(rates, tried, strict=True)],
+                "steps": found["steps"],
+                "held_out": found["held_out"],
+            }
+            if name != LORA:
+                row["shares"] = _shares(cfg, adapter, rest, found["trained"], held_NT)
+            result["methods"][name] = row
+        result["lengths"] = []
+        for length in settings["lengths"]:
+            adapter = prefix(length)
+            found = adapt(adapter, best[OLD], rest, seeds[1:])
+            shares = _shares(cfg, adapter, rest, found["trained"], held_NT)
+            row = {"length": length, "held_out": found["held_out"][-1], "parameters": count_trained(cfg, adapter)}
+            result["lengths"].append({**row, "shares": shares})
+    return result
+
+
+def _config(
+    context: Context,
+    cfg: ModelConfig,
+    seeds: Sequence[int],
+    schedule: Mapping[str, Any],
+    data: str,
+    adapter: Adapter | None = None,
+) -> PretrainConfig:
+    return PretrainConfig(
+        model=cfg,
+        data=data,
+        tokenizer="bytes",
+        out=str(context.work / "unused"),
+        seeds=tuple(seeds),
+        adapter=adapter,
+        tensorboard=False,
+        quiet=context.quiet,
+        **schedule,
+    )
+
+
+def _tokens(config: PretrainConfig, windows: Windows) -> Iterator[jax.Array]:
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
+    return (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, config.steps))
+
+
+def _backbones(config: PretrainConfig, windows: Windows) -> Params:
+    """The weights [S, …] of all seeds, trained on the same text in the same order."""
+    state, step = begin(config)
+    return train(state, step, _tokens(config, windows))[0].params
+
+
+def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, every: int) -> dict[str, Any]:
+    """Adapters of all seeds, each beside its own backbone, on the same batches; held-out losses on the way."""
+    adapter, steps = config.adapter, config.steps
+    assert adapter is not None and steps is not None
+    rule = optimiser(config, steps)
+    mesh = parallel.build_mesh(parallel.parse_mesh(None))
+    state = first_state(config, rule, abstract_state(config, rule, mesh), None)
+    one = make_train_step(config.model, rule, dtype=config.dtype, adapter=adapter)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(states: Any, tokens: jax.Array) -> Any:
+        return jax.lax.map(lambda both: one(both[0], tokens, both[1]), (states, frozen))
+
+    seen: dict[str, list[Any]] = {
+        "steps": [0],
+        "held_out": [_losses(config.model, adapter, frozen, state.params, held_NT)],
+    }
+
+    def on_step(number: int, state: Any, _: Any) -> None:
+        if number % every == 0 or number == steps:
+            seen["steps"].append(number)
+            seen["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))
+
+    state, _ = train(state, step, _tokens(config, windows), on_step)
+    return {**seen, "trained": state.params}
+
+
+def _rows(windows: Windows, count: int) -> np.ndarray:
+    rows_NT = np.concatenate(list(held_out(windows, count, batch_size=count)))
+    return rows_NT[rows_NT[:, 0] >= 0]
+
+
+def _model(
+    cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None
+) -> tuple[ModelConfig, Params]:
+    if adapter is None or trained is None:
+        return cfg, frozen
+    return adapted(cfg, adapter), attach(adapter, frozen, trained)
+
+
+def _losses(
+    cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None, rows_NT: np.ndarray
+) -> list[float]:
+    """The held-out loss of each seed in nats per token."""
+    return np.asarray(_all_losses(cfg, adapter, frozen, trained, jnp.asarray(rows_NT)), np.float64).tolist()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _all_losses(
+    cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None, rows_NT: jax.Array
+) -> jax.Array:
+    def one(models: tuple[Params, Params | None]) -> jax.Array:
+        total, count = loss_sum(*_model(cfg, adapter, *models), rows_NT)
+        return total / count
+
+    return jax.lax.map(one, (frozen, trained))
+
+
+def _shares(
+    cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, rows_NT: np.ndarray
+) -> dict[str, list[list[float]]]:
+    """By seed and position, means over sequences, heads and blocks.
+
+    ``weight``: the attention weight that falls on the input. ``prefix``: of the norms of the two parts that a head's
+    output is the sum of, what the input gives and what the adapter gives, the adapter's fraction.
+    """
+    found = jax.device_get(_all_shares(cfg, adapter, frozen, trained, jnp.asarray(rows_NT[:, :-1])))
+    return {name: np.round(np.asarray(value, np.float64), 5).tolist() for name, value in found.items()}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _all_shares(
+    cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, ids_NT: jax.Array
+) -> dict[str, jax.Array]:
+    def of_layer(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        weights_NHTS, values_NSGK = found["attention_weights"], found["values"]
+        values_NSHK = jnp.repeat(values_NSGK, cfg.num_heads // cfg.kv_heads, axis=2)
+        input_NTHK = jnp.einsum("nhts,nshk->nthk", weights_NHTS, values_NSHK, precision="highest")
+        ours, theirs = (jnp.linalg.norm(part, axis=-1) for part in (found["attention_output"] - input_NTHK, input_NTHK))
+        fraction_NTH = ours / (ours + theirs)
+        return {"prefix": fraction_NTH.mean(axis=(0, 2)), "weight": weights_NHTS.sum(axis=-1).mean(axis=(0, 1))}
+
+    def one(models: tuple[Params, Params]) -> dict[str, jax.Array]:
+        model = _model(cfg, adapter, *models)
+        capture = ("attention_weights", "values", "attention_output")
+        layers = apply(*model, ids_NT, logits=False, capture=capture, reduce=of_layer).layers
+        return jax.tree.map(lambda leaf: leaf.mean(axis=0), layers)
+
+    return jax.lax.map(one, (frozen, trained))
+
+
+def _wins(record: Record) -> tuple[int, int]:
+    """Seeds in which Prefix-Tuning+ ends below prefix tuning, of how many."""
+    ours, theirs = (record["result"]["methods"][name]["held_out"][-1] for name in (NEW, OLD))
+    return sum(a < b for a, b in zip(ours, theirs, strict=True)), len(ours)
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float] | float:
+    found = np.asarray(values, float)
+    return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
+
+
+def _ends(shares: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Means over seeds and over the first and the last eighth of the positions."""
+    by_position = np.mean(shares[name], axis=0)
+    part = max(1, len(by_position) // 8)
+    return {"first": float(by_position[:part].mean()), "last": float(by_position[-part:].mean())}
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """The methods at one budget; what the position and the prefix's length do to either part."""
+    result = record["result"]
+    losses = [Row(["none", 0, None], {"held-out loss": _spread(result["before"])}, configuration="ours")]
+    for name, row in result["methods"].items():
+        measured = {"held-out loss": _spread(row["held_out"][-1]), "learning rate": row["learning_rate"]}
+        losses.append(Row([NAMES[name], row["parameters"], _size(row["adapter"])], measured, configuration="ours"))
+    shares = []
+    for name in (NEW, OLD):
+        found = result["methods"][name]["shares"]
+        adapter, weight = _ends(found, "prefix"), _ends(found, "weight")
+        columns = {
+            "adapter's part, first positions": adapter["first"],
+            "last positions": adapter["last"],
+            "weight on the input, first": weight["first"],
+            "last": weight["last"],
+        }
+        shares.append(Row([NAMES[name], _size(result["methods"][name]["adapter"])], columns, configuration="ours"))
+    for row in result["lengths"]:
+        adapter, weight = _ends(row["shares"], "prefix"), _ends(row["shares"], "weight")
+        columns = {
+            "adapter's part, first positions": adapter["first"],
+            "last positions": adapter["last"],
+            "weight on the input, first": weight["first"],
+            "last": weight["last"],
+        }
+        shares.append(Row([NAMES[OLD], f"{row['length']} keys"], columns, configuration="ours"))
+    names = ["adapter's part, first positions", "last positions", "weight on the input, first", "last"]
+    return [
+        Table(
+            "Adapters with one budget",
+            ["method", "trained parameters", "size"],
+            [Quantity("held-out loss", fixed(3)), Quantity("learning rate", significant(1))],
+            losses,
+            note="Nats per byte of a text that the backbone never saw; ± across seeds. Each method's learning rate was "
+            "chosen among those of the settings on a seed that is not among these.",
+        ),
+        Table(
+            "Prefix and input",
+            ["method", "size"],
+            [Quantity(name, percent(1)) for name in names],
+            shares,
+            note="A head's output is the sum of what the input and what the adapter gives: the adapter's part is its "
+            "norm over the sum of both norms. First and last: an eighth of the context each. Means over seeds.",
+        ),
+    ]
+
+
+def _size(adapter: Mapping[str, Any]) -> str:
+    if adapter["method"] == "prefix":
+        return f"{adapter['prefix_length']} keys"
+    return f"rank {adapter['rank']}" if adapter["method"] == "lora" else f"φ = {adapter['feature_map']}"
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Loss against steps, and the trade-off."""
+    result = record["result"]
+    figure, ax = figures.new()
+    for name, row in result["methods"].items():
+        losses_PS = np.asarray(row["held_out"])
+        mean, low, high = losses_PS.mean(axis=1), losses_PS.min(axis=1), losses_PS.max(axis=1)
+        figures.line(ax, row["steps"], mean, low, high, name=NAMES[name], colour=COLOURS[name])
+    figures.label(ax, "updates", "held-out loss (nats per byte)")
+    figures.legend(ax)
+    second, (left, right) = figures.new(columns=2, width=8.4)
+    for name in (NEW, OLD):
+        shares_ST = np.asarray(result["methods"][name]["shares"]["prefix"])
+        positions = np.arange(1, shares_ST.shape[1] + 1)
+        ends = shares_ST.min(axis=0), shares_ST.max(axis=0)
+        figures.line(left, positions, shares_ST.mean(axis=0), *ends, name=NAMES[name], colour=COLOURS[name])
+    figures.label(left, "position in the input", "adapter's part of a head's output")
+    figures.legend(left)
+    lengths = [row["length"] for row in result["lengths"]]
+    weights_LS = np.asarray([np.mean(row["shares"]["weight"], axis=1) for row in result["lengths"]])
+    ends = weights_LS.min(axis=1), weights_LS.max(axis=1)
+    figures.line(right, lengths, weights_LS.mean(axis=1), *ends, name=NAMES[OLD], colour=COLOURS[OLD], markers=True)
+    kept = float(np.mean(result["methods"][NEW]["shares"]["weight"]))
+    figures.line(right, lengths, [kept] * len(lengths), name=NAMES[NEW], colour=COLOURS[NEW])
+    right.set_xscale("log", base=2)
+    figures.label(right, "keys in the prefix", "attention weight on the input")
+    figures.legend(right)
+    return [
+        Panel(figure, "Held-out loss while adapters of one budget are trained; bands span the seeds."),
+        Panel(
+            second,
+            "Left: how much an adapter counts after an input of so many positions. Right: the attention weight that a "
+            "prefix of so many keys leaves to the input, on average; Prefix-Tuning+ takes none. Bands span the seeds.",
+        ),
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Who ends lower, and by how much."""
+    methods = record["result"]["methods"]
+    wins, count = _wins(record)
+    apart = [b - a for a, b in zip(*(methods[name]["held_out"][-1] for name in (NEW, OLD)), strict=True)]
+    return [
+        Claim(f"Seeds of {count} in which Prefix-Tuning+ ends below prefix tuning", wins, format=integer),
+        Claim("By how much, nats per byte of held-out text", _spread(apart), format=fixed(3)),
+        *(
+            Claim(f"{NAMES[name]}: adapter's part of a head's output, {end} positions", value, format=percent(1))
+            for name in (OLD, NEW)
+            for end, value in _ends(methods[name]["shares"], "prefix").items()
+        ),
+    ]
+
+
+def headline(record: Record) -> str:
+    """Whether the new method goes below the old one here."""
+    wins, count = _wins(record)
+    below = "goes below" if wins == count else "does not always go below" if wins else "does not go below"
+    return f"With the same number of trained parameters Prefix-Tuning+ {below} prefix tuning ({wins} of {count} seeds)."
+
+
+_MODEL: dict[str, Any] = dict(num_layers=2, num_heads=4, d_model=64, d_ff=176, vocab_size=256)
+_TEXT: dict[str, Any] = dict(model="llama-tiny", source="builtin:prose", target="builtin:code")
+_PRETRAINING: dict[str, Any] = dict(steps=400, batch_size=16, context=64, learning_rate=3e-3, warmup=40)
+_ADAPTING: dict[str, Any] = dict(
+    steps=200, batch_size=16, context=64, min_learning_rate=0.0, warmup=10, weight_decay=0.0
+)
+_LAPTOP: dict[str, Any] = {
+    **_TEXT,
+    "changes": _MODEL,
+    "seeds": [0, 1, 2, 3, 4],
+    "tuning_seed": 100,
+    "pretraining": _PRETRAINING,
+    "adapting": _ADAPTING,
+    "learning_rates": [3e-3, 1e-2, 3e-2, 1e-1],
+    "lengths": [1, 4, 16, 64],
+    "held_out": 64,
+    "every": 20,
+}
+
+EXPERIMENT = Experiment(
+    name="prefix_plus",
+    title="Prefix-Tuning+ beside prefix tuning",
+    paper="no paper's table",
+    description=(
+        "Small births are trained on prose and adapted to source code with the backbone frozen: Prefix-Tuning+, prefix "
+        "tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"
+        "To be seen: the loss against updates; that a prefix counts less the longer the input is, and leaves the input "
+        "less weight the longer it is itself; and that Prefix-Tuning+ has neither trade-off."
+    ),
+    settings={
+        "smoke": {
+            **_LAPTOP,
+            "changes": {**_MODEL, "d_model": 16, "d_ff": 24, "num_heads": 2},
+            "seeds": [0, 1],
+            "pretraining": {**_PRETRAINING, "steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
+            "adapting": {**_ADAPTING, "steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
+            "learning_rates": [3e-2],
+            "lengths": [1],
+            "held_out": 4,
+            "every": 2,
+        },
+        "laptop": _LAPTOP,
+        "paper": {
+            **_LAPTOP,
+            "changes": {"vocab_size": 256},
+            "seeds": list(range(8)),
+            "pretraining": {**_PRETRAINING, "steps": 20_000, "batch_size": 64, "context": 512},
+            "adapting": {**_ADAPTING, "steps": 5_000, "batch_size": 64, "context": 512},
+            "every": 250,
+        },
+    },
+    cost={"smoke": "seconds", "laptop": "minutes on two cores", "paper": "not measured"},
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+    headline=headline,
+)
