@@ -177,8 +177,8 @@ class _Run:
         self.loss: list[float] | None = None
         self._rate = schedule(config, laid_out)
         # Of the three products of a trained matrix a frozen one spares its own gradient.
-        share = 1.0 if config.adapter is None else 2 / 3
-        self._needed = share * flops_per_token(config.model, config.context)
+        needed = 1.0 if config.adapter is None else 2 / 3
+        self._needed = needed * flops_per_token(config.model, config.context)
         self._evaluate: Any = None
         self._noted = time.monotonic()
         # An accelerator must never wait for the host: there a step's numbers are read while the next step runs. A CPU

@@ -97,15 +97,15 @@ def _run(context: Context) -> dict[str, Any]:
                 "held_out": found["held_out"],
             }
             if name != LORA:
-                row["shares"] = _shares(cfg, adapter, rest, found["trained"], held_NT)
+                row["shares"] = _parts(cfg, adapter, rest, found["trained"], held_NT)
             result["methods"][name] = row
         result["lengths"] = []
         for length in settings["lengths"]:
             adapter = prefix(length)
             found = adapt(adapter, best[OLD], rest, seeds[1:])
-            shares = _shares(cfg, adapter, rest, found["trained"], held_NT)
+            parts = _parts(cfg, adapter, rest, found["trained"], held_NT)
             row = {"length": length, "held_out": found["held_out"][-1], "parameters": count_trained(cfg, adapter)}
-            result["lengths"].append({**row, "shares": shares})
+            result["lengths"].append({**row, "shares": parts})
     return result
 
 
@@ -200,7 +200,7 @@ def _all_losses(
     return jax.lax.map(one, (frozen, trained))
 
 
-def _shares(
+def _parts(
     cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, rows_NT: np.ndarray
 ) -> dict[str, list[list[float]]]:
     """By seed and position, means over sequences, heads and blocks.
@@ -208,12 +208,12 @@ def _shares(
     ``weight``: the attention weight that falls on the input. ``prefix``: of the norms of the two parts that a head's
     output is the sum of, what the input gives and what the adapter gives, the adapter's fraction.
     """
-    found = jax.device_get(_all_shares(cfg, adapter, frozen, trained, jnp.asarray(rows_NT[:, :-1])))
+    found = jax.device_get(_all_parts(cfg, adapter, frozen, trained, jnp.asarray(rows_NT[:, :-1])))
     return {name: np.round(np.asarray(value, np.float64), 5).tolist() for name, value in found.items()}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _all_shares(
+def _all_parts(
     cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, ids_NT: jax.Array
 ) -> dict[str, jax.Array]:
     def of_layer(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -239,14 +239,14 @@ def _wins(record: Record) -> tuple[int, int]:
     return sum(a < b for a, b in zip(ours, theirs, strict=True)), len(ours)
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float] | float:
+def _mean_std(values: Sequence[float]) -> tuple[float, float] | float:
     found = np.asarray(values, float)
     return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
 
 
-def _ends(shares: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _ends(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Means over seeds and over the first and the last eighth of the positions."""
-    by_position = np.mean(shares[name], axis=0)
+    by_position = np.mean(parts[name], axis=0)
     part = max(1, len(by_position) // 8)
     return {"first": float(by_position[:part].mean()), "last": float(by_position[-part:].mean())}
 
@@ -254,11 +254,11 @@ def _ends(shares: Mapping[str, Any], name: str) -> dict[str, Any]:
 def tables(record: Record) -> Sequence[Table]:
     """The methods at one budget; what the position and the prefix's length do to either part."""
     result = record["result"]
-    losses = [Row(["none", 0, None], {"held-out loss": _spread(result["before"])}, configuration="ours")]
+    losses = [Row(["none", 0, ""], {"held-out loss": _mean_std(result["before"])}, configuration="ours")]
     for name, row in result["methods"].items():
-        measured = {"held-out loss": _spread(row["held_out"][-1]), "learning rate": row["learning_rate"]}
+        measured = {"held-out loss": _mean_std(row["held_out"][-1]), "learning rate": row["learning_rate"]}
         losses.append(Row([NAMES[name], row["parameters"], _size(row["adapter"])], measured, configuration="ours"))
-    shares = []
+    rows = []
     for name in (NEW, OLD):
         found = result["methods"][name]["shares"]
         adapter, weight = _ends(found, "prefix"), _ends(found, "weight")
@@ -268,7 +268,7 @@ def tables(record: Record) -> Sequence[Table]:
             "weight on the input, first": weight["first"],
             "last": weight["last"],
         }
-        shares.append(Row([NAMES[name], _size(result["methods"][name]["adapter"])], columns, configuration="ours"))
+        rows.append(Row([NAMES[name], _size(result["methods"][name]["adapter"])], columns, configuration="ours"))
     for row in result["lengths"]:
         adapter, weight = _ends(row["shares"], "prefix"), _ends(row["shares"], "weight")
         columns = {
@@ -277,7 +277,7 @@ def tables(record: Record) -> Sequence[Table]:
             "weight on the input, first": weight["first"],
             "last": weight["last"],
         }
-        shares.append(Row([NAMES[OLD], f"{row['length']} keys"], columns, configuration="ours"))
+        rows.append(Row([NAMES[OLD], _keys(row["length"])], columns, configuration="ours"))
     names = ["adapter's part, first positions", "last positions", "weight on the input, first", "last"]
     return [
         Table(
@@ -286,22 +286,33 @@ def tables(record: Record) -> Sequence[Table]:
             [Quantity("held-out loss", fixed(3)), Quantity("learning rate", significant(1))],
             losses,
             note="Nats per byte of a text that the backbone never saw; ± across seeds. Each method's learning rate was "
-            "chosen among those of the settings on a seed that is not among these.",
+            "chosen among those of the settings on a seed that is not among these." + _edge(record),
         ),
         Table(
             "Prefix and input",
             ["method", "size"],
             [Quantity(name, percent(1)) for name in names],
-            shares,
+            rows,
             note="A head's output is the sum of what the input and what the adapter gives: the adapter's part is its "
             "norm over the sum of both norms. First and last: an eighth of the context each. Means over seeds.",
         ),
     ]
 
 
+def _edge(record: Record) -> str:
+    """Which methods might gain from a larger learning rate than was tried."""
+    largest = max(record["settings"]["learning_rates"])
+    names = [NAMES[name] for name, row in record["result"]["methods"].items() if row["learning_rate"] == largest]
+    return f" The best rate of {' and '.join(names)} is the largest that was tried." if names else ""
+
+
+def _keys(length: int) -> str:
+    return f"{length} key" if length == 1 else f"{length} keys"
+
+
 def _size(adapter: Mapping[str, Any]) -> str:
     if adapter["method"] == "prefix":
-        return f"{adapter['prefix_length']} keys"
+        return _keys(adapter["prefix_length"])
     return f"rank {adapter['rank']}" if adapter["method"] == "lora" else f"φ = {adapter['feature_map']}"
 
 
@@ -317,10 +328,10 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(ax)
     second, (left, right) = figures.new(columns=2, width=8.4)
     for name in (NEW, OLD):
-        shares_ST = np.asarray(result["methods"][name]["shares"]["prefix"])
-        positions = np.arange(1, shares_ST.shape[1] + 1)
-        ends = shares_ST.min(axis=0), shares_ST.max(axis=0)
-        figures.line(left, positions, shares_ST.mean(axis=0), *ends, name=NAMES[name], colour=COLOURS[name])
+        parts_ST = np.asarray(result["methods"][name]["shares"]["prefix"])
+        positions = np.arange(1, parts_ST.shape[1] + 1)
+        ends = parts_ST.min(axis=0), parts_ST.max(axis=0)
+        figures.line(left, positions, parts_ST.mean(axis=0), *ends, name=NAMES[name], colour=COLOURS[name])
     figures.label(left, "position in the input", "adapter's part of a head's output")
     figures.legend(left)
     lengths = [row["length"] for row in result["lengths"]]
@@ -349,7 +360,7 @@ def claims(record: Record) -> Sequence[Claim]:
     apart = [b - a for a, b in zip(*(methods[name]["held_out"][-1] for name in (NEW, OLD)), strict=True)]
     return [
         Claim(f"Seeds of {count} in which Prefix-Tuning+ ends below prefix tuning", wins, format=integer),
-        Claim("By how much, nats per byte of held-out text", _spread(apart), format=fixed(3)),
+        Claim("By how much, nats per byte of held-out text", _mean_std(apart), format=fixed(3)),
         *(
             Claim(f"{NAMES[name]}: adapter's part of a head's output, {end} positions", value, format=percent(1))
             for name in (OLD, NEW)
@@ -416,7 +427,7 @@ EXPERIMENT = Experiment(
             "every": 250,
         },
     },
-    cost={"smoke": "seconds", "laptop": "minutes on two cores", "paper": "not measured"},
+    cost={"smoke": "seconds", "laptop": "16 min on two busy cores", "paper": "not measured"},
     run=run,
     tables=tables,
     figures=panels,
