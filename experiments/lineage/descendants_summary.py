@@ -51,13 +51,13 @@ def summarise(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
         chosen = [pairs_of([row for row in rows if row["chosen"]], name, test) for rows in rows_by_change]
         split = [_split(change, pairs) for change, pairs in zip(changes, chosen, strict=True)]
         # A student's pair with its teacher is unrelated, but calibrates nothing: nobody has such pairs to calibrate by.
-        strangers = _joined([unrelated.of(unrelated.bases_N != unrelated.suspects_N) for _, unrelated in split])
+        apart = _joined([unrelated.of(unrelated.bases_N != unrelated.suspects_N) for _, unrelated in split])
         related = _joined([pairs for pairs, _ in split])
-        if not len(strangers):
+        if not len(apart):
             continue
-        limits = thresholds(strangers)
-        tests.append(_overall(name, test, related, strangers, limits, count))
-        curves.append({"test": name, "found": roc(related, strangers)})
+        limits = thresholds(apart)
+        tests.append(_overall(name, test, related, apart, limits, count))
+        curves.append({"test": name, "found": roc(related, apart)})
         for change, (ours, theirs) in zip(changes, split, strict=True):
             if len(theirs):
                 cells.append({"change": change.name, "test": name, **_cell(ours, theirs, limits, count)})
@@ -109,21 +109,21 @@ def _overall(
 def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, Any]:
     """One test after one change."""
     teacher_N = unrelated.bases_N == unrelated.suspects_N
-    taught, strangers = unrelated.of(teacher_N), unrelated.of(~teacher_N)
+    taught, apart = unrelated.of(teacher_N), unrelated.of(~teacher_N)
     return {
         "num_related": len(related),
-        "num_unrelated": len(strangers),
+        "num_unrelated": len(apart),
         "num_undefined": int(np.isneginf(related.scores_N).sum() + np.isneginf(unrelated.scores_N).sum()),
-        "auc": area(related if len(related) else taught, strangers, count),
+        "auc": area(related if len(related) else taught, apart, count),
         "found": rate(related.same_N, related, count),
         "tpr": rate(above(related, limits), related, count),
-        "accused": rate(strangers.same_N, strangers, count),
-        "fpr": rate(above(strangers, limits), strangers, count),
+        "accused": rate(apart.same_N, apart, count),
+        "fpr": rate(above(apart, limits), apart, count),
         # Of distillation alone: students called descendants of their teachers.
         "teachers": rate(taught.same_N, taught, count),
         "teachers_calibrated": rate(above(taught, limits), taught, count),
-        "accuracy": balanced(related.same_N, strangers.same_N),
-        "accuracy_calibrated": balanced(above(related, limits), above(strangers, limits)),
+        "accuracy": balanced(related.same_N, apart.same_N),
+        "accuracy_calibrated": balanced(above(related, limits), above(apart, limits)),
     }
 
 

@@ -57,7 +57,7 @@ def record(tmp_path_factory):
 
 
 def check_promises(record, least):
-    """No exact test accuses unrelated models more often than chance, whatever was done to them, students among them."""
+    """No exact test calls unrelated models related more often than chance, whatever was done to them."""
     result = record["result"]
     kinds = {change["kind"] for change in result["changes"]}
     assert {(entry["test"], entry["kind"]) for entry in result["accusations"]} == {(t, k) for t in EXACT for k in kinds}
