@@ -19,6 +19,7 @@ MITIGATIONS: dict[str, dict[str, Any]] = {
     "value-state gate": {"output_gate": "value"},
     "zero extra logit": {"sink_logit": "zero"},
     "learned extra logit": {"sink_logit": "learned"},
+    "learned key and value": {"prefix_length": 1},
     "sigmoid attention": {"attention_kernel": "sigmoid"},
     "softpick": {"attention_kernel": "softpick"},
     "clipped softmax": {"attention_kernel": "clipped"},

@@ -39,7 +39,8 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
         variance,
         window=cfg.window,
         attention_kernel=cfg.attention_kernel,
-        sink_logit=cfg.sink_logit,
+        # A learned key is born with a logit near 0, and its value is small beside the others.
+        sink_logit="zero" if cfg.prefix_length == 1 else cfg.sink_logit,
         max_seq_len=cfg.max_seq_len,
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
@@ -54,9 +55,9 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
 def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
     """The same with the variance of the logits and the norm's epsilon, from the theory of the whole block.
 
-    None for the kernels that this theory does not have.
+    None for the kernels that this theory does not have, and for a learned key.
     """
-    if cfg.attention_kernel not in ("softmax", "sigmoid"):
+    if cfg.attention_kernel not in ("softmax", "sigmoid") or cfg.prefix_length is not None:
         return None
     found = profile(stack_of(cfg, tokens=False), seq_len)
     return np.sqrt(found.grid.interpolation_Tn @ found.sublayers[0].aggregated_n)
@@ -149,7 +150,7 @@ def tables(record: Record) -> Sequence[Table]:
             note=(
                 "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
                 "either theory over positions; the second knows that the logits have a variance of their own "
-                "at this width, and has no theory of softpick, clipped and centred attention."
+                "at this width, and has no theory of softpick, clipped and centred attention or of a learned key."
             ),
         )
     ]

@@ -35,8 +35,10 @@ def test_figure_9_measures_every_mitigation(tmp_path):
         if row["mean_field"] is None:
             # As in theory/test_variance_theory.py: long tokens, whose logits and values are both large; and what a
             # logit moves as a part of the little that clipping leaves.
-            allowed += {"softpick": 1, "centred": 1, "clipped": 0}[kernel] * ((1 + 2 / d) * (1 + 4 / d) - 1)
+            allowed += {"softpick": 1, "centred": 1, "clipped": 0, None: 0}[kernel] * ((1 + 2 / d) * (1 + 4 / d) - 1)
             count = np.arange(1, len(expected_T) + 1)
+            # The learned value, as wide as a weight: 1/(D·i) of the variance that the others have.
+            allowed = allowed + (kernel is None) / (2 * d * count)
             left = expected_T / np.sqrt(count * 4e-4 * d)
             allowed = allowed + (kernel == "clipped") * (4e-4 * d / count / np.maximum(left, 1e-9)) ** 2
             some = expected_T > 0
@@ -167,6 +169,6 @@ def test_the_list_of_mitigations_is_complete():
     for field, kind in fields.items():
         for value in set(typing.get_args(kind)) - {getattr(plain, field)}:
             assert {field: value} in changes, f"{field}={value} is in no list of mitigations"
-    assert {"head_norm": True} in changes and {"positions": "none"} in changes
+    assert {"head_norm": True} in changes and {"prefix_length": 1} in changes and {"positions": "none"} in changes
     assert any(set(change) == {"window"} for change in changes)
     assert {"baseline", *FIGURE_12, HEAD_NORM} <= set(MITIGATIONS)
