@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bornbiased_jax import keys
+from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import FIELDS, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, unflatten
@@ -87,7 +87,16 @@ def keep_blocks(cfg: ModelConfig, params: Params, blocks: Sequence[int]) -> Mode
 
 
 def resize_vocabulary(cfg: ModelConfig, params: Params, size: int) -> Model:
-    """Cut the vocabulary, or extend it by the mean of its rows: the other tokens' logits stay."""
+    """Cut the vocabulary, or extend it by the mean of its rows: the other tokens' logits stay.
+
+    Raises:
+        InputError: its new rows do not fit in memory.
+    """
+    tables = 1 if cfg.tie_embeddings else 2
+    # A new table, and the copy of it that is written.
+    hardware.check_memory(
+        8.0 * tables * size * cfg.d_model, f"a vocabulary of {size:,}", "choose a smaller one", on_host=True
+    )
     flat = _copy(params)
     flat["embed/embedding"] = _resized(flat["embed/embedding"], size)
     if "head/kernel" in flat:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bornbiased_jax import hardware
 from bornbiased_jax.adapt import damage
 from bornbiased_jax.adapt.changes import KINDS, Context, parse_change
 from bornbiased_jax.adapt.derive import derive, logit_difference
@@ -211,6 +212,12 @@ def test_what_cannot_be_done_is_said_in_one_sentence(change, sentence, tmp_path,
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
     assert not list((tmp_path / "copy").glob("*"))
+
+
+def test_a_vocabulary_beyond_memory_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(hardware, "available_memory", lambda: 2**30)
+    with pytest.raises(InputError, match=r"a vocabulary of 16,777,216 needs about 4\.0 GiB of memory, and 1\.0 GiB"):
+        changed(LLAMA, "resize-vocab:16777216")
 
 
 def test_models_without_the_part_in_question_are_refused():
