@@ -36,8 +36,12 @@ def test_a_full_disk_behind_standard_error_loses_the_sentence_alone():
     assert done.returncode == 2
 
 
-INTERRUPTED = """
-import os, signal, sys
+# Where the tests run in the background SIGINT is ignored, and would be in what they start.
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+INTERRUPTED = (
+    HEARD
+    + """
+import os, sys
 from bornbiased_jax.cli.main import main
 from bornbiased_jax.cli import main as _, options
 
@@ -49,6 +53,7 @@ class Interrupts:
 sys.meta_path.insert(0, Interrupts())
 main(["models"])
 """
+)
 
 
 def test_ctrl_c_during_imports_ends_at_once():
@@ -58,7 +63,7 @@ def test_ctrl_c_during_imports_ends_at_once():
 
 def test_ctrl_c_during_work_can_be_answered_by_the_work(monkeypatch, capsys):
     """A KeyboardInterrupt, so that what was begun is finished or taken back."""
-    before, cleaned = signal.getsignal(signal.SIGINT), []
+    before, cleaned = signal.signal(signal.SIGINT, signal.default_int_handler), []
 
     def work(**unused):
         try:
@@ -108,8 +113,8 @@ def test_dev_stdout_is_standard_output(capsys, monkeypatch):
 
 def test_an_interrupt_in_a_callback_of_the_collector_ends_it_too():
     """There Python prints what was raised and goes on as if nothing had been asked."""
-    program = (
-        "import gc, os, signal, sys; import bornbiased_jax.cli; entry = sys.modules['bornbiased_jax.cli.main']; "
+    program = HEARD + (
+        "import gc, os, sys; import bornbiased_jax.cli; entry = sys.modules['bornbiased_jax.cli.main']; "
         "interrupt = lambda *unused: os.kill(os.getpid(), signal.SIGINT); "
         "entry.run = lambda argv: (gc.callbacks.append(interrupt), gc.collect(), 0)[2]; entry.main([])"
     )

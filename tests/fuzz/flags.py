@@ -48,6 +48,8 @@ CALLS: dict[str, list[str]] = {
     "plot": ["plot", "."],
     "export": ["export", BIRTH, "exported"],
     "pretrain": ["pretrain", *MODEL, "--tokenizer", "bytes", "--data", "missing.txt", "--out", "run", "--steps", "1"],
+    "adapt": ["adapt", BIRTH, "--method", "lora", "--tokenizer", "bytes", "--data", "missing.txt", "--out", "tuned",
+              "--steps", "1"],
     "derive": ["derive", BIRTH, "--change", "noise:0.1", "--out", "derived"],
     "audit": ["audit", "models"],
     "reproduce": ["reproduce", "table3", "--scale", "smoke", "--out", "out"],
