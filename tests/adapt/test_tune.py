@@ -95,7 +95,7 @@ def test_peft_reads_what_is_written(text, tmp_path, reference):
     np.testing.assert_allclose(*logits, atol=1e-5 * np.abs(logits[1]).max())
 
 
-@pytest.mark.parametrize("method", ["prefix", "prefix-plus"])
+@pytest.mark.parametrize("method", [pytest.param("prefix", marks=pytest.mark.slow), "prefix-plus"])
 def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys, method):
     assert adapt(text, LLAMA, method, tmp_path / "run", "--seeds", "1,2") == 0
     prompt = ["--prompt-ids", "5,6,7", "--max-new-tokens", "3", "--json", "-"]

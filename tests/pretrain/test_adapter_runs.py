@@ -47,7 +47,9 @@ def bytes_of(folder):
     }
 
 
-@pytest.fixture(scope="module", params=list(ADAPTERS))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name == "prefix" else ()) for name in ADAPTERS]
+)
 def calm(place, request):
     """An uninterrupted run of two seeds of each method."""
     config = make(place, f"calm-{request.param}", request.param)
