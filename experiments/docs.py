@@ -8,8 +8,9 @@ A number that was measured stands between two comments, and what is between them
     It took <!-- record: table1 value=provenance.wall_time_s format=integer --><!-- end --> s.
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
-second); ``time``, also of ``all`` or ``demo``, is what its records took together. ``value`` is a place in the record,
-written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
+second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
+missing. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
+``scale`` is laptop unless given. A name
 ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
 the block says which command makes it, or shows an ellipsis within a sentence.
 """
@@ -108,9 +109,11 @@ def record_of(block: Block) -> Record | None:
     if block.show == "time":
         names = experiments.SELECTIONS.get(block.name, (block.name,))
         found = [results.committed(name, block.scale) for name in names]
-        if not all(found):
+        made = [record for record in found if record is not None]
+        if not made:
             return None
-        return {"seconds": sum(record["provenance"]["wall_time_s"] for record in found if record is not None)}
+        seconds = sum(record["provenance"]["wall_time_s"] for record in made)
+        return {"seconds": seconds, "made": len(made), "of": len(found)}
     return results.committed(block.name, block.scale)
 
 
@@ -139,7 +142,10 @@ def content(block: Block) -> str:
     if block.value:
         return "…" if record is None else _value(block, record)
     if block.show == "time":
-        return "…" if record is None else duration(record["seconds"])
+        if record is None:
+            return "…"
+        partly = "" if record["made"] == record["of"] else f" for {record['made']} of its {record['of']} experiments"
+        return duration(record["seconds"]) + partly
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"
     try:

@@ -72,9 +72,12 @@ def test_a_value_stands_within_a_sentence(committed):
 def test_the_time_of_a_selection_is_the_sum_over_its_records(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": ("table1", "table2")})
     block = "<!-- record: demo show=time -->old<!-- end -->"
-    assert docs.render(block) == block.replace("old", "…")
+    assert docs.render(block) == block.replace("old", "1 min 02 s for 1 of its 2 experiments")
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "experiment": "table2"}))
     assert docs.render(block) == block.replace("old", "2 min 04 s")
+    for name in ("table1", "table2"):
+        (tmp_path / "laptop" / f"{name}.json").unlink()
+    assert docs.render(block) == block.replace("old", "…")
 
 
 def test_the_origin_of_a_table_is_told(committed, monkeypatch):
