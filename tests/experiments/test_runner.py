@@ -1,7 +1,9 @@
 import json
+import shlex
 import subprocess
 import sys
 import types
+from html import unescape
 
 import numpy as np
 import pytest
@@ -92,6 +94,14 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
     assert outcome.page == tmp_path / "index.html"
     for piece in ("A quarter.", "the share", "About one", "One bar.", "Shares", "laptop --data builtin:code"):
         assert piece in html
+
+
+def test_a_page_names_the_command_that_made_it_quoted_for_a_shell(catalogue, tmp_path):
+    catalogue.add("one")
+    out = tmp_path / "two words; $HOME"
+    html = unescape(reproduce(["one"], "smoke", out, quiet=True).page.read_text())
+    assert shlex.join(["bornbiased", "reproduce", "one", "--scale", "smoke", "--out", str(out)]) in html
+    assert f"--out '{out}'" in html
 
 
 def test_the_context_carries_the_options(catalogue, tmp_path):

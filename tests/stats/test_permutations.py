@@ -95,3 +95,12 @@ def test_the_histogram_counts_every_permutation():
     bins = {index: count for index, count in enumerate(drawn["counts"]) if count}
     # Bins of a quarter of a standard deviation, the first above the mean is number 32.
     assert bins == {0: 1, 32: 2, 35: 1, 63: 1}
+
+
+def test_many_permutations_show_progress_and_few_do_not(monkeypatch, capsys):
+    monkeypatch.setattr(perm, "SHOWN", 60)
+    cross = np.random.default_rng(2).standard_normal((12, 12))
+    perm.drawn_sums(cross, 59, seed=0)
+    assert capsys.readouterr().err == ""
+    perm.drawn_sums(cross, 60, seed=0)
+    assert "60 of 60 permutations" in capsys.readouterr().err
