@@ -84,7 +84,7 @@ def read_adapter(folder: str | Path) -> Adapter:
         InputError: a file is missing, damaged or a pickle; a field is not understood, or changes what the adapter
             computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
     """
-    folder = Path(folder).expanduser()
+    folder = files.user_path(folder)
     config = _read_config(folder)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:

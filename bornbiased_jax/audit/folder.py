@@ -73,7 +73,7 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
     Raises:
         InputError: there is no such folder, or nothing in it that could be a checkpoint.
     """
-    root = Path(folder).expanduser()
+    root = files.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import whole
+from bornbiased_jax.schema import shown
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
@@ -21,16 +23,27 @@ class Label(NamedTuple):
     step: int | None
 
 
+def regular_expression(text: str, option: str) -> re.Pattern[str]:
+    """What a user wrote for an option.
+
+    Raises:
+        InputError: it is no regular expression, or one that Python warns of because it may come to mean something else.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(text)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+        raise InputError(f"{option} {shown(text)} is no regular expression ({error}): mend it") from error
+
+
 def pattern_of(text: str) -> re.Pattern[str]:
     """A pattern of the user's.
 
     Raises:
         InputError: it is no regular expression, or has no group ``step``.
     """
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise InputError(f"--pattern {text!r} is no regular expression ({error}): mend it") from error
+    pattern = regular_expression(text, "--pattern")
     if "step" not in pattern.groupindex:
         raise InputError(
             f"--pattern {text!r} has no group for the step: write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'"

@@ -98,8 +98,9 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
     place = folders.Folder(folder, MAKER, overwrite=overwrite)
     target = place.path.resolve()
     for source in filter(None, (checkpoint, checkpoint.rpartition("@")[0])):
-        model = Path(source).expanduser().resolve()
-        if model.exists() and (target == model or target in model.parents):
+        # A reference may be no path at all, or one that no file can have: then it is not there.
+        model = Path(os.path.realpath(os.path.expanduser(source)))
+        if os.path.exists(model) and (target == model or target in model.parents):
             raise InputError(f"{folder} holds the model that is to be exported: name another folder")
     _check_replaceable(place)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 
 from bornbiased_jax.cli import options
-from bornbiased_jax.errors import InputError
 
 
 @click.command("audit")
@@ -59,7 +57,7 @@ def audit(
             files.check_writable(target)
     progress.set_quiet(quiet)
     names = None if pattern is None else pattern_of(pattern)
-    if Path(place).expanduser().is_file():
+    if files.user_path(place).is_file():
         from bornbiased_jax.audit.listing import audit_listing
 
         found = audit_listing(place, names)
@@ -80,7 +78,6 @@ def audit(
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as error:
-        raise InputError(f"--frozen {text!r} is no regular expression ({error}): mend it") from error
+    from bornbiased_jax.audit.labels import regular_expression
+
+    return None if text is None else regular_expression(text, "--frozen")
