@@ -307,6 +307,18 @@ def user_path(text: Path | str) -> Path:
     return path
 
 
+def below(folder: Path, pattern: str = "*") -> Iterator[Path]:
+    """What matches in a folder, at any depth.
+
+    Raises:
+        InputError: a folder in it went away meanwhile, or cannot be listed.
+    """
+    try:
+        yield from folder.rglob(pattern)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be listed: {error.filename}: {error.strerror}") from error
+
+
 def check_regular(path: Path | str) -> Path:
     """Refuse to read what is no regular file, without opening it: opening a pipe waits for its writer.
 

@@ -201,3 +201,15 @@ def test_damage_is_set_aside_under_a_new_name(tmp_path):
         files.set_aside(tmp_path / "a")
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}
+
+
+def test_a_folder_that_goes_away_while_it_is_listed_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("")
+
+    def going(self, pattern):
+        yield self / "a"
+        raise FileNotFoundError(2, "No such file or directory", str(self / "b"))
+
+    monkeypatch.setattr(Path, "rglob", going)
+    with pytest.raises(InputError, match="cannot be listed: .*/b: No such file or directory"):
+        list(files.below(tmp_path))

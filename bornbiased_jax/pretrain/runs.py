@@ -27,7 +27,7 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
     found, strange = [], None
-    for path in sorted(root.rglob(RUN_FILE)):
+    for path in sorted(files.below(root, RUN_FILE)):
         try:
             found.append(describe(path.parent))
         except (InputError, OSError) as error:

@@ -103,7 +103,7 @@ def list_files(source: str | Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME")
     found = []
-    for file in _below(path):
+    for file in files.below(path):
         relative = file.relative_to(path)
         hidden = any(part.startswith(".") for part in relative.parts)
         if not hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
@@ -113,18 +113,6 @@ def list_files(source: str | Path) -> list[Path]:
             f"{source} holds no file ending in {', '.join(TEXT_SUFFIXES + ROW_SUFFIXES)} (or one with .gz)"
         )
     return [file for _, file in sorted(found)]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """Everything in a folder, at any depth.
-
-    Raises:
-        InputError: a folder in it went away meanwhile, or cannot be listed.
-    """
-    try:
-        yield from folder.rglob("*")
-    except OSError as error:
-        raise InputError(f"{folder} cannot be listed: {error.filename}: {error.strerror}") from error
 
 
 def read_file(path: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
