@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -128,7 +129,9 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
     found: list[tuple[str | None, str]] = []
     for part in filter(None, (data or "").split(";")):
         role, separator, source = part.partition("=")
-        named = separator and source and re.fullmatch(r"[^/~:@,]+", role) and not Path(part).expanduser().exists()
+        named = (
+            separator and source and re.fullmatch(r"[^/~:@,]+", role) and not os.path.exists(os.path.expanduser(part))
+        )
         found.append((role, source) if named else (None, part))
     return found
 

@@ -203,6 +203,15 @@ def test_damage_is_set_aside_under_a_new_name(tmp_path):
     assert found == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}
 
 
+def test_homes_are_looked_up_in_one_way():
+    """pathlib's own raises where a user has no home."""
+    root = Path(files.__file__).parents[1]
+    sources = [path for name in ("bornbiased_jax", "experiments") for path in (root / name).rglob("*.py")]
+    assert len(sources) > 200
+    assert not [path for path in sources if ".expanduser()" in path.read_text()]
+    assert files.user_path("~nosuchuser/x") == Path("~nosuchuser/x")
+
+
 def test_a_folder_that_goes_away_while_it_is_listed_is_named(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("")
 

@@ -8,15 +8,13 @@ import click
 
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import options
-from bornbiased_jax.cli.pretrain import OVERRIDES, TERMINATED
+from bornbiased_jax.cli.pretrain import finish, given_overrides, override_options
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import ModelConfig
     from bornbiased_jax.models.adapters import Adapter
 
-# Options of pretrain that are none here: the steps are asked for, and the checkpoint is an argument.
-_NOT_HERE = ("steps", "init-from")
 # What belongs to one method: parameter -> methods.
 _OF = {
     "rank": ("lora",),
@@ -26,13 +24,6 @@ _OF = {
     "feature_map": ("prefix-plus",),
     "budget": ("lora", "prefix"),
 }
-
-
-def _overrides(function: Any) -> Any:
-    for name, (kind, text) in reversed(OVERRIDES.items()):
-        if name not in _NOT_HERE:
-            function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
-    return function
 
 
 @click.command("adapt")
@@ -83,7 +74,8 @@ def _overrides(function: Any) -> Any:
 @click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
-@_overrides
+# The steps are asked for, and the checkpoint is an argument.
+@override_options("steps", "init-from")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.json_option
 def adapt(
@@ -137,7 +129,6 @@ def adapt(
         if options.given("rank") or options.given("prefix_length"):
             raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
         adapter = _within(adapter, budget, _architecture(checkpoint))
-    changes = {name: value for name, value in overrides.items() if value is not None}
     summary = train(
         checkpoint,
         adapter,
@@ -150,18 +141,9 @@ def adapt(
         remat=remat,
         tensorboard=not no_tensorboard,
         quiet=quiet,
-        **changes,
+        **given_overrides(overrides),
     )
-    reached = f"{summary['out']}: {method}, step {summary['step']} of {summary['steps']}"
-    if summary["loss"] is not None:
-        pairs = zip(seed_list, summary["loss"], strict=True)
-        reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    options.write_result(json_file, summary)
-    click.echo(reached, err=json_file == "-")
-    if not summary["finished"]:
-        click.echo("stopped before its end: the same command goes on from there", err=True)
-        return TERMINATED
-    return 0
+    return finish(summary, seed_list, json_file, f"{method}, ")
 
 
 def _architecture(checkpoint: str) -> ModelConfig:

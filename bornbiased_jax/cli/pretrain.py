@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -51,10 +52,35 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
 }
 
 
-def _overrides(function: Any) -> Any:
-    for name, (kind, text) in reversed(OVERRIDES.items()):
-        function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
-    return function
+def override_options(*left_out: str) -> Callable[[Any], Any]:
+    """The options of ``OVERRIDES``, but for some."""
+
+    def decorate(function: Any) -> Any:
+        for name, (kind, text) in reversed(OVERRIDES.items()):
+            if name not in left_out:
+                function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
+        return function
+
+    return decorate
+
+
+def given_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of them that stood on the command line."""
+    return {name: value for name, value in overrides.items() if value is not None}
+
+
+def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, what: str = "") -> int:
+    """Tell how far a run came, as JSON too where that was asked for; the exit code."""
+    reached = f"{summary['out']}: {what}step {summary['step']} of {summary['steps']}"
+    if summary["loss"] is not None:
+        pairs = zip(seeds, summary["loss"], strict=True)
+        reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
+    options.write_result(json_file, summary)
+    click.echo(reached, err=json_file == "-")
+    if not summary["finished"]:
+        click.echo("stopped before its end: the same command goes on from there", err=True)
+        return TERMINATED
+    return 0
 
 
 @click.command("pretrain")
@@ -77,7 +103,7 @@ def _overrides(function: Any) -> Any:
 @click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
-@_overrides
+@override_options()
 @options.json_option
 @options.common_options
 def pretrain(
@@ -113,7 +139,6 @@ def pretrain(
     from bornbiased_jax.pretrain import from_schedule, open_initial
     from bornbiased_jax.pretrain import pretrain as train
 
-    changes = {name: value for name, value in overrides.items() if value is not None}
     config = from_schedule(
         schedule,
         model=cfg,
@@ -126,20 +151,10 @@ def pretrain(
         tensorboard=not no_tensorboard,
         mesh=mesh,
         quiet=quiet,
-        **changes,
+        **given_overrides(overrides),
     )
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
-    summary = train(config, initial, tokenizer)
-    reached = f"{summary['out']}: step {summary['step']} of {summary['steps']}"
-    if summary["loss"] is not None:
-        pairs = zip(seed_list, summary["loss"], strict=True)
-        reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    options.write_result(json_file, summary)
-    click.echo(reached, err=json_file == "-")
-    if not summary["finished"]:
-        click.echo("stopped before its end: the same command goes on from there", err=True)
-        return TERMINATED
-    return 0
+    return finish(train(config, initial, tokenizer), seed_list, json_file)
 
 
 @click.command("runs")

@@ -129,7 +129,7 @@ def prepare(
     Raises:
         InputError: the source is missing or damaged, or the folder cannot be written.
     """
-    root = (Path(folder) if folder is not None else cache.cache_dir() / "tokens").expanduser().resolve()
+    root = files.user_path(folder if folder is not None else cache.cache_dir() / "tokens").resolve()
     try:
         origin = source_digest(source)
     except InputError as error:

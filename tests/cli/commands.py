@@ -1,10 +1,13 @@
 """The commands that there are, and functions by name."""
 
+import functools
 import importlib
+import pkgutil
 from typing import Any
 
 import click
 
+import bornbiased_jax
 from bornbiased_jax.cli.main import cli
 
 
@@ -18,7 +21,16 @@ def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Comm
     return found
 
 
+@functools.cache
+def import_everything() -> None:
+    """Every module of the library: one that is first imported while a name is replaced would keep the replacement."""
+    for module in pkgutil.walk_packages(bornbiased_jax.__path__, "bornbiased_jax."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 def locate(target: str) -> tuple[Any, str]:
-    """The module and name of ``module:name``."""
+    """The module and name of ``module:name``, once everything is imported."""
+    import_everything()
     module, _, name = target.partition(":")
     return importlib.import_module(module), name

@@ -111,7 +111,6 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # What stands before the function in question does nothing; what it is handed is told apart by its words.
     stubs = {
-        # First, so that its module is imported before what it imports is replaced.
         "bornbiased_jax.adapt.tune:open_checkpoint": fake_checkpoint,
         OPEN: fake_checkpoint,
         "bornbiased_jax.seedprint.trace:open_reader": fake_checkpoint,
