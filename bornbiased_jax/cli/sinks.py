@@ -61,6 +61,12 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 @click.option(
     "--keep-sinks", default="0,1,4", show_default=True, metavar="K,…", help="First positions left in full precision."
 )
+@click.option(
+    "--streaming",
+    type=options.Ranged(SeqLen),
+    metavar="WINDOW",
+    help="Also the loss with a rolling cache of so many tokens beside the first --keep-sinks.",
+)
 @click.option("--figures", metavar="DIR", help="Draw the sink map, variances and top channels into this folder.")
 @click.option(
     "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
@@ -145,6 +151,7 @@ def _print(report: Mapping[str, Any]) -> None:
         rows = [["only the first" if neuron[key] is None else neuron[key] for key in keys] for neuron in neurons]
         title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
         options.print_table(title, columns, rows)
+    _print_streaming(report)
     if "quantisation" in report:
         columns = [
             "quantised",
@@ -170,3 +177,18 @@ def _print(report: Mapping[str, Any]) -> None:
             for cell in report["quantisation"]
         ]
         options.print_table("What rounding costs, in nats a token", columns, rows)
+
+
+def _print_streaming(report: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            "all tokens" if entry["window"] is None else f"the last {entry['window']}",
+            entry["keep_sinks"],
+            "not finite" if entry["loss"] is None else f"{entry['loss']:.4f}",
+            "" if entry["loss_interval"] is None else "{:.4f} to {:.4f}".format(*entry["loss_interval"]),
+        ]
+        for entry in report.get("streaming", ())
+    ]
+    if rows:
+        title = f"Loss in nats a token with a rolling cache, from position {report['streaming'][0]['from_position']} on"
+        options.print_table(title, ["cache", "first kept", "loss", "95% interval"], rows)

@@ -12,6 +12,7 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.models.limits import check_length, check_sequences
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
@@ -50,6 +51,7 @@ class SinkReport(TypedDict):
     outliers: NotRequired[dict[str, Any]]
     super_neurons: NotRequired[list[dict[str, Any]]]
     quantisation: NotRequired[list[Price]]
+    streaming: NotRequired[list[Streamed]]
     checkpoint: NotRequired[str]
     weights_digest: NotRequired[str]
     text: NotRequired[str]
@@ -103,6 +105,7 @@ def report_on_ids(
     schemes: Sequence[Scheme] = (),
     granularities: Sequence[Granularity] = ("tensor", "token"),
     keep_sinks: Sequence[int] = (0,),
+    streaming: int | None = None,
     seed: int = 0,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
@@ -121,6 +124,8 @@ def report_on_ids(
         details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
         schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantise.prices`; measured on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
+        streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
+            :func:`~bornbiased_jax.evaluation.streaming.streaming_losses`, measured on the same sequences.
         seed: of the windows, and of the random tokens of the variances.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call (see :func:`count_sequences`).
@@ -129,7 +134,8 @@ def report_on_ids(
         ``sink_rate``, ``sink_rate_std`` (over sequences), ``sink_rate_of_average`` and
         ``score_by_layer_head``, each by length; the settings; with ``details`` also ``variance`` (by
         quantity: ``pooled``, ``across`` [L][T] on random tokens and the ``discrepancy`` of position 1 [L]),
-        ``outliers`` and ``super_neurons``; with ``schemes`` the ``quantisation``. Blocks and positions count from 1,
+        ``outliers`` and ``super_neurons``; with ``schemes`` the ``quantisation``, with ``streaming`` that.
+        Blocks and positions count from 1,
         channels and neurons from 0.
 
     Raises:
@@ -150,6 +156,8 @@ def report_on_ids(
     longest = max(lengths)
     check_length(cfg, longest)
     x_NT = check_sequences(cfg, cut_sequences(ids, longest, num_sequences, seed=seed))
+    if streaming is not None:
+        check_streaming(cfg, x_NT[:1], streaming, keep_sinks)
     found = measure_sinks(
         cfg,
         params,
@@ -190,6 +198,10 @@ def report_on_ids(
         report["quantisation"] = prices(
             cfg, params, x_NT[:DETAIL_SEQUENCES], schemes, granularities=granularities, keep=keep_sinks, advance=advance
         )
+    if streaming is not None:
+        report["streaming"] = streaming_losses(
+            cfg, params, x_NT[:DETAIL_SEQUENCES], window=streaming, keep=keep_sinks, advance=advance
+        )
     return report
 
 
@@ -205,6 +217,7 @@ def sinks_report(
     schemes: Sequence[Scheme] = (),
     granularities: Sequence[Granularity] = ("tensor", "token"),
     keep_sinks: Sequence[int] = (0,),
+    streaming: int | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> SinkReport:
@@ -214,7 +227,8 @@ def sinks_report(
         checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
         text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
         tokenizer: in place of the checkpoint's own.
-        lengths, epsilon, num_sequences, details, granularities, keep_sinks, settings: see :func:`report_on_ids`.
+        lengths, epsilon, num_sequences, details, granularities, keep_sinks, streaming, settings: see
+            :func:`report_on_ids`.
         schemes: likewise; a GGUF file's weights are quantised already and are taken as they are stored, so that its
             schemes lose their bits for weights.
         quiet: show no progress.
@@ -239,7 +253,7 @@ def sinks_report(
         schemes = [_stored_weights(scheme) for scheme in schemes]
     used = read_text(text)
     ids = tokenizer.encode(used)
-    cells = len(schemes) * len(granularities) * len(keep_sinks)
+    cells = len(schemes) * len(granularities) * len(keep_sinks) + (streaming is not None) * (len(keep_sinks) + 1)
     total = count_sequences(opened.cfg, num_sequences, details) + cells * min(num_sequences, DETAIL_SEQUENCES)
     with progress.bar(total, "sinks", unit="sequences", quiet=quiet) as advance:
         report = report_on_ids(
@@ -253,6 +267,7 @@ def sinks_report(
             schemes=schemes,
             granularities=granularities,
             keep_sinks=keep_sinks,
+            streaming=streaming,
             advance=advance,
             **settings,
         )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.attention_kernels import KERNELS
+from bornbiased_jax.models.cache import RollingCache
 from bornbiased_jax.models.fields import fields_of
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.linear import Linear
@@ -101,6 +102,7 @@ class Attention(nn.Module):
         positions_T: jax.Array,
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        rolling: RollingCache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
@@ -115,7 +117,12 @@ class Attention(nn.Module):
         v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
         if cfg.output_gate == "value":
             v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, self.precision, name="value_gate")(v_BSGK))
+        inside_T = query_T if rolling is None else rolling.inside(query_T)
+        first_BTHK = q_BTHK
         if cfg.positions == "rope":
+            # Among the latest tokens only distances count, and they are those of the text; the first tokens are met
+            # from the query's place inside the cache.
+            first_BTHK = rotate(q_BTHK, inside_T, cfg) if rolling is not None else q_BTHK
             q_BTHK = rotate(q_BTHK, query_T, cfg)
             k_BSGK = rotate(k_BSGK, positions_T, cfg)
         k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
@@ -126,7 +133,11 @@ class Attention(nn.Module):
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
-        seen_TS = allowed(query_T, key_S, cfg.window)
+        window = cfg.window
+        if rolling is None:
+            seen_TS = allowed(query_T, key_S, window)
+        else:
+            seen_TS, window = rolling.seen(query_T, key_S, window), None
         if mask_TS is not None:
             seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
         extra_H = None
@@ -136,27 +147,37 @@ class Attention(nn.Module):
             extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
         weights_BHTS = o_BTHK = None
         prefix = self._prefix(k_BSGK)
+
+        def weigh(rows: slice, keys: jax.Array, seen: jax.Array) -> jax.Array:
+            scores_BHTS = self._scores(q_BTHK[:, rows], keys)
+            if rolling is not None and cfg.positions == "rope":
+                first_S = jnp.arange(keys.shape[1]) < (cfg.prefix_length or 0) + rolling.keep
+                met_BHTS = self._scores(first_BTHK[:, rows], keys)
+                scores_BHTS = jnp.where(first_S[None, None, None], met_BHTS, scores_BHTS)
+            return self._weights(scores_BHTS, seen, extra_H)
+
         if self._wants_weights():
             keys, values, seen = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
-            weights_BHTS = self._weights(q_BTHK, keys, seen, extra_H)
+            weights_BHTS = weigh(slice(None), keys, seen)
             o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
             if prefix is not None:
                 weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
-        elif self._causal(mask_TS, past):
+        elif self._causal(mask_TS, past) and rolling is None:
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
             parts = []
-            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], cfg.window):
+            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
                 keys, values, seen = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
-                weights = self._weights(q_BTHK[:, rows], keys, seen, extra_H)
+                weights = weigh(rows, keys, seen)
                 parts.append(self._aggregate(weights.astype(values.dtype), values))
             o_BTHK = jnp.concatenate(parts, axis=1)
         if cfg.prefix_memory != "none":
-            o_BTHK = o_BTHK + self._memory(q_BTHK).astype(o_BTHK.dtype)
-        o_BTHK = self._sink_mitigations(o_BTHK, query_x, query_T)
+            o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
+        o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
         o_BTHK = edited(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
-        found = {"attention_output": o_BTHK, "values": v_BSGK, "keys": k_BSGK, "attention_update": out_BTD}
+        found = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
+        found |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
             found |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
         wanted = {name: found[name] for name in found if name in self.capture}
@@ -199,10 +220,8 @@ class Attention(nn.Module):
         plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
         return plain and mask_TS is None and past is None and not self.last_only
 
-    def _weights(
-        self, q_BTHK: jax.Array, k_BSGK: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None
-    ) -> jax.Array:
-        cfg = self.cfg
+    def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
+        """q·k/√K of every head, [B, H, T, S], float32."""
         B, T, H, K = q_BTHK.shape
         G = k_BSGK.shape[2]
         # Heads before positions, and the R query heads of a group as more rows: the products then run on
@@ -210,7 +229,11 @@ class Attention(nn.Module):
         q_BGMK = (q_BTHK * (1.0 / math.sqrt(K))).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
         q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
         scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
-        scores_BHTS = scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+
+    def _weights(self, scores_BHTS: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None) -> jax.Array:
+        cfg = self.cfg
+        B, H, T, _ = scores_BHTS.shape
         seen_11TS = seen_TS[None, None]
         if extra_H is None:
             return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)

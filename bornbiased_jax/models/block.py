@@ -9,6 +9,7 @@ import jax
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.attention import Attention
+from bornbiased_jax.models.cache import RollingCache
 from bornbiased_jax.models.mlp import MLP
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
@@ -34,6 +35,7 @@ class Block(nn.Module):
         positions_T: jax.Array,
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        rolling: RollingCache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
         pre = cfg.norm_position == "pre"
@@ -45,7 +47,7 @@ class Block(nn.Module):
         def attend(x: jax.Array) -> jax.Array:
             y = norm("attention_norm", x) if pre else x
             module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
-            y, found = module(y, positions_T, mask_TS, past)
+            y, found = module(y, positions_T, mask_TS, past, rolling)
             captured.update(found)
             return y if pre else norm("attention_norm", y)
 

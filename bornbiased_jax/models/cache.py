@@ -1,8 +1,8 @@
-"""Keys and values of the positions already seen, for decoding one token at a time."""
+"""Keys and values of the positions already seen: kept whole for decoding, or only the first and the last of them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,3 +22,31 @@ def empty_cache(cfg: ModelConfig, batch: int, size: int, dtype: jnp.dtype = jnp.
     """A cache for ``size`` positions of ``batch`` sequences, nothing filled."""
     shape = (cfg.num_layers, batch, size, cfg.kv_heads, cfg.key_dim)
     return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((), jnp.int32))
+
+
+class RollingCache(NamedTuple):
+    """What a query still sees of a long text: itself, the ``window`` − 1 tokens before it, and the ``keep`` first ones.
+
+    Positions are those inside the cache, as in StreamingLLM (Xiao et al., 2023): the first tokens keep theirs, the
+    others follow without a gap, so that no position exceeds ``keep + window − 1`` (from 0) however long the text is.
+    Keys and values are those of the time when their token was read. Both numbers may be traced.
+    """
+
+    keep: Any
+    """First tokens that are never dropped, 0 or more."""
+    window: Any
+    """Latest tokens, the query's own among them, 1 or more."""
+
+    def inside(self, positions_T: jax.Array) -> jax.Array:
+        """Position inside the cache of the token that is read at each position of the text."""
+        return jnp.minimum(positions_T, self.keep + self.window - 1)
+
+    def seen(self, query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
+        """Boolean [T, S]: is the key in the query's cache, and no further inside it than the model's own window?"""
+        distance_TS = query_T[:, None] - key_S[None, :]
+        first_S = (key_S < self.keep)[None, :]
+        seen_TS = (distance_TS >= 0) & (first_S | (distance_TS < self.window))
+        if window is None:
+            return seen_TS
+        inside_TS = self.inside(query_T)[:, None] - key_S[None, :]
+        return seen_TS & (jnp.where(first_S, inside_TS, distance_TS) < window)

@@ -36,6 +36,7 @@ class MLP(nn.Module):
         hidden_BTF = edited(self.edits.mlp_hidden, hidden_BTF)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
         captured = {
+            "mlp_input": x_BTD,
             "mlp_preactivation": pre_BTF,
             "mlp_up": up_BTF,
             "mlp_hidden": hidden_BTF,

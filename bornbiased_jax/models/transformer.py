@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.block import Block
-from bornbiased_jax.models.cache import Cache
+from bornbiased_jax.models.cache import Cache, RollingCache
 from bornbiased_jax.models.limits import check_length, check_width
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.parameters import Params
@@ -30,6 +30,8 @@ CAPTURABLE = (
     "mlp_hidden",
     "attention_update",
     "mlp_update",
+    "attention_input",
+    "mlp_input",
 )
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
 
@@ -63,6 +65,7 @@ def apply(
     mask_TT: jax.Array | None = None,
     edit: Edit | Edits | None = None,
     cache: Cache | None = None,
+    rolling: RollingCache | None = None,
     remat: bool | Callable[..., bool] = False,
     unroll: int = 1,
     stream_sharding: jax.sharding.Sharding | None = None,
@@ -84,6 +87,8 @@ def apply(
         edit: what to put in place of activations, by site; a function alone replaces the aggregated values
             before W_O (see :mod:`bornbiased_jax.models.sites`).
         cache: keys and values of earlier positions; ``x`` continues after them.
+        rolling: each query sees the first and the latest tokens alone, at their positions inside a rolling cache; not
+            with ``cache``, which holds everything.
         remat: recompute each block in the backward pass instead of storing its activations; or what to store
             nevertheless, one of ``jax.checkpoint_policies``.
         unroll: blocks in one turn of the scan; ``cfg.num_layers`` leaves no loop. Numbers stay the same up to
@@ -106,7 +111,9 @@ def apply(
     ((3, 5, 64), (2, 3, 5, 16))
     """
     last = positions == "last"
-    _check(cfg, x, capture, last)
+    _check(cfg, x, capture, last, rolling)
+    if rolling is not None and cache is not None:
+        raise InputError("a rolling cache and a whole one exclude each other: give one of them")
     start = jnp.zeros((), jnp.int32) if cache is None else cache.length
     positions_T = start + jnp.arange(x.shape[1], dtype=jnp.int32)
     edits = as_edits(edit)
@@ -115,13 +122,14 @@ def apply(
     def placed(stream_BTD: jax.Array) -> jax.Array:
         return stream_BTD if stream_sharding is None else jax.lax.with_sharding_constraint(stream_BTD, stream_sharding)
 
-    embedded_BTD = placed(_embed(cfg, params, x, positions_T).astype(dtype))
+    inside_T = positions_T if rolling is None else rolling.inside(positions_T)
+    embedded_BTD = placed(_embed(cfg, params, x, inside_T).astype(dtype))
 
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
         module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
         past = None if past_layer is None else (*past_layer, start)
-        applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past)
+        applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling)
         stream, found = applied
         filled = found.pop("_past", None)
         if last and not last_only:
@@ -178,7 +186,7 @@ def _last_position(name: str, value: jax.Array) -> jax.Array:
     return jax.lax.slice_in_dim(value, value.shape[axis] - 1, value.shape[axis], axis=axis)
 
 
-def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool) -> None:
+def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool, rolling: RollingCache | None) -> None:
     for name in capture:
         if name not in CAPTURABLE:
             raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
@@ -186,4 +194,5 @@ def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool) -
         raise InputError("attention_received needs every query: use positions='all'")
     if x.ndim == 3:
         check_width(cfg, x.shape[-1])
-    check_length(cfg, x.shape[1])
+    if rolling is None:
+        check_length(cfg, x.shape[1])

@@ -196,6 +196,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--quantise w8a8,kv4", SINKS, {"schemes": [(8, 8, None), (None, None, 4)]}),
         ("--granularity channel", SINKS, {"granularities": ["channel"]}),
         ("--keep-sinks 2,3", SINKS, {"keep_sinks": [2, 3]}),
+        ("--streaming 9", SINKS, {"streaming": 9}),
         ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
         ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
         ("--quiet", SINKS, {"quiet": True}),

@@ -107,3 +107,17 @@ def test_a_quantisation_that_is_none_is_refused(text, options, words, capsys):
     assert run([*call, "--no-details", *options]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said
+
+
+def test_a_rolling_cache_joins_the_report(text, tmp_path, capsys):
+    target = tmp_path / "sinks.json"
+    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "16", "--num-sequences", "2", "--quiet"]
+    call += ["--no-details", "--keep-sinks", "0,2"]
+    assert run([*call, "--streaming", "6", "--json", str(target)]) == 0
+    entries = json.loads(target.read_text())["streaming"]
+    assert [(entry["window"], entry["keep_sinks"]) for entry in entries] == [(6, 0), (6, 2), (None, 0)]
+    # A newborn model knows nothing, with whatever cache.
+    assert all(abs(entry["loss"] - entries[-1]["loss"]) < 0.1 for entry in entries)
+    assert "Loss in nats a token with a rolling cache, from position 9 on" in capsys.readouterr().out
+    assert run([*call, "--streaming", "14"]) == 2
+    assert "fill no cache of 16" in capsys.readouterr().err

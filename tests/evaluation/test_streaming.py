@@ -1,0 +1,144 @@
+"""The rolling cache against the definition: decoding token by token, and the last window of the text read anew."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.models import Cache, apply, empty_cache, init_seed
+from bornbiased_jax.models.cache import RollingCache
+from bornbiased_jax.models.rope import frequencies
+
+T, WINDOW = 14, 5
+SMALL = dict(num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, vocab_size=41, max_seq_len=12)
+CFG = preset("llama-tiny", **SMALL)
+TOKENS = np.random.default_rng(0).integers(0, 41, (2, T))
+
+
+def weights(cfg, seed=1):
+    """Far from birth, where attention would be uniform; what is zero at birth is not."""
+    born = init_seed(cfg, seed)
+    leaves, tree = jax.tree.flatten(born)
+    draws = np.random.default_rng(seed)
+    noisy = [np.asarray(leaf) * 6.0 + 0.3 * draws.standard_normal(leaf.shape) for leaf in leaves]
+    return jax.tree.unflatten(tree, [jnp.asarray(leaf, jnp.float32) for leaf in noisy])
+
+
+def decoded(cfg, params, tokens, keep):
+    """A cache of ``keep + WINDOW`` places, in which the latest tokens move down one place as one is dropped."""
+    size = keep + WINDOW
+    angles_K = np.repeat(frequencies(cfg)[None], 2, 0).ravel() if cfg.positions == "rope" else np.zeros(cfg.key_dim)
+
+    def turned_back(keys):
+        """Keys rotated by one position less, in the half-split layout."""
+        half = cfg.key_dim // 2
+        crossed = np.concatenate([keys[..., half:], -keys[..., :half]], axis=-1)
+        return keys * np.cos(angles_K) + crossed * np.sin(angles_K)
+
+    step = jax.jit(lambda token, cache: apply(cfg, params, token, cache=cache))
+    cache = empty_cache(cfg, len(tokens), size)
+    rows = []
+    for index in range(tokens.shape[1]):
+        if index >= size:
+            keys, values = (np.array(part) for part in (cache.keys_LBSGK, cache.values_LBSGK))
+            keys[:, :, keep:-1] = turned_back(keys[:, :, keep + 1 :])
+            values[:, :, keep:-1] = values[:, :, keep + 1 :]
+            cache = Cache(jnp.asarray(keys), jnp.asarray(values), jnp.asarray(size - 1, jnp.int32))
+        out = step(tokens[:, index : index + 1], cache)
+        cache = out.cache
+        rows.append(np.asarray(out.logits_BTV[:, 0]))
+    return np.stack(rows, axis=1)
+
+
+def rolled(cfg, params, tokens, keep, window=WINDOW):
+    return np.asarray(_rolled(cfg, params, tokens, RollingCache(keep, window)))
+
+
+_rolled = jax.jit(lambda cfg, *call: apply(cfg, *call[:2], rolling=call[2]).logits_BTV, static_argnums=0)
+
+
+VARIANTS = {
+    "llama": {},
+    "learned positions": {"positions": "learned"},
+    "no positions": {"positions": "none"},
+    "amplified": {"positional_scale": "amplify"},
+    "softpick": {"attention_kernel": "softpick"},
+    "extra logit": {"sink_logit": "learned"},
+    "prefix": {"prefix_length": 1},
+    "model's own window": {"window": 4},
+}
+
+
+@pytest.mark.parametrize(("name", "keep"), [("llama", 0), *((name, 2) for name in VARIANTS)])
+def test_one_pass_is_decoding_token_by_token(name, keep):
+    cfg = preset("llama-tiny", **SMALL, **VARIANTS[name])
+    params = weights(cfg)
+    expected = decoded(cfg, params, TOKENS, keep)
+    # Angles of the text against angles inside the cache: some hundred float32 roundings of the largest logit.
+    np.testing.assert_allclose(
+        rolled(cfg, params, TOKENS, keep), expected, rtol=0, atol=300 * 2.0**-24 * np.abs(expected).max()
+    )
+
+
+whole = jax.jit(apply, static_argnums=0)
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
+    """Keys and values of a single block know their own token alone, so that the cache can be read anew."""
+    cfg = CFG.replace(num_layers=1)
+    params = weights(cfg)
+    found = rolled(cfg, params, TOKENS, keep)
+    for index in range(keep + WINDOW, T):
+        seen = [*range(keep), *range(index - WINDOW + 1, index + 1)]
+        alone = np.asarray(whole(cfg, params, TOKENS[:, seen]).logits_BTV)[:, -1]
+        np.testing.assert_allclose(found[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
+
+
+def test_a_window_that_holds_everything_changes_nothing():
+    params = weights(CFG)
+    plain = np.asarray(whole(CFG, params, TOKENS).logits_BTV)
+    for keep in (0, 4):
+        np.testing.assert_allclose(rolled(CFG, params, TOKENS, keep, T), plain, atol=1e-5 * np.abs(plain).max())
+    assert np.abs(rolled(CFG, params, TOKENS, 0) - rolled(CFG, params, TOKENS, 1)).max() > 0.01 * np.abs(plain).max()
+
+
+def test_losses_by_position_and_their_mean():
+    params = weights(CFG)
+    calls = []
+    found = streaming_losses(CFG, params, TOKENS, window=WINDOW, keep=(0, 2), batch_size=1, advance=calls.append)
+    assert [(entry["window"], entry["keep_sinks"]) for entry in found] == [(WINDOW, 0), (WINDOW, 2), (None, 0)]
+    assert sum(calls) == 3 * len(TOKENS)
+    for entry in found:
+        logits = rolled(CFG, params, TOKENS, entry["keep_sinks"], entry["window"] or T).astype(np.float64)
+        log = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        loss_NT = -np.take_along_axis(log[:, :-1], TOKENS[:, 1:, None], axis=-1)[..., 0]
+        np.testing.assert_allclose(entry["loss_by_position"], loss_NT.mean(axis=0), rtol=1e-5)
+        # Position 8 is the first whose cache of two and five has dropped a token.
+        assert entry["from_position"] == 8
+        assert entry["loss"] == pytest.approx(loss_NT[:, 7:].mean(), rel=1e-5)
+        assert entry["loss_interval"][0] < entry["loss"] < entry["loss_interval"][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "keep", "words"),
+    [
+        ({}, 0, [0], "a window of 0 tokens"),
+        ({}, 5, [-1], "cannot be kept"),
+        ({}, 12, [0, 4], "fill no cache of 16"),
+        ({"attention": False}, 5, [0], "has no attention"),
+        ({"positions": "learned", "max_seq_len": 8}, 5, [4], "8 learned positions"),
+    ],
+)
+def test_what_does_not_fit_is_said(changes, window, keep, words):
+    cfg = CFG.replace(**changes)
+    with pytest.raises(InputError, match=words):
+        streaming_losses(cfg, init_seed(cfg, 0), TOKENS, window=window, keep=keep)
+
+
+def test_two_caches_exclude_each_other():
+    with pytest.raises(InputError, match="exclude each other"):
+        apply(CFG, weights(CFG), jnp.asarray(TOKENS), cache=empty_cache(CFG, 2, T), rolling=RollingCache(0, 4))
