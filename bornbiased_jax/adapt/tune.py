@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.adapters import Adapter, adapted
 from bornbiased_jax.pretrain import from_schedule, open_initial, pretrain
 
@@ -24,9 +25,15 @@ def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, 
         or "prefix-plus") and ``adapter`` (its settings, or None).
 
     Raises:
-        InputError: as :func:`~bornbiased_jax.pretrain.pretrain`, or the adapter does not fit the model.
+        InputError: as :func:`~bornbiased_jax.pretrain.pretrain`, the adapter does not fit the model, or several seeds
+            that would stay copies of one another.
     """
     seeds = changes.get("seeds", (0,))
+    if adapter is not None and adapter.method == "prefix-plus" and len(seeds) > 1:
+        raise InputError(
+            f"prefix-plus begins at zero whatever the seed, so that {len(seeds)} seeds would stay copies of each "
+            "other: give one, and another --data-seed for another order"
+        )
     if adapter is None:
         initial, tokenizer = open_initial(reference, list(seeds))
     else:

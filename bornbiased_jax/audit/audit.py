@@ -14,7 +14,7 @@ from bornbiased_jax.audit.finding import Finding, is_clean
 from bornbiased_jax.audit.folder import find_items
 from bornbiased_jax.audit.gaps import find_gaps
 from bornbiased_jax.audit.law import find_distributions, law_rows
-from bornbiased_jax.audit.summary import Summary, summarise
+from bornbiased_jax.audit.summary import Summary, frozen_digests, summarise
 from bornbiased_jax.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
 from bornbiased_jax.errors import InputError
 
@@ -42,10 +42,14 @@ def audit_folder(
     """
     items, findings = find_items(folder, pattern)
     summaries: dict[str, Summary] = {}
+    left: dict[Path | None, frozenset[str]] = {None: frozenset()}
     with progress.bar(len(items), "reading", "checkpoints") as advance:
         for item in items:
+            adapted = item.record.adapted if item.record is not None else None
             try:
-                summaries[item.name] = summarise(item, frozen)
+                if item.record is not None and adapted is not None and adapted not in left:
+                    left[adapted] = frozen_digests(adapted, item.record.seed)
+                summaries[item.name] = summarise(item, frozen, left[adapted])
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
             advance()

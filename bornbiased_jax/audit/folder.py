@@ -37,11 +37,13 @@ class Record:
         seed: the run's seed.
         born_here: whether its step 0 is a birth of that seed.
         data: what identifies its data and their order.
+        adapted: the run's folder, where it trained an adapter beside a model that stays as it is; else None.
     """
 
     seed: int
     born_here: bool
     data: dict[str, Any]
+    adapted: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _run(place: Path, name: str) -> Iterator[Item]:
         run = f"{name}@seed={seed}" if name else f"seed={seed}"
         for step in steps:
             where = f"seed={seed},step={step}"
-            record = Record(int(seed), born, data)
+            record = Record(int(seed), born, data, place if config.get("adapter") is not None else None)
             yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
 
 

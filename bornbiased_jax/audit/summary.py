@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import math
 import re
+from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from bornbiased_jax.audit.folder import Item
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
+from bornbiased_jax.checkpoints.run import load_frozen, locate_run
 from bornbiased_jax.models import distributions, flatten, unflatten
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
@@ -60,12 +63,13 @@ class Summary:
         return self.item.name
 
 
-def summarise(item: Item, frozen: re.Pattern[str] | None = None) -> Summary:
+def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
     """Read a checkpoint once, tensor by tensor.
 
     Args:
         item: which.
         frozen: paths of tensors that are declared frozen or shared: no evidence.
+        left: digests of such tensors: what an adapter has left as it was.
 
     Raises:
         InputError: it is damaged, or of a kind that is not known.
@@ -88,9 +92,25 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None) -> Summary:
             constant = found.smallest == found.largest
             declared = frozen is not None and frozen.search(name) is not None
             if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
-                for form, value in digests_of(tensor).items():
+                known = digests_of(tensor)
+                for form, value in known.items() if known["exact"] not in left else ():
                     forms[form][name] = value
     return Summary(item, reader, digest, forms, moments)
+
+
+def frozen_digests(run: Path, seed: int) -> frozenset[str]:
+    """Digests of the tensors of the model that a run trained an adapter beside, those of each block apart.
+
+    Raises:
+        InputError: that model is missing or damaged.
+    """
+    cfg = locate_run(run, seed).trained
+    flat = flatten(load_frozen(run, cfg))
+    return frozenset(
+        tensor_digest(np.asarray(tensor))
+        for path, row in distributions(cfg).items()
+        for tensor in (flat[path] if row.stacked else [flat[path]])
+    )
 
 
 def _held(reader: WeightsReader, reference: str) -> WeightsReader:

@@ -97,14 +97,15 @@ def test_peft_reads_what_is_written(text, tmp_path, reference):
 
 @pytest.mark.parametrize("method", [pytest.param("prefix", marks=pytest.mark.slow), "prefix-plus"])
 def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys, method):
-    assert adapt(text, LLAMA, method, tmp_path / "run", "--seeds", "1,2") == 0
+    seeds = [1, 2] if method == "prefix" else [2]
+    assert adapt(text, LLAMA, method, tmp_path / "run", "--seeds", ",".join(map(str, seeds))) == 0
     prompt = ["--prompt-ids", "5,6,7", "--max-new-tokens", "3", "--json", "-"]
     assert run(["generate", f"{tmp_path / 'run'}@seed=2", *prompt]) == 0
-    assert run(["seedprint", LLAMA, f"{tmp_path / 'run'}@seed=1", "--json", str(tmp_path / "verdict.json")]) == 0
+    assert run(["seedprint", LLAMA, f"{tmp_path / 'run'}@seed=2", "--json", str(tmp_path / "verdict.json")]) == 0
     assert json.loads((tmp_path / "verdict.json").read_text())["verdict"] == "same-lineage"
     capsys.readouterr()
     for options in ([], ["--peft"]):
-        assert run(["export", f"{tmp_path / 'run'}@seed=1", str(tmp_path / "exported"), *options]) == 2
+        assert run(["export", f"{tmp_path / 'run'}@seed=2", str(tmp_path / "exported"), *options]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and ("cannot be merged" in said or "no LoRA adapter" in said)
     assert not (tmp_path / "exported").exists()
@@ -121,6 +122,7 @@ def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys
         ("prefix", "--budget lots", "--budget lots is neither"),
         ("prefix", "--budget 640 --prefix-length 3", "leave those out"),
         ("full", "--seeds 1,2", "would stay copies of each other"),
+        ("prefix-plus", "--seeds 1,2", "would stay copies of each other"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_sentence(text, tmp_path, capsys, method, options, sentence):

@@ -7,5 +7,6 @@ import pytest
 
 from tests.faults.faults import FOLDER
 
-chosen = ["-k", " or ".join(sys.argv[1:])] if sys.argv[1:] else []
-sys.exit(pytest.main([str(FOLDER), "-m", "", "-n", "2", "--dist", "worksteal", *chosen]))
+if __name__ == "__main__":
+    chosen = ["-k", " or ".join(sys.argv[1:])] if sys.argv[1:] else []
+    sys.exit(pytest.main([str(FOLDER), "-m", "", "-n", "2", "--dist", "worksteal", *chosen]))

@@ -6,20 +6,36 @@ fault is worth listing where it would change a number in silence.
 
 from __future__ import annotations
 
+import compileall
 import dataclasses
+import importlib
 import json
+import multiprocessing
 import os
+import py_compile
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 # What a test may read. Everything else of a checkout (environment, caches, outputs) stays where it is.
 COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci")
 COPIED_FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+# Imported once, by the server that every run of tests is a fork of: two seconds of each run.
+LIBRARIES = [
+    "pytest",
+    "hypothesis",
+    "scipy.stats",
+    "scipy.optimize",
+    "flax.linen",
+    "optax",
+    "orbax.checkpoint",
+    "grain",
+]
 # Ample for the slowest named test beside another one: a fault that makes a test run for ever is named, not awaited.
 TIMEOUT_S = 300.0
 
@@ -83,7 +99,8 @@ def patched(text: str, fault: Fault) -> str:
 
 
 def scratch_copy(target: Path, source: Path = ROOT) -> Path:
-    """Copy what tests need to ``target``, which must not exist."""
+    """Copy what tests need to ``target``, which must not exist, with bytecode that is looked up by its source's digest,
+    so that a fault is compiled anew however soon it is put in."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in COPIED:
         if (source / name).is_dir():
@@ -91,20 +108,47 @@ def scratch_copy(target: Path, source: Path = ROOT) -> Path:
     for name in COPIED_FILES:
         if (source / name).is_file():
             shutil.copy2(source / name, target / name)
+    compileall.compile_dir(target, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
     return target
 
 
-def run_tests(copy: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """Run named tests in a scratch copy: pytest's exit code (0 all passed, 1 some failed) and what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+def _pytest(copy: str, printed: str, tests: list[str]) -> None:
+    """In a process of its own, which has imported the libraries but nothing of the project: run tests of a copy."""
+    for number in (1, 2):
+        os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     # A run inside a worker of pytest-xdist is not one of its workers.
-    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    options = ["-q", "--tb=short", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", "-x"]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
-    done = subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    return done.returncode, done.stdout[-3000:] + done.stderr[-1000:]
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        del os.environ[name]
+    os.environ.update(PYTHONPATH=copy, PYTHONDONTWRITEBYTECODE="1")
+    sys.dont_write_bytecode = True
+    os.chdir(copy)
+    sys.path[:] = [copy, *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    # Assertions as they are: rewriting them, the library's of Hypothesis too, takes longer than most tests.
+    options = ["-q", "--tb=short", "--assert=plain", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", "-x"]
+    sys.exit(int(pytest.main([*options, *tests])))
+
+
+def run_tests(copy: Path, tests: Iterable[str]) -> tuple[int, str]:
+    """Run named tests in a scratch copy: pytest's exit code (0 all passed, 1 some failed) and what it printed.
+
+    Raises:
+        TimeoutError: the tests did not end.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LIBRARIES)
+    printed = copy.parent / f"{copy.name}.printed"
+    printed.unlink(missing_ok=True)
+    process = context.Process(target=_pytest, args=(str(copy), str(printed), list(tests)))
+    process.start()
+    process.join(TIMEOUT_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise TimeoutError(f"{', '.join(tests)} did not end in {TIMEOUT_S:.0f} s")
+    return process.exitcode, printed.read_text()[-4000:]
 
 
 def run_fault(copy: Path, fault: Fault) -> tuple[int, str]:

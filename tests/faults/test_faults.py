@@ -1,6 +1,7 @@
 """Every listed fault turns its test red, and the test is green without it."""
 
 import itertools
+import re
 
 import pytest
 
@@ -31,3 +32,4 @@ def test_a_fault_is_noticed(copy, fault):
     assert code != 0, f"{fault.test} passes with {fault.new!r} in {fault.file}"
     # Anything else than failed tests (2: interrupted, as by a syntax error; 4: no such test) shows nothing.
     assert code == 1, printed
+    assert re.search(r"\d+ (failed|error)", printed.splitlines()[-1]), printed

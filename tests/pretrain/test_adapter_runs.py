@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax.audit.audit import audit_folder
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.checkpoints.run import restore_adapter
@@ -144,3 +145,22 @@ def test_damage_and_what_does_not_fit_are_said(place, calm):
         pretrain(make(place, "nothing", method, init_from=None))
     with pytest.raises(InputError, match="one device"):
         make(place, "mesh", method, mesh="data=2")
+
+
+def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
+    """Two seeds, three checkpoints each beside one model: all begin as that model, and none is a copy of another.
+
+    But Prefix-Tuning+ begins at zero whatever the seed: there they are, and are told.
+    """
+    method, config, _ = calm
+    found = audit_folder(config.out)
+    assert len(found["checkpoints"]) == 6
+    copies = {tuple(row["subjects"]) for row in found["findings"] if row["kind"] == "duplicate"}
+    steps = (4, 8) if method == "prefix-plus" else ()
+    assert copies == {(f"seed=5,step={step}", f"seed=6,step={step}") for step in steps}
+    assert found["clean"] == (not copies), found["findings"]
+    frozen = set(flatten(BASE.params))
+    for checkpoint in found["checkpoints"]:
+        # At the beginning a LoRA's product is zero, and the model is its base.
+        changed = {path.rpartition("/")[0] for path in checkpoint["digests"]} & frozen
+        assert bool(changed) == (method == "lora" and checkpoint["step"] > 0)
