@@ -18,7 +18,7 @@ FLOORS: tuple[set[str], ...] = (
     {"stats"},
     {"models"},
     {"predict", "text"},
-    {"inputs", "data"},
+    {"inputs", "data", "doctor"},
     {"checkpoints"},
     {"probes"},
     {"seedprint"},

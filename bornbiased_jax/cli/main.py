@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import os
 import re
 import signal
@@ -17,56 +16,16 @@ from typing import NoReturn
 import click
 
 from bornbiased_jax import __version__
+from bornbiased_jax.cli.catalogue import COMMANDS, LazyGroup
 from bornbiased_jax.errors import InputError
 
-# name -> (module, object, line of help): modules are imported when their command is called, so that
-# --help and --version do not wait for jax.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "models": ("models", "list_models"),
-    "probe": ("probe", "probe"),
-    "predict": ("predict", "predict"),
-    "generate": ("checkpoint", "generate"),
-    "parity": ("checkpoint", "parity"),
-    "evaluate": ("checkpoint", "evaluate"),
-    "sinks": ("sinks", "sinks"),
-    "intervene": ("intervene", "intervene"),
-    "fingerprint": ("lineage", "fingerprint"),
-    "seedprint": ("lineage", "seedprint"),
-    "whichseed": ("whichseed", "whichseed"),
-    "digest": ("digest", "digest"),
-    "pretrain": ("pretrain", "pretrain"),
-    "runs": ("pretrain", "runs"),
-    "plot": ("pretrain", "plot"),
-    "export": ("pretrain", "export"),
-    "adapt": ("adapt", "adapt"),
-    "derive": ("derive", "derive"),
-    "audit": ("audit", "audit"),
-    "reproduce": ("reproduce", "reproduce"),
-}
-
+__all__ = ["COMMANDS", "cli", "main", "run"]
 
 INTERRUPTED = 130
 LONGEST_WORD = 400
 """Characters of a value that an error repeats: what was typed may be a file by mistake."""
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
-
-
-class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported on demand."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All command names, in the order of the help page."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the module of one command."""
-        if name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(f"bornbiased_jax.cli.{module}"), attribute)
-        importlib.import_module("bornbiased_jax.cli.options").refuse_empty(command)
-        return command
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -77,7 +36,7 @@ def cli() -> None:
     \b
     Start here:
       bornbiased reproduce demo --scale laptop --out out/demo
-      bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 1000
+      bornbiased probe contraction --model gpt2-tiny --seq-len 64 --num-inputs 500
     """
 
 

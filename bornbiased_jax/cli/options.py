@@ -240,8 +240,10 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
         files.write_json(json_file, value)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]], *, to_stderr: bool = False) -> None:
-    """A table for people; on standard error when standard output carries JSON."""
+def print_table(
+    title: str, columns: list[str], rows: list[list[Any]], *, to_stderr: bool = False, words: bool = False
+) -> None:
+    """A table for people; on standard error when standard output carries JSON. Words begin at the left."""
     from rich.console import Console
     from rich.table import Table
 
@@ -251,7 +253,7 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], *, to_std
     # A title is wrapped to its table's width: as wide as the title at least.
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, min_width=len(title))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if words or index == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row])
     console.print(table)

@@ -31,6 +31,8 @@ CALLS = {
     "derive": "derive model.gguf --change noise:0.1 --out derived",
     "audit": "audit folder",
     "reproduce": "reproduce demo",
+    "doctor": "doctor",
+    "completion": "completion bash",
 }
 INPUTS = "bornbiased_jax.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.inputs:random_inputs"
@@ -332,6 +334,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *COMMON,
         *prepared(),
     ],
+    "doctor": prepared(),
+    "completion": [("<shell>", "click.shell_completion:get_completion_class", {"shell": "bash"}), *prepared()],
 }
 # Options that exclude another one of the shortest call.
 INSTEAD = {

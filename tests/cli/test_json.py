@@ -85,6 +85,8 @@ KEYS = {
     "adapt": {"out", "step", "finished", "loss"},
     "derive": {"checkpoint", "changes", "out", "function_preserved", "base_digest", "digest"},
     "audit": {"clean", "findings", "checkpoints", "pairs"},
+    "doctor": {"version", "python", "libraries", "devices", "memory_bytes", "cache", "extras", "problems"},
+    "completion": {"shell", "script", "line"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},
 }
 

@@ -1,0 +1,92 @@
+"""The commands by the question that they answer, and the group that imports each when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import click
+
+WIDTH = 80
+"""Columns that the list of commands fits into."""
+
+
+class Entry(NamedTuple):
+    """Where a command lies, below ``bornbiased_jax.cli``, and its line in the list of commands."""
+
+    module: str
+    attribute: str
+    line: str
+
+
+# Lines stand here and not in the commands, so that the list waits for none of their modules.
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Birth: what does a model prefer before training?": {
+        "models": Entry("models", "list_models", "presets, their fields and parameter counts"),
+        "probe": Entry("probe", "probe", "measure newborn models: preference, contraction"),
+        "predict": Entry("predict", "predict", "the same from theory; nothing is built"),
+    },
+    "Lineage: where does this model come from?": {
+        "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),
+        "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
+        "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
+        "fingerprint": Entry("lineage", "fingerprint", "store a model's outputs, to compare later"),
+        "digest": Entry("digest", "digest", "a commitment to a model's weights"),
+        "derive": Entry("derive", "derive", "make a descendant of known origin"),
+    },
+    "Training: how does a birth become a model?": {
+        "pretrain": Entry("pretrain", "pretrain", "train one seed or many at once; resumes"),
+        "adapt": Entry("adapt", "adapt", "fine-tune, or train an adapter beside a model"),
+        "runs": Entry("pretrain", "runs", "the runs in a folder and how far they are"),
+        "plot": Entry("pretrain", "plot", "draw a run's curves"),
+        "export": Entry("pretrain", "export", "write a checkpoint as a Hugging Face directory"),
+        "evaluate": Entry("checkpoint", "evaluate", "perplexity and bits per byte of a text"),
+        "generate": Entry("checkpoint", "generate", "continue a prompt"),
+        "parity": Entry("checkpoint", "parity", "compare logits with those of transformers"),
+    },
+    "Sinks: which heads attend to nothing but the first token?": {
+        "sinks": Entry("sinks", "sinks", "sinks on a text, and what they cost"),
+        "intervene": Entry("intervene", "intervene", "cut or move what makes a sink"),
+    },
+    "Records: the papers' tables, and this machine": {
+        "reproduce": Entry("reproduce", "reproduce", "tables and figures, each a record and a page"),
+        "doctor": Entry("doctor", "doctor", "versions, devices, memory, cache, missing extras"),
+        "completion": Entry("completion", "completion", "a script that lets a shell complete commands"),
+    },
+}
+COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All command names, in the order of the help page."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import the module of one command."""
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        command: click.Command = getattr(importlib.import_module(f"bornbiased_jax.cli.{module}"), attribute)
+        importlib.import_module("bornbiased_jax.cli.options").refuse_empty(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands under the question of each; no line is cut."""
+        width = max(map(len, COMMANDS))
+        for question, entries in SECTIONS.items():
+            formatter.write(f"\n{question}\n")
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), entry.line) for name, entry in entries.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
+        """Names of commands with their lines, and options; no command is imported for it."""
+        named = [
+            click.shell_completion.CompletionItem(name, help=entry.line)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        # click's own way would import every command to ask whether it is hidden.
+        return named + click.Command.shell_complete(self, ctx, incomplete)

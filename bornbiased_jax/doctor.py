@@ -1,0 +1,155 @@
+"""What this installation has: versions, devices, memory, the cache, and what each extra lacks. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+import bornbiased_jax
+from bornbiased_jax import hardware
+from bornbiased_jax.text.cache import CACHE_VARIABLE, cache_dir
+
+DISTRIBUTION = "bornbiased-jax"
+LIBRARIES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "scipy",
+    "tokenizers",
+    "safetensors",
+)
+EXTRAS = {
+    "cuda": "computing on an NVIDIA GPU",
+    "torch": "`parity`, the comparison with transformers",
+    "sentencepiece": "tokenizers in SentencePiece's own format",
+    "parquet": "`--data` from Parquet files",
+    "hf": "`--data hf:NAME`, data sets of the Hugging Face hub",
+    "dev": "`make test`",
+}
+"""The extras of the package and what each is needed for."""
+
+
+def diagnose() -> dict[str, Any]:
+    """The facts, JSON-ready.
+
+    Returns:
+        ``version``, ``python``, ``libraries`` (by name), ``backend``, ``devices`` (``kind``, ``platform``,
+        ``memory_bytes`` or None), ``cores``, ``memory_bytes`` (what may still be taken, or None), ``cache``
+        (``folder``, ``bytes``, ``files``, ``writable``, ``from``: the variable that sets it, or None), ``extras`` (by
+        name: ``for``, ``missing``, ``installed``) and ``problems``, a sentence each.
+    """
+    cache = _cache(cache_dir())
+    problems = []
+    try:
+        devices, backend = _devices()
+    except RuntimeError as error:
+        # The platform that the environment asks for is not there.
+        devices, backend = [], None
+        problems.append(f"JAX has no device: {' '.join(str(error).split())}")
+    extras = _extras()
+    if not extras:
+        problems.append(f"{DISTRIBUTION} is not installed as a package: `pip install -e .` lets its extras be checked")
+    if not cache["writable"]:
+        problems.append(f"{cache['folder']} cannot be written: set {CACHE_VARIABLE} to a folder that can")
+    return {
+        "version": bornbiased_jax.__version__,
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "backend": backend,
+        "devices": devices,
+        "cores": hardware.cores(),
+        "memory_bytes": hardware.available_memory(),
+        "cache": cache,
+        "extras": extras,
+        "problems": problems,
+    }
+
+
+def missing(requirement: Requirement, among: frozenset[str] = frozenset()) -> Iterator[str]:
+    """What keeps a requirement from being met, with the extras that it names: "a>=2.7", or "a>=2.7 (2.1 is here)".
+
+    >>> list(missing(Requirement("numpy>=1"))), list(missing(Requirement("no-such-package>=3")))
+    ([], ['no-such-package>=3'])
+    """
+    found = _version(requirement.name)
+    wanted = f"{requirement.name}{requirement.specifier}"
+    if found is None:
+        yield wanted
+        return
+    if not requirement.specifier.contains(found, prereleases=True):
+        yield f"{wanted} ({found} is here)"
+    for extra in sorted(requirement.extras):
+        name = f"{requirement.name}[{extra}]"
+        if name not in among:
+            for below in _required(requirement.name, extra):
+                yield from missing(below, among | {name})
+
+
+def _required(distribution: str, extra: str) -> list[Requirement]:
+    """What an extra adds to what a distribution requires anyway."""
+    found = [Requirement(line) for line in metadata.requires(distribution) or ()]
+    return [
+        row
+        for row in found
+        if row.marker is not None and row.marker.evaluate({"extra": extra}) and not row.marker.evaluate({"extra": ""})
+    ]
+
+
+def _extras() -> dict[str, dict[str, Any]]:
+    if _version(DISTRIBUTION) is None:
+        return {}
+    told = {}
+    for name in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
+        lacking = [line for row in _required(DISTRIBUTION, name) for line in missing(row)]
+        told[name] = {"for": EXTRAS.get(name, ""), "missing": lacking, "installed": not lacking}
+    return told
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> tuple[list[dict[str, Any]], str]:
+    import jax
+
+    return [
+        {
+            "kind": device.device_kind,
+            "platform": device.platform,
+            "memory_bytes": (device.memory_stats() or {}).get("bytes_limit"),
+        }
+        for device in jax.local_devices()
+    ], jax.default_backend()
+
+
+def _cache(folder: Path) -> dict[str, Any]:
+    sizes = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                sizes.append(os.lstat(os.path.join(parent, name)).st_size)
+            except OSError:  # removed meanwhile
+                continue
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return {
+        "folder": str(folder),
+        "from": CACHE_VARIABLE if os.environ.get(CACHE_VARIABLE) else None,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+    }

@@ -1,0 +1,86 @@
+"""The list of commands, what --help waits for, and completion in a shell."""
+
+import json
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from bornbiased_jax.cli.catalogue import COMMANDS, SECTIONS, WIDTH
+from bornbiased_jax.cli.main import run
+from tests.cli.commands import commands
+
+MODULES = """
+import json, sys
+from bornbiased_jax.cli.main import run
+code = run(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+SLOW = {"jax", "jaxlib", "scipy", "flax", "matplotlib", "theory", "experiments"}
+
+
+def test_the_list_of_commands_fits_eighty_columns_and_nothing_is_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    assert run(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    for question, entries in SECTIONS.items():
+        place = lines.index(question)
+        for offset, (name, entry) in enumerate(entries.items(), 1):
+            # On one line, whole, below its question.
+            assert lines[place + offset].split(maxsplit=1) == [name, entry.line]
+
+
+def test_the_list_names_every_command_once():
+    assert sum(len(entries) for entries in SECTIONS.values()) == len(COMMANDS)
+    assert {path.split()[0] for path in commands()} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["probe", "contraction"]])
+def test_help_waits_for_neither_jax_nor_scipy(words):
+    """All of them in one process would hide which of them imported what; a process takes a fifth of a second."""
+    call = [sys.executable, "-c", MODULES, *words, "--help"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, timeout=120)
+    code, imported = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0
+    assert SLOW.isdisjoint({module.partition(".")[0] for module in imported})
+    if not words:
+        # The list itself needs click alone.
+        assert "bornbiased_jax.cli.options" not in imported
+
+
+def complete(line: str) -> list[str]:
+    """What a shell is offered for the last word of a line."""
+    words = line.split(" ")
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_BORNBIASED_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bornbiased_jax"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_a_shell_completes_commands_and_options():
+    assert complete("bornbiased se") == ["seedprint"]
+    assert "--seeds" in complete("bornbiased probe preference --se")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_calls_the_command(shell, capsys):
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "_BORNBIASED_COMPLETE" in script and f"{shell}_complete" in script
+
+
+def test_names_are_completed_without_their_modules():
+    from bornbiased_jax.cli.main import cli
+
+    offered = [item.value for item in cli.shell_complete(click.Context(cli), "p")]
+    assert offered == [name for name in COMMANDS if name.startswith("p")]
+    assert "--version" in [item.value for item in cli.shell_complete(click.Context(cli), "--")]
