@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from experiments import results
-from experiments.survival import prefix_plus
-from experiments.survival.prefix_plus import EXPERIMENT, NEW, OLD
+from experiments.survival.prefix_plus import EXPERIMENT
+from experiments.survival.prefix_plus_tables import NEW, OLD, ends_of, wins_of
 from tests.experiments.smoke import record_of, show
 
 
@@ -36,10 +36,10 @@ def test_what_is_shown(record):
 
 def test_the_record_says_what_its_numbers_say():
     record = results.committed("prefix_plus", "laptop")
-    wins, count = prefix_plus._wins(record)
+    wins, count = wins_of(record)
     assert count >= 5 and f"{wins} of {count} seeds" in EXPERIMENT.headline(record)
     old = record["result"]["methods"][OLD]["shares"]
     # The longer the input, the less the prefix; the longer the prefix, the less the input.
-    assert prefix_plus._ends(old, "prefix")["last"] < prefix_plus._ends(old, "prefix")["first"]
+    assert ends_of(old, "prefix")["last"] < ends_of(old, "prefix")["first"]
     weights = [np.mean(row["shares"]["weight"]) for row in record["result"]["lengths"]]
     assert weights == sorted(weights, reverse=True)
