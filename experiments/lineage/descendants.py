@@ -293,7 +293,7 @@ EXPERIMENT = Experiment(
             "birth_permutations": 9_999,
         },
     },
-    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,

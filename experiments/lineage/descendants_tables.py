@@ -246,10 +246,9 @@ def headline(record: Record) -> str:
     """After which changes no test of this package is to be trusted."""
     trusted = _trusted_by_change(record)
     unfound = [name for name, tests in trusted.items() if not tests]
-    names = ", ".join(unfound) if unfound else "none"
-    return (
-        f"Of {len(trusted)} changes some test of this package is to be trusted after all but {len(unfound)}: {names}."
-    )
+    if not unfound:
+        return f"After each of {len(trusted)} changes some test of this package is to be trusted; the table says which."
+    return f"After {len(unfound)} of {len(trusted)} changes no test of this package is trusted: {', '.join(unfound)}."
 
 
 def plots(record: Record) -> Sequence[Panel]:
