@@ -49,7 +49,12 @@ _CHAPTERS = {
     "decay": "survival",
 }
 # Searches that a table of the documentation quotes, and what looks at a run that is named; run by name alone.
-_BESIDE = {"sink_search": "sinks", "anatomy_of_run": "survival", "decay_of_run": "survival"}
+_BESIDE = {
+    "sink_search": "sinks",
+    "sink_cures_larger": "sinks",
+    "anatomy_of_run": "survival",
+    "decay_of_run": "survival",
+}
 MODULES: dict[str, str] = {name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE).items()}
 """Name on the command line -> module with an ``EXPERIMENT``, in the order in which the page shows them."""
 

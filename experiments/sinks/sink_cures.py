@@ -1,4 +1,8 @@
-"""Every mitigation side by side: sinks, dimension disparity, loss and cost, same data and same seeds."""
+"""Every mitigation side by side: sinks, dimension disparity, loss and cost, same data and same seeds.
+
+Beside them what practitioners pay: rounding by scheme and scale with the first token rounded or not, the spread of the
+activations, and the loss with a rolling cache (:mod:`experiments.sinks.price_tables`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, times
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
-from experiments.sinks import sink_training
+from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
 from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
 from experiments.sinks.step_cost import step_costs
@@ -42,7 +46,7 @@ def _of_average(seed: Mapping[str, Any]) -> float:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The table that no paper has."""
+    """The table that no paper has, then what was measured of prices."""
     result = record["result"]["cures"]
     base = result["baseline"]
     seeds = [seed for run in result.values() for seed in run["by_seed"]]
@@ -89,7 +93,8 @@ def tables(record: Record) -> Sequence[Table]:
         + (", timed in turn, median ± standard deviation over rounds. " if timed else " over the whole run. ")
         + setting_note(record)
     )
-    return [Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)]
+    first = Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)
+    return [first, *price_tables.tables(record)]
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -139,7 +144,8 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.reference(ax, 0.0, "baseline", colour=figures.MUTED)
     figures.label(ax, "step", "validation loss less the baseline's")
     ax.legend(frameon=False, ncols=2)
-    return [first, Panel(figure, "Gap to the baseline of the same seed, mean across seeds; below zero is better.")]
+    second = Panel(figure, "Gap to the baseline of the same seed, mean across seeds; below zero is better.")
+    return [first, second, *price_tables.panels(record)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -160,21 +166,28 @@ EXPERIMENT = Experiment(
     title="Every mitigation against sinks, and what it costs",
     paper="beyond the papers; “The Structural Origin of Attention Sink”, per-head RMSNorm",
     description=(
-        "The calibrations of Section 6.2, per-head RMSNorm, output gates, extra logits, sigmoid "
-        "attention, a window and no positions at all, trained from the same seeds on the same data in the "
-        "same order."
+        "The calibrations of Section 6.2, per-head RMSNorm, output gates, extra logits, other kernels, a learned key "
+        "and value, a window and no positions at all, trained from the same seeds on the same data in the same order."
+        "\n\nBeside the sinks stands what they cost: the loss with activations, weights and caches rounded, by scale "
+        "and with the first token kept in full precision or not, and the loss with a rolling cache."
     ),
     settings={
         "smoke": {
             **sink_training.smoke(["baseline", HEAD_NORM, "sigmoid attention"]),
+            "price": sink_training.PRICED_SMOKE,
             "timing": {"rounds": 2, "steps": 1},
         },
-        "laptop": {**sink_training.laptop(list(MITIGATIONS)), "timing": {"rounds": 9, "steps": 10}},
+        "laptop": {
+            **sink_training.laptop(list(MITIGATIONS)),
+            "seeds": sink_training.FIVE_SEEDS,
+            "price": sink_training.PRICED,
+            "timing": {"rounds": 9, "steps": 10},
+        },
         "paper": sink_training.paper(list(MITIGATIONS)),
     },
     cost={
         "smoke": "seconds",
-        "laptop": "10 minutes on two cores, 8 where figure12 ran before: its models are taken from there",
+        "laptop": "see the record",
         "paper": "weeks on several GPUs",
     },
     precision="float32 highest; bfloat16 training at paper scale",

@@ -26,6 +26,7 @@ from bornbiased_jax.text.tokenizers import encode_documents
 from experiments._shared.training import loss_of, train_with_snapshots
 from experiments.base import Context
 from experiments.sinks.mitigations import MITIGATIONS
+from experiments.sinks.sink_price import price
 
 HELD_OUT = "held out"
 EPSILON = 0.25
@@ -40,7 +41,8 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     :class:`PretrainConfig`), ``bos_token`` (absent: the pretraining run with its checkpoints; True or False:
     training in memory, with or without a BOS token in front), ``lengths``, ``num_sequences``,
     ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the held-out
-    part) with ``evaluation`` (sequences and context).
+    part) with ``evaluation`` (sequences and context); ``price`` (may be absent: what rounding and a rolling cache
+    cost is measured too, see :mod:`experiments.sinks.sink_price`).
 
     Returns:
         {"cures": {name: {"by_seed": [...], "curve_steps", "curve_validation_loss", "seconds_per_step", …}}}.
@@ -164,7 +166,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))
         for name, source in settings["texts"].items()
     }
-    return {
+    found = {
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
         "sink_rate_of_shares": averaged["sink_rate"],
         "largest_score": float(sinks["score_LH"].max()),
@@ -176,6 +178,12 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         "loss": losses,
         "perplexity": {name: float(np.exp(loss)) for name, loss in losses.items()},
     }
+    if "price" in settings:
+        chosen = settings["price"]
+        short_NT = tokens_NT[: chosen["num_sequences"]]
+        long_NT = sink_sequences(context, data, chosen["streaming_length"], bos_id)[: chosen["streaming_sequences"]]
+        found["price"] = price(chosen, cfg, params, short_NT, long_NT)
+    return found
 
 
 def sink_sequences(context: Context, data: Data, length: int, bos_id: int | None = None) -> np.ndarray:
@@ -260,6 +268,42 @@ def laptop(mitigations: Sequence[str], bos_token: bool = True) -> dict[str, Any]
         "texts": {HELD_OUT: None, "built-in code": "builtin:code"},
         "evaluation": {"num_sequences": 128, "context": 64},
     }
+
+
+def larger(mitigations: Sequence[str]) -> dict[str, Any]:
+    """More than eight times the parameters of :func:`laptop`, on the same text with the same BOS token."""
+    base = laptop(mitigations)
+    return {
+        **base,
+        "changes": {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 256, "vocab_size": 513},
+        "schedule": {**base["schedule"], "steps": 1200, "learning_rate": 6e-3, "min_learning_rate": 6e-4},
+    }
+
+
+PRICED = {
+    "schemes": ["w8a8", "w6a6", "kv8", "kv4"],
+    "granularities": ["tensor", "token"],
+    "keep_sinks": [0, 1],
+    "num_sequences": 64,
+    "window": 48,
+    "streaming_keep": [0, 1, 4],
+    "streaming_length": 256,
+    "streaming_sequences": 32,
+}
+"""What the table of prices measures, beside models trained on 64 positions."""
+
+PRICED_SMOKE = {
+    "schemes": ["w8a8"],
+    "granularities": ["tensor", "token"],
+    "keep_sinks": [0, 1],
+    "num_sequences": 2,
+    "window": 8,
+    "streaming_keep": [0, 1],
+    "streaming_length": 24,
+    "streaming_sequences": 2,
+}
+
+FIVE_SEEDS = [42, 123, 1000, 7, 2024]
 
 
 def paper(mitigations: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) -> dict[str, Any]:

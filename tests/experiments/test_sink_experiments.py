@@ -11,7 +11,16 @@ from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.text import read_text
 from experiments.birth import figure6
-from experiments.sinks import figure12, sink_cures, sink_growth, sink_interventions, sink_search, table7
+from experiments.sinks import (
+    figure12,
+    price_tables,
+    sink_cures,
+    sink_cures_larger,
+    sink_growth,
+    sink_interventions,
+    sink_search,
+    table7,
+)
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
 from tests.experiments.smoke import record_of, show
@@ -85,12 +94,70 @@ def test_training_experiments_share_their_models(tmp_path):
 def test_every_mitigation_side_by_side(tmp_path):
     changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
-    (table,), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
+    (table, rounding, sinks_part, uneven, streaming), panels, (claim,) = show(sink_cures.EXPERIMENT, record)
     assert [row.settings[0] for row in table.rows] == ["baseline", "per-head RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
     assert table.rows[0].measured["cost"] == (1.0, 0.0) and table.rows[1].measured["cost"][0] > 0
     assert [len(seconds) for seconds in record["result"]["step_seconds"].values()] == [2, 2]
-    assert isinstance(claim.measured, tuple) and len(panels) == 2
+    assert isinstance(claim.measured, tuple) and len(panels) == 3
+    assert [row.settings for row in rounding.rows][:2] == [["baseline", "tensor"], ["baseline", "token"]]
+    # Δ less Δ with the first token kept is what the table of the first token shows.
+    unkept, kept, part = (
+        np.array(price_tables.cells(record["result"]["cures"]["baseline"], key, scheme="w8a8", granularity="tensor",
+                                    keep_sinks=keep))
+        for key, keep in (("delta_nats", 0), ("delta_nats", 1), ("d_sink", 1))
+    )  # fmt: skip
+    np.testing.assert_allclose(part, unkept - kept, atol=1e-12)
+    assert sinks_part.rows[0].measured["w8a8, tensor"][0] == pytest.approx(part.mean())
+    assert all(row.measured["dispersion, stream"][0] > 1 for row in uneven.rows)
+    # Newborn or nearly so: no cache matters.
+    assert all(abs(row.measured["0 kept less 1 kept"][0]) < 0.05 for row in streaming.rows)
+
+
+def _run_of(d_sinks, deltas, destroyed=False, mass=0.1, streamed=(3.0, 2.0)):
+    """A run of as many seeds as there are numbers: w8a8 with one scale a sequence, then a token."""
+    by_seed = []
+    for tensor, token, delta in zip(*d_sinks, deltas, strict=True):
+        rows = [("tensor", 0, delta, None), ("tensor", 1, 0.0, tensor), ("token", 0, 0.0, None), ("token", 1, 0, token)]
+        names = ("granularity", "keep_sinks", "delta_nats", "d_sink")
+        cells = [{"scheme": "w8a8", "destroyed": destroyed, **dict(zip(names, row, strict=True))} for row in rows]
+        entries = [{"window": 8, "keep_sinks": keep, "loss": streamed[keep] + 0.01 * delta} for keep in (0, 1)]
+        by_seed.append({"score_LH": [[mass]], "price": {"quantisation": cells, "streaming": entries}})
+    return {"by_seed": by_seed}
+
+
+def test_findings_of_single_runs_are_judged_by_seeds():
+    base = _run_of([(0.30, 0.33, 0.36), (0.005, 0.006, 0.007)], (0.3, 0.3, 0.4))
+    gate = _run_of([(0.10, 0.11, 0.12), (0.0, 0.0, 0.0)], (0.1, 0.1, 0.1))
+    element = _run_of([(None, None, None), (0.0, 0.0, 0.0)], (9, 9, 9), destroyed=True, mass=0.01)
+    price = {"schemes": ["w8a8"], "keep_sinks": [0, 1], "window": 8, "streaming_keep": [0, 1]}
+    runs = {"baseline": base, "head-wise gate": gate, "element-wise gate": element}
+    (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
+    said = [row.measured["said"] for row in table.rows]
+    assert said == [
+        "confirmed",
+        "the direction holds, the size does not",
+        "destroyed in 3 of 3 seeds",
+        "confirmed",
+    ]
+    assert [row.measured["here"] for row in table.rows] == ["55.0×", "3.0×", "1 of 3 by sink mass", ""]
+    runs["head-wise gate"] = _run_of([(0.5, 0.6, 0.7), (0.0, 0.0, 0.0)], (0.1, 0.1, 0.1))
+    runs["element-wise gate"] = _run_of([(0.0, 0.0, 0.0)] * 2, (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
+    runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (0.1, 0.3, 0.7)], (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
+    (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
+    said = [row.measured["said"] for row in table.rows]
+    assert said[0] == said[3] == "not seen: the interval holds zero" and said[1] == "refuted: the other way round"
+    assert said[2] == "refuted at this size: no seed is destroyed"
+
+
+def test_the_larger_size_is_the_same_table(tmp_path):
+    assert sink_cures_larger.times_larger() >= 8
+    same = sink_cures.EXPERIMENT
+    assert (sink_cures_larger.EXPERIMENT.run, sink_cures_larger.EXPERIMENT.tables) == (same.run, same.tables)
+    smaller, larger = (experiment.settings["laptop"] for experiment in (same, sink_cures_larger.EXPERIMENT))
+    for name in ("cures", "seeds", "price", "data"):
+        assert smaller[name] == larger[name]
+    assert len(smaller["seeds"]) >= 5 and len(smaller["cures"]) >= 13
 
 
 def test_growth_compares_with_and_without_a_bos_token(tmp_path):

@@ -1,0 +1,270 @@
+"""The tables of prices of ``sink_cures``, and what seeds say of findings that were published from one run each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.tables import Panel, Quantity, Row, Table, Value
+from bornbiased_jax.stats.intervals import mean_interval
+from experiments.base import Record
+from experiments.sinks.sink_price import BIN
+
+BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
+CHOSEN = (BASELINE, "positional amplification", HEAD_GATE, ELEMENT_GATE, "softpick", "window")
+"""The attentions of the figure: all of them would be a thicket."""
+
+INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
+
+
+def over_seeds(values: Sequence[float | None]) -> Value:
+    """Mean and half of its 95% interval; how many seeds have no value, where some have none."""
+    there = [value for value in values if value is not None]
+    if len(there) < len(values):
+        return f"destroyed in {len(values) - len(there)} of {len(values)}"
+    if len(there) < 2:
+        return there[0]
+    low, high = mean_interval(there)
+    return float(np.mean(there)), (high - low) / 2
+
+
+def cells(run: Mapping[str, Any], key: str, **wanted: Any) -> list[float | None]:
+    """A quantity of one cell of the rounding by seed; None where that model was destroyed."""
+    found = []
+    for seed in run["by_seed"]:
+        (cell,) = (cell for cell in seed["price"]["quantisation"] if all(cell[name] == wanted[name] for name in wanted))
+        found.append(None if cell["destroyed"] else cell[key])
+    return found
+
+
+def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "loss") -> list[Any]:
+    """Loss with a rolling cache by seed; with None for the window, with everything kept."""
+    return [
+        next(e[key] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
+        for seed in run["by_seed"]
+    ]
+
+
+def tables(record: Record) -> list[Table]:
+    """Rounding, D_sink, spread and streaming of every attention; findings. Nothing where no price was measured."""
+    if "price" not in record["settings"]:
+        return []
+    return [_rounding(record), _sinks_part(record), _unevenness(record), _streaming(record), *_findings(record)]
+
+
+def _rounding(record: Record) -> Table:
+    settings = record["settings"]["price"]
+    columns: list[Quantity] = []
+    rows = []
+    for name, run in record["result"]["cures"].items():
+        for granularity in settings["granularities"]:
+            measured = {}
+            for scheme in settings["schemes"]:
+                for keep in settings["keep_sinks"]:
+                    head = scheme if keep == 0 else f"{scheme}, {keep} kept"
+                    found = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
+                    measured[head] = over_seeds(found)
+            rows.append(Row([name, granularity], measured, configuration="ours"))
+            columns = [Quantity(head, fixed(4)) for head in measured]
+    note = (
+        "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
+        f"position (token), of keys and values too; kept: the first token in full precision. {INTERVALS}. Destroyed: "
+        "the loss exceeds ten times that of full precision."
+    )
+    return Table("What rounding costs", ["attention", "scale"], columns, rows, note=note)
+
+
+def _sinks_part(record: Record) -> Table:
+    settings = record["settings"]["price"]
+    keep = max(settings["keep_sinks"])
+    heads = [(scheme, granularity) for scheme in settings["schemes"] for granularity in settings["granularities"]]
+    rows = []
+    for name, run in record["result"]["cures"].items():
+        measured = {
+            f"{scheme}, {granularity}": over_seeds(
+                cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)
+            )
+            for scheme, granularity in heads
+        }
+        rows.append(Row([name], measured, configuration="ours"))
+    columns = [Quantity(f"{scheme}, {granularity}", fixed(4)) for scheme, granularity in heads]
+    note = (
+        f"D_sink = Δ(all positions rounded) − Δ(the first {keep} in full precision), nats a token: below zero, "
+        f"rounding the first token helps. {INTERVALS}."
+    )
+    return Table("How much of that the first token causes", ["attention"], columns, rows, note=note)
+
+
+def _unevenness(record: Record) -> Table:
+    rows = []
+    for name, run in record["result"]["cures"].items():
+
+        def worst(what: str, run: Mapping[str, Any] = run) -> list[float | None]:
+            return [max(site[what] for site in seed["price"]["unevenness"].values()) for seed in run["by_seed"]]
+
+        def at(site: str, what: str, run: Mapping[str, Any] = run) -> list[float | None]:
+            return [seed["price"]["unevenness"][site][what] for seed in run["by_seed"]]
+
+        measured = {
+            "max |x|, stream": over_seeds(at("residual", "largest")),
+            "kurtosis, stream": over_seeds(at("residual", "kurtosis")),
+            "dispersion, stream": over_seeds(at("residual", "dispersion")),
+            "max |x|, any site": over_seeds(worst("largest")),
+            "kurtosis, any site": over_seeds(worst("kurtosis")),
+            "dispersion, any site": over_seeds(worst("dispersion")),
+        }
+        rows.append(Row([name], measured, configuration="ours"))
+    columns = [Quantity(head, significant(3)) for head in rows[0].measured]
+    note = (
+        "Largest over blocks; any site: largest over the stream, keys, values, and what the four groups of linear maps "
+        "read. Kurtosis: 3 for a Gaussian. Dispersion: largest over median norm of a sequence's positions. "
+        f"{INTERVALS}."
+    )
+    return Table("How the activations are spread", ["attention"], columns, rows, note=note)
+
+
+def _streaming(record: Record) -> Table:
+    settings = record["settings"]["price"]
+    window, keep = settings["window"], settings["streaming_keep"]
+    rows = []
+    for name, run in record["result"]["cures"].items():
+        measured = {f"{count} kept": over_seeds(streamed(run, count, window)) for count in keep}
+        others = [count for count in keep if count]
+        for count in others[:1]:
+            pairs = zip(streamed(run, 0, window), streamed(run, count, window), strict=True)
+            gaps = [None if a is None or b is None else a - b for a, b in pairs]
+            measured[f"0 kept less {count} kept"] = over_seeds(gaps)
+        measured["everything kept"] = over_seeds(streamed(run, 0, None))
+        rows.append(Row([name], measured, configuration="ours"))
+    columns = [Quantity(head, fixed(3)) for head in rows[0].measured]
+    first = next(iter(record["result"]["cures"].values()))["by_seed"][0]["price"]["streaming"][0]
+    note = (
+        f"Loss in nats a token with a rolling cache of the latest {window} tokens and the first ones that are kept, "
+        f"from position {first['from_position']} to {settings['streaming_length']}; trained on "
+        f"{record['settings']['schedule']['context']}. Everything kept: no cache is dropped, so that positions exceed "
+        f"those of training. {INTERVALS}."
+    )
+    return Table("Loss with a rolling cache", ["attention"], columns, rows, note=note)
+
+
+def _verdict(difference: Value, ratio: float | None, published: float) -> str:
+    """In words: the sign from the interval over seeds, the size from the ratio of means."""
+    if not isinstance(difference, tuple):
+        return "cannot be said"
+    mean, half = difference
+    if mean - half <= 0 <= mean + half:
+        return "not seen: the interval holds zero"
+    if mean < 0:
+        return "refuted: the other way round"
+    if ratio is not None and ratio < published / 2:
+        return "the direction holds, the size does not"
+    return "confirmed"
+
+
+def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> tuple[Value, float | None]:
+    """Paired difference over seeds, and the ratio of means where the lower one is above zero."""
+    pairs = [(a, b) for a, b in zip(over, under, strict=True) if a is not None and b is not None]
+    if len(pairs) < max(2, len(over)):
+        return "destroyed", None
+    difference = over_seeds([a - b for a, b in pairs])
+    upper, lower = (float(np.mean(column)) for column in zip(*pairs, strict=True))
+    return difference, upper / lower if lower > 0 and upper > 0 else None
+
+
+def _findings(record: Record) -> list[Table]:
+    runs, settings = record["result"]["cures"], record["settings"]["price"]
+    if not {BASELINE, HEAD_GATE, ELEMENT_GATE} <= set(runs) or "w8a8" not in settings["schemes"]:
+        return []
+    keep = max(settings["keep_sinks"])
+
+    def sink_part(name: str, granularity: str) -> list[float | None]:
+        return cells(runs[name], "d_sink", scheme="w8a8", granularity=granularity, keep_sinks=keep)
+
+    rows = []
+    base = sink_part(BASELINE, "tensor")
+    compared: list[tuple[str, list[float | None], float]] = [
+        ("a scale for each token makes D_sink 30 to 45 times smaller", sink_part(BASELINE, "token"), 30.0),
+        ("a head-wise gate makes D_sink 50 times smaller", sink_part(HEAD_GATE, "tensor"), 50.0),
+    ]
+    for words, other, published in compared:
+        difference, ratio = _ratio(base, other)
+        rows.append(_finding(words, f"{published:.0f}×", _times(ratio), difference,
+                             _verdict(difference, ratio, published)))  # fmt: skip
+    rows.append(_elementwise(runs, settings))
+    window = settings["window"]
+    first = min((count for count in settings["streaming_keep"] if count), default=None)
+    if first is not None:
+        difference, _ = _ratio(streamed(runs[BASELINE], 0, window), streamed(runs[BASELINE], first, window))
+        words = f"without its first tokens a rolling cache loses; {first} kept win it back"
+        rows.append(_finding(words, "", "", difference, _verdict(difference, None, 0.0)))
+    columns = [Quantity(name) for name in ("published", "here")] + [Quantity("difference", fixed(4)), Quantity("said")]
+    note = (
+        "w8a8; D_sink of the baseline with one scale a sequence is compared with that of the change named; here: ratio "
+        f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
+        "published direction and the ratio is at least half of the published one. The published models have hundreds "
+        "of millions of parameters, these some ten thousands: what is not seen here is not refuted there."
+    )
+    return [Table("Findings of single runs, with seeds", ["published finding"], columns, rows, note=note)]
+
+
+def _times(ratio: float | None) -> str:
+    return "—" if ratio is None else f"{ratio:.1f}×"
+
+
+def _finding(words: str, published: str, here: str, difference: Value, said: str) -> Row:
+    measured = {"published": published, "here": here, "difference": difference, "said": said}
+    return Row([words], measured, configuration="ours")
+
+
+def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> Row:
+    """Least sink mass of all and yet destroyed by one scale a tensor?"""
+    mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
+    rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())
+    deltas = {
+        name: cells(runs[name], "delta_nats", scheme="w8a8", granularity="tensor", keep_sinks=0)
+        for name in (BASELINE, ELEMENT_GATE)
+    }
+    lost = sum(delta is None for delta in deltas[ELEMENT_GATE])
+    difference, _ = _ratio(deltas[ELEMENT_GATE], deltas[BASELINE])
+    said = f"destroyed in {lost} of {len(deltas[ELEMENT_GATE])} seeds"
+    if not lost:
+        said = "refuted at this size: no seed is destroyed"
+    return _finding(
+        "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor",
+        "destroyed", f"{rank} of {len(mass)} by sink mass", difference, said,
+    )  # fmt: skip
+
+
+def panels(record: Record) -> list[Panel]:
+    """Streaming loss against position with nothing and with one token kept, for some attentions."""
+    if "price" not in record["settings"]:
+        return []
+    settings = record["settings"]["price"]
+    window = settings["window"]
+    runs = {name: run for name, run in record["result"]["cures"].items() if name in CHOSEN}
+    figure, ax = figures.new(height=4.2)
+    kept = sorted({0, min((count for count in settings["streaming_keep"] if count), default=0)})
+    for index, (name, run) in enumerate(runs.items()):
+        for keep in kept:
+            losses = streamed(run, keep, window, "loss_by_position")
+            loss_SP = np.array(losses, dtype=float)
+            positions = BIN * np.arange(loss_SP.shape[1]) + BIN / 2
+            figures.line(
+                ax,
+                positions,
+                loss_SP.mean(axis=0),
+                name=name if keep == kept[-1] else "",
+                colour=figures.SERIES[index % len(figures.SERIES)],
+                dashed=keep == 0,
+            )
+    figures.label(ax, "position", "loss (nats per token)")
+    ax.legend(frameon=False, ncols=2)
+    caption = (
+        f"Loss against position with a rolling cache of {window} tokens, mean over seeds; dashed: no first token kept; "
+        f"drawn out: {kept[-1]} kept."
+    )
+    return [Panel(figure, caption)]
