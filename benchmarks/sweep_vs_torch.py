@@ -27,8 +27,8 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models import apply, init_seed, logits_of
 from bornbiased_jax.probes import preference
+from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.probes.run import order_inputs, stream
 from bornbiased_jax.sweep import Work, sweep
 
 SEEDS, SEQUENCES, LENGTH = 8, 256, 128

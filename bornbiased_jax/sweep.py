@@ -9,15 +9,9 @@ on any of this beyond the rounding of matrix products whose shapes differ (see `
 from __future__ import annotations
 
 import functools
-import hashlib
-import io
-import json
 import math
-import os
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -25,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from bornbiased_jax import files, hardware, progress
+from bornbiased_jax import hardware
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
 from bornbiased_jax.keys import check_seed
 
 Mode = Literal["auto", "vmap", "map"]
@@ -35,7 +28,6 @@ CPU_BUDGET_BYTES = 2 * 2**30
 MAX_CHUNK = 256
 MAX_SHARDS = 4
 STEADY_CHUNK = 8
-MAKER = "bornbiased probe --resume"
 
 
 class Work(NamedTuple):
@@ -62,6 +54,12 @@ class Plan(NamedTuple):
     bytes_per_seed: int
     cpu_shards: int = 1
     """Parts of a chunk that run side by side on one device, each in a thread of its own."""
+    devices: int = 1
+
+    @property
+    def at_once(self) -> int:
+        """Seeds in one program on one device: another number moves the last digits of a result."""
+        return self.chunk // (self.cpu_shards * self.devices)
 
 
 def plan(
@@ -81,8 +79,9 @@ def plan(
     one after the other in as many CPU shards as there are cores (at most ``MAX_SHARDS``). On an accelerator
     they are vmapped, as many as fit in 60% of its memory by the compiler's own account of one seed.
 
-    With ``steady`` the layout does not depend on the number of seeds, so that the same seed gives the same bits whether
-    it came first or was added later: one seed a CPU shard or device at a time, a few where they are vmapped.
+    With ``steady`` the same seed gives the same bits whatever the number of seeds, of cores and the memory of the
+    machine: one seed in a program at a time, or, where they are vmapped, as many as the sizes of the model say (or
+    ``chunk``). Cores then only say how many programs run side by side.
 
     Raises:
         InputError: a chunk below 1, or a mesh without an axis ``seed``.
@@ -102,21 +101,22 @@ def plan(
     if not on_cpu:
         limit = hardware.device_memory()
         budget = 0.6 * limit if limit else budget
+    threaded = on_cpu and mesh is None and chosen == "map"
+    if steady:
+        if chosen == "vmap":
+            most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, held)))
+            return Plan(chosen, (math.ceil(chunk / devices) if chunk else most) * devices, held, 1, devices)
+        shards = min(MAX_SHARDS, hardware.cores(), chunk or num_seeds) if threaded else 1
+        return Plan(chosen, shards * devices, held, shards, devices)
     if chosen == "vmap":
         held += _scratch(work, params, state, batch)
-    threaded = on_cpu and mesh is None and chosen == "map"
     if chunk is None:
-        most = MAX_CHUNK if not steady else STEADY_CHUNK if chosen == "vmap" else 1
-        chunk = int(min(most, max(1, budget // max(1, held)))) * devices
-        if steady and threaded:
-            # Programs of one seed each, side by side.
-            shards = min(MAX_SHARDS, hardware.cores(), num_seeds)
-            return Plan(chosen, shards, held, shards)
-    shards = min(MAX_SHARDS, hardware.cores(), chunk, *([] if steady else [num_seeds])) if threaded else 1
+        chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
+    shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
     parts = devices * shards
-    if not steady:
-        chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
-    return Plan(chosen, math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards, held, shards)
+    chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
+    rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
+    return Plan(chosen, rounded, held, shards, devices)
 
 
 def _bytes(tree: Any) -> int:
@@ -190,8 +190,7 @@ def sweep(
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
     weights: Any = None,
-    resume: Path | None = None,
-    identity: str = "",
+    steady: bool = False,
 ) -> Iterator[tuple[int, Any]]:
     """Run the work for every seed and yield (seed, result on the host) in the order given.
 
@@ -204,31 +203,26 @@ def sweep(
         mesh: devices along an axis ``seed``.
         weights: the parameters, the same for every seed, where ``work.birth`` is None.
         advance: called with the number of (real) seeds after each batch, for a progress display.
-        resume: a folder in which finished seeds are kept, so that a killed sweep goes on and a finished one can be
-            extended by further seeds, bit for bit as if all had been asked for at once. Results that were damaged are
-            set aside and computed again.
-        identity: what the results depend on besides the seed; sweeps of several identities lie side by side.
+        steady: the same bits for a seed whatever else is asked for (see :func:`plan`): for what is kept in a ledger.
 
     Raises:
-        InputError: no seeds, a bad seed, or a resume folder that cannot be written.
+        InputError: no seeds, or a bad seed.
     """
     seeds = [check_seed(seed) for seed in seeds]
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    done = _Finished(resume, identity)
-    missing = [seed for seed in dict.fromkeys(seeds) if seed not in done]
-    if missing:
-        first = next(iter(batches()))
-        steady = resume is not None
-        layout = plan(work, first, len(missing), mode=mode, chunk=chunk, mesh=mesh, weights=weights, steady=steady)
-        lifted = lift(work, layout.mode, mesh)
-        for start in range(0, len(missing), layout.chunk):
-            part = missing[start : start + layout.chunk]
-            padded = part + [part[-1]] * (layout.chunk - len(part))
-            tick = functools.partial(_tick, advance, len(part))
-            result = _run_chunk(lifted, padded, layout.cpu_shards, weights, batches(), tick)
-            for i, seed in enumerate(part):
-                done.add(seed, jax.tree.map(lambda leaf, i=i: leaf[i], result))
+    distinct = list(dict.fromkeys(seeds))
+    first = next(iter(batches()))
+    layout = plan(work, first, len(distinct), mode=mode, chunk=chunk, mesh=mesh, weights=weights, steady=steady)
+    lifted = lift(work, layout.mode, mesh)
+    done: dict[int, Any] = {}
+    for start in range(0, len(distinct), layout.chunk):
+        part = distinct[start : start + layout.chunk]
+        padded = part + [part[-1]] * (layout.chunk - len(part))
+        tick = functools.partial(_tick, advance, len(part))
+        result = _run_chunk(lifted, padded, layout.cpu_shards, weights, batches(), tick)
+        for i, seed in enumerate(part):
+            done[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
     for seed in seeds:
         yield seed, done[seed]
 
@@ -259,70 +253,3 @@ def _run_chunk(
             threads.map(lambda shard: jax.device_get(lifted.finish(params[shard], states[shard])), range(shards))
         )
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
-
-
-class _Finished:
-    """Results by seed; kept in a folder of the sweep's own as .npz files when one is given.
-
-    They stay when the sweep is done: a later one goes on with more seeds.
-    """
-
-    def __init__(self, folder: Path | None, identity: str) -> None:
-        self._results: dict[int, Any] = {}
-        self._folder: Folder | None = None
-        if folder is not None:
-            # A sweep of another identity (of more inputs, of another model) lies beside this one.
-            name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-            self._folder = Folder(folder / name, MAKER)
-            self._folder.check()
-
-    def __contains__(self, seed: int) -> bool:
-        if seed in self._results:
-            return True
-        name = f"{seed}.npz"
-        if self._folder is None or not os.path.lexists(self._folder.path / name):
-            return False
-        path = self._folder.path / name
-        try:
-            if not self._folder.owns(name):
-                raise ValueError("it is not what was written")
-            with np.load(path, allow_pickle=False) as stored:
-                names = json.loads(str(stored["names"]))
-                self._results[seed] = _unflatten({name: stored[f"leaf{i}"] for i, name in enumerate(names)})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            place = files.set_aside(path)
-            progress.warn(f"{path} is damaged ({error}): set aside as {place.name}, and computed again")
-            return False
-        return True
-
-    def add(self, seed: int, result: dict[str, Any]) -> None:
-        """Keep one seed's result, a nested dict of arrays."""
-        self._results[seed] = result
-        if self._folder is not None:
-            flat = _flatten(result)
-            buffer = io.BytesIO()
-            arrays: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
-            np.savez(buffer, names=np.asarray(json.dumps(list(flat))), **arrays)
-            self._folder.write_bytes(f"{seed}.npz", buffer.getvalue())
-
-    def __getitem__(self, seed: int) -> Any:
-        return self._results[seed]
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    flat: dict[str, np.ndarray] = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        flat |= _flatten(value, f"{path}/") if isinstance(value, dict) else {path: np.asarray(value)}
-    return flat
-
-
-def _unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = value
-    return tree

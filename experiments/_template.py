@@ -12,7 +12,8 @@ from typing import Any
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.probes.run import newborn, probe
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record

@@ -28,7 +28,7 @@ bornbiased_jax.inputs.kinds.random_inputs
 bornbiased_jax.inputs.spec.parse_inputs
 bornbiased_jax.progress.bar
 bornbiased_jax.progress.duration
-bornbiased_jax.probes.run.newborn
+bornbiased_jax.probes.subject.newborn
 bornbiased_jax.probes.run.probe
 bornbiased_jax.probes.preference.summarise
 bornbiased_jax.probes.contraction.summarise

@@ -15,6 +15,7 @@ FLOORS: tuple[set[str], ...] = (
     {"__init__", "errors"},
     {"code", "config", "files", "folders", "hardware", "keys", "parallel", "progress", "ranges", "record"}
     | {"schema", "sweep"},
+    {"ledger"},
     {"stats"},
     {"models"},
     {"predict", "text"},

@@ -71,23 +71,6 @@ def test_four_devices_agree_with_one():
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
-    folder, calls = tmp_path / "partial", []
-
-    def stop_after_two(num_seeds):
-        calls.append(num_seeds)
-        if len(calls) == 2 * len(BATCHES) + 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=stop_after_two)
-    assert sorted(path.name for path in folder.rglob("*.npz")) == ["1.npz", "2.npz"]
-    calls_before = len(calls)
-    resumed = totals([1, 2, 3, 4], chunk=1, resume=folder, identity="a", advance=calls.append)
-    assert len(calls) - calls_before == 2 * len(BATCHES)
-    equal(resumed, totals([1, 2, 3, 4], chunk=1))
-
-
 def equal(one, other):
     """The same seeds, the same bits."""
     assert list(one) == list(other)
@@ -97,41 +80,23 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("options", [dict(mode="map"), dict(mode="map", chunk=3), dict(mode="vmap")])
-def test_a_finished_sweep_is_extended_to_what_one_made_at_once_is(tmp_path, monkeypatch, options):
+def test_a_steady_sweep_gives_a_seed_the_same_bits_alone_and_among_others(monkeypatch, options):
     monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 2)
-    totals([3], resume=tmp_path / "parts", identity="a", **options)
-    calls = []
-    extended = totals(range(5), resume=tmp_path / "parts", identity="a", advance=calls.append, **options)
-    assert sum(calls) == 4 * len(BATCHES)
-    equal(extended, totals(range(5), resume=tmp_path / "whole", identity="a", **options))
+    together = totals(range(5), steady=True, **options)
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 3)
+    for seed in (3, 0):
+        equal(totals([seed], steady=True, **options), {seed: together[seed]})
 
 
-def test_sweeps_of_other_identity_lie_side_by_side(tmp_path):
-    one = totals([1], resume=tmp_path, identity="a")
-    calls = []
-    totals([1], resume=tmp_path, identity="b", advance=calls.append)
-    assert calls
-    again = totals([1], resume=tmp_path, identity="a", advance=lambda _: pytest.fail("computed again"))
-    equal(one, again)
+def test_what_a_steady_layout_puts_into_one_program_follows_from_sizes_alone(monkeypatch):
+    def at_once(**options):
+        return plan(work(), None, 100, steady=True, **options).at_once
 
-
-@pytest.mark.parametrize("damage", ["torn", "empty", "flipped", "foreign"])
-def test_a_damaged_result_is_named_set_aside_and_computed_again(tmp_path, damage, capsys):
-    before = totals([1, 2], resume=tmp_path, identity="a")
-    (path,) = tmp_path.rglob("1.npz")
-    data = path.read_bytes()
-    other = (path.parent / "2.npz").read_bytes()
-    at = len(data) // 2
-    bad = {"torn": data[:at], "empty": b"", "flipped": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]}
-    path.write_bytes(bad.get(damage, other))
-    equal(totals([1, 2], resume=tmp_path, identity="a"), before)
-    assert f"{path} is damaged" in capsys.readouterr().err
-    assert path.with_name("1.npz.damaged").read_bytes() == bad.get(damage, other)
-    totals([1, 2], resume=tmp_path, identity="a", advance=lambda _: pytest.fail("computed again"))
-
-
-def _interrupt(_):
-    raise KeyboardInterrupt
+    for cores, memory in ((1, 10**6), (64, 10**12)):
+        monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda cores=cores: cores)
+        monkeypatch.setattr("bornbiased_jax.hardware.device_memory", lambda memory=memory: memory)
+        assert (at_once(mode="map"), at_once(mode="map", chunk=7)) == (1, 1)
+        assert (at_once(mode="vmap"), at_once(mode="vmap", chunk=3)) == (8, 3)
 
 
 def test_chunks_are_bounded_by_memory(monkeypatch):

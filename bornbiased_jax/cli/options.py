@@ -23,6 +23,8 @@ MAX_SEEDS = 1_000_000
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
+# bornbiased_jax.ledger.engines.ENGINES, for the same reason.
+ENGINES = ("local", "processes")
 
 
 class TextType(click.types.StringParamType):
@@ -190,6 +192,22 @@ def json_option(function: F) -> F:
     return click.option(
         "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
     )(function)
+
+
+def engine_options(function: F) -> F:
+    """--engine and --workers."""
+    for option in (
+        click.option("--workers", type=Ranged(Processes), metavar="N", help="Processes of the engine."),
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default=ENGINES[0],
+            show_default=True,
+            help="Who computes what the ledger lacks: this process, or others of this machine.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def common_options(function: F) -> F:

@@ -34,7 +34,18 @@ def _probe_options(function: F) -> F:
         click.option(
             "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
         ),
-        click.option("--resume", metavar="DIR", help="Keep finished seeds here, so that a killed call goes on."),
+        click.option(
+            "--range",
+            "range_size",
+            type=options.Ranged(Count),
+            metavar="N",
+            help="Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.",
+        ),
+        click.option(
+            "--resume",
+            metavar="DIR",
+            help="A ledger: keep finished chunks here, so that a killed call goes on and several calls share the work.",
+        ),
         click.option(
             "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
         ),
@@ -68,7 +79,7 @@ def _probe_options(function: F) -> F:
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
     ):
         function = option(function)
-    return options.model_options(options.json_option(options.common_options(function)))
+    return options.model_options(options.json_option(options.common_options(options.engine_options(function))))
 
 
 @probe.command("preference")
@@ -117,15 +128,18 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
     from pathlib import Path
 
     from bornbiased_jax import progress
-    from bornbiased_jax.folders import Folder
     from bornbiased_jax.inputs import parse_inputs
-    from bornbiased_jax.probes.run import given, newborn
+    from bornbiased_jax.ledger.engines import engine_named
+    from bornbiased_jax.ledger.pages import Ledger
     from bornbiased_jax.probes.run import probe as run_probe
+    from bornbiased_jax.probes.subject import given, newborn
 
     options.prepare_json(arguments["json_file"])
     if arguments["resume"]:
-        kept = Folder(arguments["resume"], "bornbiased probe")
-        kept.check()
+        Ledger(arguments["resume"]).check()
+    elif options.given("engine") or arguments["range_size"] is not None:
+        raise InputError("other processes and ranges of inputs need a ledger to keep chunks in: give --resume DIR")
+    engine = engine_named(arguments["engine"], workers=arguments["workers"])
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
     mesh = options.start(**{name: arguments[name] for name in common})
     seeds = options.parse_seeds(arguments["seeds"])
@@ -166,8 +180,6 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         resume = arguments["resume"]
-        if resume:
-            kept.claim()
         with progress.bar(total, label, unit="sequences") as advance:
             found = run_probe(
                 subject,
@@ -179,7 +191,9 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
                 chunk=arguments["chunk"],
                 mesh=mesh,
                 advance=advance,
-                resume=Path(resume) / f"T{seq_len}" if resume else None,
+                resume=Path(resume) if resume else None,
+                engine=engine,
+                range_size=arguments["range_size"],
             )
             known = {"seed": None} if arguments["checkpoint"] else {}
             records.extend({**record, **known, "inputs": inputs.describe()} for record in found)

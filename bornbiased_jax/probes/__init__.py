@@ -8,8 +8,9 @@ from bornbiased_jax.probes.activation import Preactivation, preactivation
 from bornbiased_jax.probes.contraction import ContractionRecord
 from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, measure_outliers, super_neurons
 from bornbiased_jax.probes.preference import PreferenceRecord
-from bornbiased_jax.probes.run import ProbeRecord, Subject, given, newborn, probe
+from bornbiased_jax.probes.run import ProbeRecord, probe
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+from bornbiased_jax.probes.subject import Subject, given, newborn
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
 
 __all__ = [

@@ -61,6 +61,11 @@ def update(state: PreferenceState, seen: Observation, weight_B: jax.Array) -> Pr
     )
 
 
+def merge(first: PreferenceState, second: PreferenceState) -> PreferenceState:
+    """Counts of two ranges of sequences together, on the host."""
+    return PreferenceState(*(np.asarray(left) + np.asarray(right) for left, right in zip(first, second, strict=True)))
+
+
 def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> PreferenceRecord:
     """The counts as a record.
 

@@ -10,7 +10,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import KINDS, parse_inputs
 from bornbiased_jax.predict import predict
-from bornbiased_jax.probes.run import newborn, probe
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.record import measure
 from experiments.base import Context
 

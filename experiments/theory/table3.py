@@ -16,8 +16,8 @@ from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models.simplified import attn0, mlp0_config
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes import contraction
+from bornbiased_jax.probes.measure import batch_size_for, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
-from bornbiased_jax.probes.run import batch_size_for, order_inputs, stream
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 from bornbiased_jax.sweep import Work, sweep

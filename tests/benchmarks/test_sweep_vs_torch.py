@@ -8,7 +8,7 @@ import pytest
 from benchmarks import sweep_vs_torch
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.probes.run import order_inputs, stream
+from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.sweep import sweep
 
 CFG = preset("llama-tiny", d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=64)

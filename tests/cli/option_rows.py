@@ -33,10 +33,12 @@ CALLS = {
     "reproduce": "reproduce demo",
     "doctor": "doctor",
     "completion": "completion bash",
+    "status": "status folder",
 }
 INPUTS = "bornbiased_jax.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
+NAMED = "bornbiased_jax.ledger.engines:engine_named"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
 READ = "bornbiased_jax.checkpoints.reader:open_reader"
 QUIET = "bornbiased_jax.progress:set_quiet"
@@ -86,10 +88,13 @@ PROBE = [
     ("--inputs gaussian", INPUTS, {"spec": "gaussian"}),
     ("--tokenizer bpe:512", INPUTS, {"tokenizer": "bpe:512"}),
     ("--input-seed 7", INPUTS, {"seed": 7}),
-    ("--no-fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": None}),
-    ("--fix-embeddings", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 0}),
-    ("--embedding-seed 5", "bornbiased_jax.probes.run:newborn", {"fixed_embedding_seed": 5}),
-    ("--resume kept", SWEEP, {"resume": "kept/T8"}),
+    ("--no-fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": None}),
+    ("--fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 0}),
+    ("--embedding-seed 5", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 5}),
+    ("--resume kept", SWEEP, {"resume": "kept"}),
+    ("--resume kept --range 5", SWEEP, {"range_size": 5}),
+    ("--resume kept --engine processes", NAMED, {"name": "processes", "workers": None}),
+    ("--resume kept --engine processes --workers 3", NAMED, {"workers": 3}),
     ("--chunk 3", SWEEP, {"chunk": 3}),
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),
@@ -271,6 +276,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *[row for row in COMMON if row[1] == DISTRIBUTED],
         *prepared(),
     ],
+    "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],
     "runs": [("<directory>", "bornbiased_jax.pretrain:list_runs", {"folder": "folder"}), *prepared()],
     "plot": [
         ("<directory>", "bornbiased_jax.pretrain:plot_run", {"folder": "runs/a"}),
@@ -341,12 +347,12 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 INSTEAD = {
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.run:given",
+        "bornbiased_jax.probes.subject:given",
         {"params": "weights of model.gguf", "digest": "digest"},
     ),
     ("probe contraction", "--checkpoint"): (
         f"probe contraction --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.run:given",
+        "bornbiased_jax.probes.subject:given",
         {"params": "weights of model.gguf"},
     ),
     ("generate", "--prompt-ids"): (

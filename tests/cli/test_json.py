@@ -41,6 +41,7 @@ DERIVED = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, preserved=False,
 DERIVED.base_digest, DERIVED.digest, DERIVED.tokenizer = "ab", "ab", None
 AUDITED = {"source": "folder", "basis": "weights", "clean": True, "graph": {"nodes": [], "edges": []}}
 AUDITED |= {name: [] for name in ("findings", "checkpoints", "pairs", "runs")}
+LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
@@ -63,6 +64,7 @@ WORK = {
     "bornbiased_jax.adapt.tune:adapt": SUMMARY,
     "bornbiased_jax.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
+    "bornbiased_jax.ledger.status:status": LEDGER,
 }
 KEYS = {
     "models": {"models", "fields"},
@@ -88,6 +90,7 @@ KEYS = {
     "doctor": {"version", "python", "libraries", "devices", "memory_bytes", "cache", "extras", "problems"},
     "completion": {"shell", "script", "line"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},
+    "status": {"done", "asked", "failed", "pages"},
 }
 
 

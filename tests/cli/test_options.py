@@ -118,7 +118,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
-        "bornbiased_jax.probes.run:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
+        "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         DERIVE: lambda *unused: fake_checkpoint("changed weights"),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
         COMPARE: lambda *unused, **options: undefined("permutation", "", num_inputs=4, alpha=0.01),

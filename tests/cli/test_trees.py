@@ -44,7 +44,7 @@ FILES = {
 # What is written besides is read back first (the state of a search), or is an image by the name's end.
 READ_BACK = ("whichseed", "plot")
 WRITES = ("out", "figures", "resume", "page", "directory", "report")
-READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory")}
+READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory"), ("status", "directory")}
 
 
 def tree(folder: Path) -> dict[str, tuple]:

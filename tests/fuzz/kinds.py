@@ -19,12 +19,14 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import from_tokens
+from bornbiased_jax.ledger import drive
+from bornbiased_jax.ledger.pages import Chunk, Ledger, Page, task_of
+from bornbiased_jax.ledger.status import status
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.runs import list_runs
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.seedprint import fingerprint as prints
 from bornbiased_jax.seedprint.whichseed import _resumed
-from bornbiased_jax.sweep import Work, sweep
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from tests.checkpoints.test_gguf_file import write as write_gguf
@@ -202,19 +204,31 @@ def _searched(folder: Path) -> str:
     return "state.json"
 
 
-def _swept(folder: Path) -> str:
-    _sweep(folder, folder)
-    return next(path.relative_to(folder).as_posix() for path in folder.rglob("1.npz"))
+def _chunk(folder: Path) -> str:
+    _results(folder, folder)
+    return f"{_page(folder).path.name}/{CHUNK.name}"
 
 
-def _sweep(folder: Path, path: Path) -> Any:
-    import jax.numpy as jnp
-
-    rows = sweep(WORK, [1, 2], lambda: [np.ones(3, np.float32)], weights=jnp.zeros(1), resume=folder, identity="a")
-    return list(rows)
+def _page(folder: Path) -> Page:
+    return Ledger(folder).page(task_of("tests.ledger.toy:compute", {"factor": 2}))
 
 
-WORK = Work(None, lambda: {"sum": np.zeros(3, np.float32)}, lambda p, s, b: {"sum": s["sum"] + b}, lambda p, s: s)
+def _results(folder: Path, path: Path) -> Any:
+    return drive.results(_page(folder), [CHUNK])
+
+
+def _noted(name: str) -> Callable[[Path], str]:
+    """A page with one chunk done and one failed; the file of this beginning."""
+
+    def make(folder: Path) -> str:
+        _results(folder, folder)
+        _page(folder).fail([Chunk(8, 0, 3)], OSError("no room"))
+        return next(path.relative_to(folder).as_posix() for path in sorted(folder.rglob(f"{name}*.json")))
+
+    return make
+
+
+CHUNK = Chunk(7, 0, 3)
 
 
 def _text(name: str, text: str) -> Callable[[Path], str]:
@@ -285,7 +299,10 @@ KINDS: dict[str, Kind] = {
     "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_fingerprint(path)),
     "facts of a fingerprint": Kind(_facts, _signed),
     "state of a search": Kind(_searched, _search),
-    "work file of a sweep": Kind(_swept, _sweep),
+    "chunk of a ledger": Kind(_chunk, _results),
+    "task of a ledger": Kind(_noted("task"), lambda folder, path: status(folder)),
+    "chunks asked of a ledger": Kind(_noted("asked-"), lambda folder, path: status(folder)),
+    "failure in a ledger": Kind(_noted("failed-"), lambda folder, path: status(folder)),
     "listing of an audit": Kind(_listing, lambda folder, path: audit_listing(path)),
     "adapter_config.json": Kind(_adapter("adapter_config.json"), lambda folder, path: read_adapter(folder)),
     "adapter_model.safetensors": Kind(_adapter("adapter_model.safetensors"), lambda folder, path: read_adapter(folder)),

@@ -13,7 +13,8 @@ from bornbiased_jax import keys, models
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.probes.run import given, newborn, probe
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import given, newborn
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
 N, T = 75, 9
@@ -93,7 +94,8 @@ MEMORY = """
 import json, resource, sys
 from bornbiased_jax.config import preset
 from bornbiased_jax.inputs import parse_inputs
-from bornbiased_jax.probes.run import newborn, probe
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import newborn
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
 peaks = []
 for count, seeds in ((256, 4), (4096, 4), (256, 64)):

@@ -1,0 +1,84 @@
+"""A job: some chunks of a page, computed by whoever is handed its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bornbiased_jax import files, schema
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.ledger.pages import TASK_FILE, Chunk, Compute, Ledger, Page, Task, TaskRecord, resolve, task_of
+
+
+class Job(NamedTuple):
+    """What crosses to a worker.
+
+    Attributes:
+        ledger: the folder, absolute.
+        key: of the page.
+        chunks: that are to be there afterwards.
+        sources: where to find what the settings name by its digest (a checkpoint, a table of ids); JSON-ready.
+    """
+
+    ledger: str
+    key: str
+    chunks: list[Chunk]
+    sources: Mapping[str, Any]
+
+    def text(self) -> str:
+        """The job as JSON."""
+        return json.dumps(self._asdict(), allow_nan=False)
+
+
+def parse_job(text: str) -> Job:
+    """The job of a text."""
+    content = json.loads(text)
+    return Job(**{**content, "chunks": [Chunk(*chunk) for chunk in content["chunks"]]})
+
+
+def perform(text: str) -> str:
+    """Compute what is missing of a job, in this process, whichever it is; the text comes back.
+
+    Raises:
+        InputError: this process has other code, libraries or devices than the one that asked, or the task's own.
+    """
+    job = parse_job(text)
+    place = Path(job.ledger) / job.key / TASK_FILE
+    wanted = Task(**schema.check(TaskRecord, files.read_json(place), str(place), "remove its folder"))
+    here = task_of(wanted.function, wanted.settings)
+    for name in ("code", "libraries", "device"):
+        theirs, ours = getattr(wanted, name), getattr(here, name)
+        if theirs != ours:
+            raise InputError(
+                f"page {job.key} of {job.ledger} is of other {name} ({_unlike(theirs, ours)}) than this worker has "
+                f"({_unlike(ours, theirs)}): give all workers the same installation and kind of device"
+            )
+    compute_chunks(Ledger(job.ledger).page(here), job, resolve(wanted.function))
+    return text
+
+
+def compute_chunks(page: Page, job: Job, compute: Compute) -> None:
+    """Compute the chunks of a job that are not there yet, and keep them; an error is noted on the page and raised."""
+    there = page.done()
+    todo = [chunk for chunk in job.chunks if chunk not in there]
+    if not todo:
+        return
+    try:
+        for chunk, tree in zip(todo, compute(page.task.settings, job.sources, todo), strict=True):
+            page.write(chunk, tree)
+    except Exception as error:
+        if not isinstance(error, InputError):
+            there = page.done()
+            page.fail([chunk for chunk in todo if chunk not in there], error)
+        raise
+
+
+def _unlike(one: Any, other: Any) -> str:
+    if not isinstance(one, Mapping):
+        return str(one)
+    return ", ".join(f"{name} {one[name]}" for name in sorted(one) if other.get(name) != one[name]) or "fewer libraries"
+
+
+Perform = Callable[[Job], None]

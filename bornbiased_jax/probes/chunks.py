@@ -1,0 +1,157 @@
+"""Probes in a ledger: what one task is about, and its chunks computed in whatever process."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import files, sweep
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
+from bornbiased_jax.ledger.pages import Chunk, Page
+from bornbiased_jax.probes.measure import Batches, order_inputs, stream, work_of
+from bornbiased_jax.probes.subject import Subject, newborn
+from bornbiased_jax.sweep import Mode, Work
+
+FUNCTION = "bornbiased_jax.probes.chunks:compute"
+TABLE = "inputs.npy"
+
+
+class Pass(NamedTuple):
+    """Everything of one probe but its seeds.
+
+    Attributes:
+        subject, inputs, batches: what is probed with what.
+        intra, second_moment, dtype: as of :func:`bornbiased_jax.probes.run.probe`.
+        mode: "vmap" or "map".
+        at_once: seeds in one program on one device.
+    """
+
+    subject: Subject
+    inputs: Inputs
+    batches: Batches
+    intra: bool
+    second_moment: bool
+    dtype: str | None
+    mode: Mode
+    at_once: int
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The range of all inputs."""
+        return 0, self.inputs.num_inputs
+
+    def work(self, *, partial: bool) -> Work:
+        """What is done for each seed."""
+        scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
+        return work_of(
+            self.subject.cfg,
+            self.subject.weights is None,
+            self.subject.fixed_embedding_seed,
+            scale,
+            self.intra,
+            self.second_moment,
+            None if self.dtype is None else jnp.dtype(self.dtype),
+            partial,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers depend on besides seed and range, JSON-ready."""
+        return {
+            "subject": self.subject.description,
+            "inputs": _described(self.inputs),
+            "batch_size": self.batches.size,
+            "intra": self.intra,
+            "second_moment": self.second_moment,
+            "dtype": self.dtype,
+            "mode": self.mode,
+            "at_once": self.at_once,
+        }
+
+
+def _described(inputs: Inputs) -> dict[str, Any]:
+    kept = ("kind", "num_inputs", "seq_len", "vocab_size", "d_model", "seed", "digest")
+    return {name: getattr(inputs, name) for name in kept}
+
+
+def sources(inputs: Inputs, page: Page) -> dict[str, Any]:
+    """Where other processes find the inputs: ids that no seed draws are put beside the chunks.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    if inputs.tokens_NT is None:
+        return {}
+    buffer = io.BytesIO()
+    np.save(buffer, inputs.tokens_NT, allow_pickle=False)
+    return {"tokens": str(files.write_bytes(page.path / TABLE, buffer.getvalue()).resolve())}
+
+
+def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """The chunks of a job, from JSON alone.
+
+    Raises:
+        InputError: the inputs are not those of the settings.
+    """
+    yield from compute_pass(_pass(json.dumps(settings, sort_keys=True), found_at.get("tokens")), chunks)
+
+
+@functools.lru_cache(maxsize=2)
+def _pass(settings: str, tokens: str | None) -> Pass:
+    content = json.loads(settings)
+    about, facts = content["subject"], content["inputs"]
+    cfg = ModelConfig.from_dict(about["model"])
+    subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
+    if tokens is not None:
+        inputs = from_tokens(np.load(Path(tokens), allow_pickle=False), facts["vocab_size"])
+    else:
+        sizes = facts["num_inputs"], facts["seq_len"]
+        inputs = random_inputs(facts["kind"], *sizes, cfg, seed=facts["seed"], vocab_size=facts["vocab_size"])
+    if inputs.digest != facts["digest"]:
+        raise InputError(f"the inputs drawn here have the digest {inputs.digest}, not {facts['digest']}: they differ")
+    return Pass(
+        subject,
+        inputs,
+        order_inputs(inputs, content["batch_size"]),
+        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once")),
+    )
+
+
+def compute_pass(
+    what: Pass,
+    chunks: list[Chunk],
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+    advance: Any = None,
+) -> Iterator[dict[str, Any]]:
+    """The results of some seeds on one range of inputs, in the order of the chunks.
+
+    Args:
+        what: all but the seeds.
+        chunks: of one range; of all inputs the results are whole, else they are sums.
+        mesh: devices along an axis ``seed``.
+        advance: called with the number of seeds after each batch.
+    """
+    (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
+    vmapped = what.mode == "vmap"
+    rows = sweep.sweep(
+        what.work(partial=span != what.whole),
+        [chunk.seed for chunk in chunks],
+        lambda: stream(what.inputs, what.batches, *span),
+        mode=what.mode,
+        chunk=what.at_once * (1 if mesh is None else mesh.shape["seed"]) if vmapped else None,
+        mesh=mesh,
+        weights=what.subject.weights,
+        advance=advance,
+        steady=True,
+    )
+    yield from (result for _, result in rows)

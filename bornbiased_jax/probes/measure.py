@@ -1,0 +1,198 @@
+"""One pass over inputs for every probe of birth: batches, and what is summed of them for each seed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import hardware, keys, models
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.models.memory import FLOAT, check_forward, check_weights, weights_bytes
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes import contraction, preference
+from bornbiased_jax.probes.observe import observe
+from bornbiased_jax.sweep import Work
+
+# What one layer makes of a batch should stay in a CPU's cache; an accelerator wants more rows.
+BATCH_TOKENS_CPU = 2048
+BATCH_TOKENS = 8192
+RANGE_OPERATIONS = 2.0**47
+"""Of one seed on one range of inputs: about a quarter of an hour of two cores, the most that a kill can cost."""
+
+
+@functools.lru_cache(maxsize=16)
+def work_of(
+    cfg: ModelConfig,
+    born: bool,
+    fixed_embedding_seed: int | None,
+    scale: tuple[float, float] | None,
+    intra: bool,
+    second_moment: bool,
+    dtype: Any,
+    partial: bool = False,
+) -> Work:
+    """The sweep's functions for these settings: one object each, so that equal calls compile once.
+
+    With ``partial`` a seed's result is its sums over a range of inputs, which :func:`finished` makes one of.
+    """
+
+    def birth(seed: jax.Array) -> Params:
+        fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
+        return models.init_seed(cfg, seed, fixed_key=fixed)
+
+    def zero() -> Any:
+        sums = contraction.zero(cfg, second_moment=second_moment)
+        return {"preference": preference.zero(cfg), "contraction": sums}
+
+    def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
+        x = batch["x"]
+        if scale is not None:
+            mean, std = scale
+            x = x * jnp.float32(std) + jnp.float32(mean)
+        seen = observe(cfg, params, x, intra=intra, dtype=dtype)
+        return {
+            "preference": preference.update(state["preference"], seen, batch["weight"]),
+            "contraction": contraction.update(state["contraction"], seen, batch["weight"], batch["last"]),
+        }
+
+    def finish(params: Params, state: Any) -> dict[str, Any]:
+        along_D = contraction.direction(state["contraction"])
+        return {
+            "preference": state["preference"]._asdict(),
+            "contraction": contraction.reduce(state["contraction"])._asdict(),
+            "direction_token": jnp.argmax(models.logits_of(cfg, params, along_D)),
+        }
+
+    def keep(params: Params, state: Any) -> dict[str, Any]:
+        return {name: sums._asdict() for name, sums in state.items()}
+
+    return Work(birth if born else None, zero, step, keep if partial else finish)
+
+
+@functools.lru_cache(maxsize=16)
+def _finisher(work: Work) -> Callable[[Any, Any, Any], Any]:
+    """(seed, weights or None, state) -> the result; of a birth no more is drawn than the result needs."""
+
+    def finish(seed: jax.Array, weights: Any, state: Any) -> Any:
+        assert weights is not None or work.birth is not None
+        return work.finish(work.birth(seed) if work.birth is not None else weights, state)
+
+    return jax.jit(finish)
+
+
+def finished(work: Work, seed: int, weights: Params | None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One seed's result from its sums over successive ranges of inputs.
+
+    Args:
+        work: of all inputs.
+        seed: the birth.
+        weights: of the model, where it is given.
+        parts: results of the same work made with ``partial``, in order.
+    """
+    counts = [preference.PreferenceState(**part["preference"]) for part in parts]
+    sums = [contraction.ContractionState(**part["contraction"]) for part in parts]
+    state = {
+        "preference": functools.reduce(preference.merge, counts),
+        "contraction": functools.reduce(contraction.merge, sums),
+    }
+    result: dict[str, Any] = jax.device_get(_finisher(work)(np.uint32(seed), weights, state))
+    return result
+
+
+class Batches(NamedTuple):
+    """Inputs in the order of their last token, cut into equal batches."""
+
+    order_N: np.ndarray
+    last_N: np.ndarray
+    size: int
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches."""
+        return -(-len(self.order_N) // self.size)
+
+
+def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> int:
+    """Sequences in a batch: about ``BATCH_TOKENS`` positions (fewer on a CPU) unless asked otherwise."""
+    if requested is not None and requested < 1:
+        raise InputError(f"batch size {requested} is not at least 1")
+    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
+    size = requested or max(1, tokens // inputs.seq_len)
+    return min(size, inputs.num_inputs)
+
+
+def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, born: bool, second_moment: bool) -> None:
+    """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
+
+    Raises:
+        InputError: it does not.
+    """
+    if born:
+        check_weights(cfg)
+    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
+    check_forward(cfg, size, inputs.seq_len, logits=1, also=2.0 * sums + born * weights_bytes(cfg))
+    # Last tokens, their order, and the same sorted.
+    hardware.check_memory(16.0 * inputs.num_inputs, f"{inputs.num_inputs:,} inputs", "ask for fewer", on_host=True)
+
+
+def order_inputs(inputs: Inputs, size: int) -> Batches:
+    """Sort sequences by last token, so that runs of equal last tokens are adjacent (see ``contraction``)."""
+    last_N = inputs.last_tokens()
+    if last_N is None:
+        last_N = np.arange(inputs.num_inputs)
+    order_N = np.argsort(last_N, kind="stable")
+    return Batches(order_N, np.asarray(last_N)[order_N], size)
+
+
+def input_ranges(
+    cfg: ModelConfig, seq_len: int, batches: Batches, requested: int | None = None
+) -> list[tuple[int, int]]:
+    """Ranges of the sequences in their order, each of about :data:`RANGE_OPERATIONS` for one seed; the ends left out.
+
+    They follow from the sizes alone, and no last token ends sequences of two ranges.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        batches: the order.
+        requested: sequences in a range instead.
+
+    Raises:
+        InputError: fewer than one was asked for.
+    """
+    if requested is not None and requested < 1:
+        raise InputError(f"{requested} inputs in a range are not at least 1")
+    # Two operations for each weight and token.
+    each = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
+    wanted = requested or max(1, int(RANGE_OPERATIONS / each))
+    size = math.ceil(wanted / batches.size) * batches.size
+    total, last_N = len(batches.order_N), batches.last_N
+    ends = []
+    start = 0
+    while start < total:
+        stop = min(start + size, total)
+        while stop < total and last_N[stop] == last_N[stop - 1]:
+            stop += 1
+        ends.append((start, stop))
+        start = stop
+    return ends
+
+
+def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
+    """Batches of equal shape of all sequences in their order, or of a range; the last has padding of weight 0."""
+    n = len(batches.order_N) if stop is None else stop
+    for begin in range(start, n, batches.size):
+        at = np.minimum(np.arange(begin, begin + batches.size), n - 1)
+        yield {
+            "x": inputs.generate(batches.order_N[at]),
+            "weight": (np.arange(begin, begin + batches.size) < n).astype(np.float32),
+            "last": batches.last_N[at].astype(np.int32),
+        }

@@ -1,0 +1,42 @@
+"""What is probed: models at birth, many seeds of one configuration, or one model with its weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.parameters import Params
+
+EMBEDDING_SEED = 0
+
+
+class Subject(NamedTuple):
+    """What is probed: newborn models of a configuration, or one model with its weights."""
+
+    cfg: ModelConfig
+    fixed_embedding_seed: int | None
+    weights: Params | None
+    embedding_mean: float
+    embedding_std: float
+    description: dict[str, Any]
+
+
+def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
+    """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> newborn(preset("gpt2-tiny")).embedding_std
+        0.02
+    """
+    about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
+    return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
+
+
+def given(cfg: ModelConfig, params: Params, digest: str) -> Subject:
+    """One model with its weights; the seed is ignored."""
+    table = np.asarray(params["embed"]["embedding"], np.float32)
+    about = {"model": cfg.to_dict(), "weights": digest}
+    return Subject(cfg, None, params, float(table.mean()), float(table.std()), about)

@@ -1,0 +1,165 @@
+"""Probes by way of a ledger: the same numbers, whoever computes them and however they are cut."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import models
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import from_tokens, gaussian, random_tokens
+from bornbiased_jax.ledger.jobs import perform
+from bornbiased_jax.ledger.pages import Chunk, Ledger, task_of
+from bornbiased_jax.probes.chunks import FUNCTION, Pass
+from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import given, newborn
+
+CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
+BIRTHS = newborn(CFG)
+N, T = 50, 6
+TEXT = from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40)
+INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "text": TEXT}
+
+
+def elsewhere(jobs, here):
+    """An engine that hands over nothing but text, as those of other processes do."""
+    for job in jobs:
+        assert perform(job.text()) == job.text()
+        yield job
+
+
+def probed(folder, inputs="tokens", seeds=(1, 2, 3), **options):
+    return list(probe(BIRTHS, list(seeds), INPUTS[inputs], batch_size=8, resume=folder, **options))
+
+
+def chunks_of(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_a_worker_that_gets_text_alone_makes_the_same_files(tmp_path, inputs):
+    here = probed(tmp_path / "here", inputs, intra=True)
+    there = probed(tmp_path / "there", inputs, intra=True, engine=elsewhere)
+    assert here == there and chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
+    assert len(chunks_of(tmp_path / "here")) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "vmap"}, {"mode": "map", "chunk": 3}])
+def test_a_finished_probe_is_extended_to_what_one_made_at_once_is(tmp_path, options):
+    probed(tmp_path / "parts", seeds=[3], **options)
+    ticks = []
+    extended = probed(tmp_path / "parts", seeds=range(5), advance=ticks.append, **options)
+    assert sum(ticks) == 4 * N
+    assert extended == probed(tmp_path / "whole", seeds=range(5), **options)
+    assert chunks_of(tmp_path / "parts") == chunks_of(tmp_path / "whole")
+
+
+def test_a_killed_probe_goes_on_where_it_stopped(tmp_path):
+    ticks = []
+
+    def stop(count):
+        ticks.append(count)
+        if sum(ticks) > 2 * N:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        probed(tmp_path, seeds=range(4), chunk=1, advance=stop)
+    assert len(chunks_of(tmp_path)) == 2
+    ticks.clear()
+    probed(tmp_path, seeds=range(4), chunk=1, advance=ticks.append)
+    assert sum(ticks) == 2 * N
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+def test_ranges_of_inputs_add_up(tmp_path, inputs):
+    """To float32's rounding of sums over 50 unit vectors; what is counted agrees exactly."""
+    whole, ticks = probed(tmp_path / "whole", inputs, intra=True), []
+    cut = probed(tmp_path / "cut", inputs, intra=True, range_size=16, advance=ticks.append)
+    assert sum(ticks) == 3 * N and len(chunks_of(tmp_path / "cut")) >= 9
+    for first, second in zip(whole, cut, strict=True):
+        for name, value in first["contraction"].items():
+            np.testing.assert_allclose(second["contraction"][name], value, rtol=0, atol=1e-4, err_msg=name)
+        assert {**first, "contraction": None} == {**second, "contraction": None}
+    assert probed(tmp_path / "there", inputs, intra=True, range_size=16, engine=elsewhere) == cut
+
+
+def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
+    subject = given(CFG, models.init_seed(CFG, 5), "its digest")
+    (whole,) = probe(subject, [0], TEXT, batch_size=8)
+    (cut,) = probe(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
+    assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
+
+
+def test_ranges_cover_all_inputs_and_part_no_last_token():
+    last_N = np.repeat(np.arange(7), [3, 9, 1, 1, 20, 2, 14])
+    batches = Batches(np.arange(50), last_N, 4)
+    ranges = input_ranges(CFG, T, batches, 5)
+    assert ranges[0][0] == 0 and ranges[-1][1] == 50
+    for (_, stop), (start, _) in zip(ranges, ranges[1:], strict=False):
+        assert stop == start and last_N[stop - 1] != last_N[stop]
+    assert len(ranges) > 2
+    assert input_ranges(CFG, T, batches) == [(0, 50)]
+    with pytest.raises(InputError, match="at least 1"):
+        input_ranges(CFG, T, batches, 0)
+
+
+def test_a_range_of_a_large_model_is_as_many_operations_as_the_constant_says():
+    cfg = preset("gpt2-nano")
+    batches = Batches(np.arange(100_000), np.arange(100_000), 32)
+    start, stop = input_ranges(cfg, 64, batches)[0]
+    weights = models.count_parameters(models.parameter_shapes(cfg))
+    assert stop - start == pytest.approx(RANGE_OPERATIONS / (2 * weights * 64), abs=32)
+
+
+SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"subject": newborn(CFG, fixed_embedding_seed=1)},
+        {"subject": newborn(CFG.replace(norm_eps=1e-3))},
+        {"inputs": INPUTS["tokens"]},
+        {"batches": order_inputs(TEXT, 7)},
+        {"intra": True},
+        {"second_moment": False},
+        {"dtype": "bfloat16"},
+        {"mode": "vmap"},
+        {"at_once": 2},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_moves_the_last_digit_has_a_page_of_its_own(changed):
+    usual = task_of(FUNCTION, SETTINGS.settings())
+    assert task_of(FUNCTION, SETTINGS._replace(**changed).settings()).key != usual.key
+    assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key
+
+
+def test_inputs_that_are_not_those_of_the_page_are_refused(tmp_path):
+    probed(tmp_path, "text", engine=elsewhere)
+    (page,) = Ledger(tmp_path).pages()
+    other = tmp_path / "other.npy"
+    np.save(other, (TEXT.tokens_NT + 1) % 40)
+    (page.path / Chunk(1, 0, N).name).unlink()
+    job = {"ledger": str(tmp_path), "key": page.task.key, "chunks": [[1, 0, N]], "sources": {"tokens": str(other)}}
+    with pytest.raises(InputError, match="digest"):
+        perform(json.dumps(job))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (dict(engine=elsewhere), "--resume"),
+        (dict(range_size=8), "--resume"),
+        (dict(seeds=[], resume=True), "no seeds"),
+        (dict(seeds=[-1], resume=True), "seed"),
+        (dict(subject=given(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True), "leave --engine out"),
+    ],
+)
+def test_bad_calls_are_refused(tmp_path, options, word):
+    options = {"subject": BIRTHS, "seeds": [1], **options}
+    options["resume"] = tmp_path if options.get("resume") else None
+    with pytest.raises(InputError, match=word):
+        list(probe(options.pop("subject"), options.pop("seeds"), TEXT, **options))
