@@ -12,8 +12,6 @@ from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
 from experiments.base import Record
 
-# Below this fraction found at its own level a test misses a change; above it, and below the trusted one, it is in part.
-_IN_PART = 0.1
 _DISTILLED = "distilled"
 
 
@@ -44,40 +42,40 @@ def _interval(entry: Mapping[str, Any]) -> str | None:
 
 
 def _trust(record: Record) -> Table:
-    """A line a change: tests to trust, those that find it in part, and those of ours that miss it."""
+    """A line a change: which tests are to be trusted, of this package's and of the published."""
     tests = _tests(record)
     rows = []
     for change in record["result"]["changes"]:
         if not change["related"]:
             continue
-        cells = _cells(record, change=change["change"])
-        trusted = [cell for cell in cells if cell["trusted"]]
-        part = [
-            cell for cell in cells if not tests[cell["test"]]["published"] and not cell["trusted"]
-            and cell["found"]["rate"] > _IN_PART
-        ]  # fmt: skip
-        missed = [cell for cell in cells if not tests[cell["test"]]["published"] and cell["found"]["rate"] <= _IN_PART]
-        measured: dict[str, Value] = {
-            "loss": change["loss"],
-            "trust": "; ".join(cell["test"] for cell in trusted if not tests[cell["test"]]["published"]) or "none",
-            "published that find it": "; ".join(cell["test"] for cell in trusted if tests[cell["test"]]["published"])
-            or "none",
-            "in part": "; ".join(f"{cell['test']} ({percent(0)(cell['found']['rate'])})" for cell in part),
-            "missed by": "; ".join(cell["test"] for cell in missed),
-        }
-        rows.append(Row([change["change"]], measured, configuration="ours"))
-    quantities = [
-        Quantity("loss", fixed(2)),
-        *(Quantity(name) for name in ("trust", "published that find it", "in part", "missed by")),
-    ]
+        told = []
+        for published in (False, True):
+            cells = _cells(record, change=change["change"])
+            asked = {cell["test"]: cell["trusted"] for cell in cells if tests[cell["test"]]["published"] is published}
+            told.append(in_words(asked))
+        rows.append(Row([change["change"], *told], {"loss": change["loss"]}, configuration="ours"))
     note = (
-        f"{_about(record)} Trust: at its own level or threshold the test finds 90% of the descendants or more, and "
-        "keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
-        "quantile of a binomial count; others: 5% at most). In part and missed (10% at most): tests of this package. "
-        "Tests that begin with birth: hold the birth, not the trained model, against the suspect. Loss: nats a "
-        f"token on the first text, {fixed(2)(record['result']['loss'])} before."
+        f"{_about(record)} To be trusted: at its own level or threshold the test finds 90% of the descendants or more, "
+        "and keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
+        "quantile of a binomial count; others: 5% at most). How many each finds: the tables below. Tests that begin "
+        "with birth hold the birth, not the trained model, against the suspect, and were asked of the strongest of "
+        f"some changes. Loss: nats a token on the first text, {fixed(2)(record['result']['loss'])} before."
     )
-    return Table("Which test to trust after which change", ["change"], quantities, rows, note, first_screen=True)
+    settings = ["change", "of this package", "published"]
+    return Table(
+        "Which test to trust after which change", settings, [Quantity("loss", fixed(2))], rows, note, first_screen=True
+    )
+
+
+def in_words(asked: Mapping[str, bool]) -> str:
+    """The shorter of those that are to be trusted and those that are not."""
+    trusted, others = ([name for name, known in asked.items() if known is which] for which in (True, False))
+    if not others:
+        return f"all {len(asked)}"
+    if not trusted:
+        return f"none of {len(asked)}"
+    few = trusted if len(trusted) <= len(others) else others
+    return f"{len(trusted)} of {len(asked)}: {'' if few is trusted else 'all but '}{'; '.join(few)}"
 
 
 def _about(record: Record) -> str:

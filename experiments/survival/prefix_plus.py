@@ -240,7 +240,7 @@ _LAPTOP: dict[str, Any] = {
     "tuning_seed": 100,
     "pretraining": _PRETRAINING,
     "adapting": _ADAPTING,
-    "learning_rates": [3e-3, 1e-2, 3e-2, 1e-1, 3e-1],
+    "learning_rates": [3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0],
     "lengths": [1, 4, 16, 64],
     "held_out": 64,
     "every": 20,

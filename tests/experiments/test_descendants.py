@@ -15,7 +15,14 @@ from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments import results
 from experiments.base import Context
-from experiments.lineage import court_tests, descendants, descendants_changes, descendants_families, descendants_scores
+from experiments.lineage import (
+    court_tests,
+    descendants,
+    descendants_changes,
+    descendants_families,
+    descendants_scores,
+    descendants_tables,
+)
 from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_published, read_weights
 from experiments.lineage.descendants_scores import Pairs
 
@@ -115,10 +122,20 @@ def test_what_is_shown(record):
     assert len(ours.rows) == len(published.rows) == len(related) + 1
     assert len(overall.rows) == len(TESTS) and len(accusations.rows) == len(EXACT)
     [row] = [row for row in trust.rows if row.settings[0] == "rotate"]
-    assert "weights, rotation, form A" in row.measured["trust"] and "weights, coordinates;" in row.measured["missed by"]
+    names = {name for name, row in zip(TESTS, record["result"]["tests"], strict=True) if not row["published"]}
+    asked = [cell for cell in record["result"]["cells"] if cell["change"] == "rotate" and cell["test"] in names]
+    assert row.settings[1].startswith(f"{sum(cell['trusted'] for cell in asked)} of {len(asked)}: ")
+    assert "weights, rotation, form A" in row.settings[1] and "all but" not in row.settings[1]
     beyond, students, _ = experiment.claims(record)
     assert beyond.measured == 0 and students.measured == 0
-    assert f"Of {len(related)} changes" in experiment.headline(record)
+    assert f"{len(related)} changes" in experiment.headline(record)
+
+
+def test_the_shorter_list_is_told():
+    say = descendants_tables.in_words
+    assert say({"a": True, "b": True}) == "all 2" and say({"a": False, "b": False}) == "none of 2"
+    assert say({"a": True, "b": True, "c": False}) == "2 of 3: all but c"
+    assert say({"a": False, "b": True, "c": False}) == "1 of 3: b"
 
 
 def test_the_readings_are_those_of_the_courts_tests():
