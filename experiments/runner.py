@@ -292,6 +292,17 @@ def write_page(out: Folder | Path | str) -> dict[str, Exception]:
     return not_shown
 
 
+def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
+    """By experiment the sentence at the top of its part of the page, in the order of the page, where it has one."""
+    told = {}
+    for name in (name for name in experiments.MODULES if name in names):
+        path = record_path(out, name)
+        record = files.read_json(path) if path.exists() else {}
+        if record.get("status") == "complete" and (sentence := load(name).headline(record)):
+            told[name] = sentence
+    return told
+
+
 def section(experiment: Experiment, record: Record, out: Path | str = "out") -> page.Section:
     """The part of the page that shows one record of an output folder."""
     empty = _empty_section(experiment, record["scale"], record["data"], record.get("error", ""), out)

@@ -27,7 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"evaluation", "pretrain"},
     {"adapt"},
     {"audit"},
-    {"report"},
+    {"report", "words"},
     {"cli", "experiments"},
     {"__main__", "benchmarks"},
 )

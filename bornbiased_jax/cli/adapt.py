@@ -77,7 +77,7 @@ _OF = {
 # The steps are asked for, and the checkpoint is an argument.
 @override_options("steps", "init-from")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def adapt(
     checkpoint: str,
     method: str,

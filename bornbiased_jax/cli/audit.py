@@ -23,7 +23,7 @@ from bornbiased_jax.cli import options
 @click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
 @click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def audit(
     place: str,
     page: str | None,
@@ -74,6 +74,7 @@ def audit(
         files.write_text(report, text)
     options.write_result(json_file, found)
     click.echo(text, err=json_file == "-")
+    options.tell(found, to_stderr=json_file == "-")
     return 3 if strict and not found["clean"] else 0
 
 

@@ -16,7 +16,7 @@ from bornbiased_jax.ranges import Batch, Count, CountOrNone, SeqLen
 @click.option(
     "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
 )
-@options.json_option
+@options.result_options
 def generate(
     checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
 ) -> None:
@@ -40,9 +40,12 @@ def generate(
         ids = continue_ids(opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens)
         tokenizer = opened.tokenizer
         text = tokenizer.decode(ids) if tokenizer is not None else ""
-    options.write_result(json_file, {"ids": [int(token) for token in ids], "text": text})
+    value = {"ids": [int(token) for token in ids], "text": text}
+    options.write_result(json_file, value)
     if json_file != "-":
         click.echo(text or " ".join(map(str, ids)))
+    # The text alone on standard output: another program may read it.
+    options.tell(value, to_stderr=True)
 
 
 @click.command("parity")
@@ -53,7 +56,7 @@ def generate(
 @click.option(
     "--seq-len", type=options.Ranged(SeqLen), default=64, show_default=True, metavar="T", help="Their length."
 )
-@options.json_option
+@options.result_options
 def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
     """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
 
@@ -66,8 +69,9 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     options.prepare_json(json_file)
     found = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
     options.write_result(json_file, dict(found))
-    if json_file != "-":
-        options.print_table("Parity with transformers", ["quantity", "value"], [list(item) for item in found.items()])
+    rows = [list(item) for item in found.items()]
+    options.print_table("Parity with transformers", ["quantity", "value"], rows, to_stderr=json_file == "-")
+    options.tell(found, to_stderr=json_file == "-")
 
 
 @click.command("evaluate")
@@ -89,7 +93,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def evaluate(
     checkpoint: str,
     text: str | None,
@@ -128,5 +132,6 @@ def evaluate(
     options.write_result(json_file, found)
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
     rows = [[f"{name} ({units[name]})" if name in units else name, value] for name, value in found.items()]
-    if json_file != "-":
-        options.print_table("Evaluation", ["quantity", "value"], rows)
+    options.print_table("Evaluation", ["quantity", "value"], rows, to_stderr=json_file == "-")
+    options.explain("perplexity", "bits per byte", to_stderr=json_file == "-")
+    options.tell(found, to_stderr=json_file == "-")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 import click.shell_completion
 
@@ -19,7 +21,7 @@ VARIABLE = "_BORNBIASED_COMPLETE"
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(SHELLS)))
-@options.json_option
+@options.result_options
 def completion(shell: str, json_file: str | None) -> None:
     """Print a script that lets a shell complete commands and options.
 
@@ -34,6 +36,12 @@ def completion(shell: str, json_file: str | None) -> None:
     found = click.shell_completion.get_completion_class(shell)
     assert found is not None, f"click does not know {shell}"
     script = found(cli, {}, "bornbiased", VARIABLE).source()
-    options.write_result(json_file, {"shell": shell, "variable": VARIABLE, "script": script, "line": SHELLS[shell]})
+    value = {"shell": shell, "variable": VARIABLE, "script": script, "line": SHELLS[shell]}
+    options.write_result(json_file, value)
     if json_file != "-":
         click.echo(script)
+    # Where a shell reads the script there is nobody to tell.
+    if sys.stdout.isatty() or json_file is not None:
+        options.tell(value, to_stderr=True)
+    else:
+        options.more(to_stderr=True)

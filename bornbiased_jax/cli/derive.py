@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import Seed
 @click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the noise.")
 @click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
-@options.json_option
+@options.result_options
 def derive(
     checkpoint: str,
     changes: tuple[str, ...],
@@ -99,3 +99,4 @@ def derive(
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
     click.echo(f"{out}: {family}, {function}, digest {derived.digest[:12]}…", err=json_file == "-")
+    options.tell(facts, to_stderr=json_file == "-")

@@ -9,7 +9,7 @@ from bornbiased_jax.cli import options
 
 @click.command("digest")
 @click.argument("checkpoint", metavar="C")
-@options.json_option
+@options.result_options
 def digest(checkpoint: str, json_file: str | None) -> None:
     """Print the digest of a model's weights: a commitment to them and to the order of their coordinates and units.
 
@@ -32,3 +32,5 @@ def digest(checkpoint: str, json_file: str | None) -> None:
     value = {"digest": found, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}
     options.write_result(json_file, value)
     click.echo(found, err=json_file == "-")
+    # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
+    options.tell(value, to_stderr=True)

@@ -11,7 +11,7 @@ from bornbiased_jax.cli import options
 
 
 @click.command("doctor")
-@options.json_option
+@options.result_options
 def doctor(json_file: str | None) -> None:
     """Say what this installation has: versions, devices, memory, the cache, and what each extra lacks.
 
@@ -26,6 +26,7 @@ def doctor(json_file: str | None) -> None:
     found = diagnose()
     options.write_result(json_file, found)
     _print(found, to_stderr=json_file == "-")
+    options.tell(found, to_stderr=json_file == "-")
 
 
 def _print(found: Mapping[str, Any], *, to_stderr: bool) -> None:

@@ -42,7 +42,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def intervene(
     checkpoint: str, text: str, tokenizer: str | None, json_file: str | None, quiet: bool, **arguments: Any
 ) -> None:
@@ -71,19 +71,20 @@ def intervene(
         **arguments,
     )
     options.write_result(json_file, report)
-    if json_file != "-":
-        _print(report)
+    _print(report, to_stderr=json_file == "-")
+    options.tell(report, to_stderr=json_file == "-")
 
 
-def _print(report: Mapping[str, Any]) -> None:
+def _print(report: Mapping[str, Any], *, to_stderr: bool) -> None:
     rows = [
         [block, before, after]
         for block, (before, after) in enumerate(zip(report["before"]["by_block"], report["by_block"], strict=True), 1)
     ]
     title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
-    options.print_table(title, ["block", "as it is", "after"], rows)
+    options.print_table(title, ["block", "as it is", "after"], rows, to_stderr=to_stderr)
     before = report["before"]
     click.echo(
         f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
-        f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
+        f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after.",
+        err=to_stderr,
     )

@@ -55,7 +55,7 @@ def _tests() -> str:
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
 )
 @_probe_options
-@options.json_option
+@options.result_options
 def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | None, quiet: bool, **probe: Any) -> None:
     """Store a model's last-position outputs with the digests of its inputs and weights.
 
@@ -81,6 +81,7 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     about["digest"] = files.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")
+    options.tell(facts, to_stderr=json_file == "-")
 
 
 @click.command("seedprint")
@@ -130,7 +131,7 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
 )
 @_probe_options
 @click.option("--page", metavar="FILE", help="Draw the verdict as one HTML page here: where it shows, and its null.")
-@options.json_option
+@options.result_options
 def seedprint(
     base: str,
     suspect: str,
@@ -178,7 +179,9 @@ def seedprint(
         from bornbiased_jax.report.lineage_page import draw_verdict
 
         files.write_text(page, draw_verdict(value, command=options.command_line("page", "json_file", "quiet")))
+    # The verdict's text has its three sentences at its head, before the points that it rests on.
     click.echo(text, err=json_file == "-")
+    options.more(to_stderr=json_file == "-")
 
 
 def _table(scores: Sequence[Score]) -> str:

@@ -11,7 +11,7 @@ from bornbiased_jax.config import FIELDS, PRESETS
 
 
 @click.command("models")
-@options.json_option
+@options.result_options
 def list_models(json_file: str | None) -> None:
     """List presets, their fields and parameter counts.
 
@@ -27,7 +27,8 @@ def list_models(json_file: str | None) -> None:
         name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": cfg.to_dict()}
         for name, cfg in PRESETS.items()
     }
-    options.write_result(json_file, {"models": described, "fields": list(FIELDS)})
+    value = {"models": described, "fields": list(FIELDS)}
+    options.write_result(json_file, value)
     rows = [
         [
             name,
@@ -45,3 +46,4 @@ def list_models(json_file: str | None) -> None:
     ]
     columns = ["preset", "parameters", "layers", "d_model", "heads/kv", "d_ff", "vocab", "norm", "MLP", "positions"]
     options.print_table("Presets", columns, rows, to_stderr=json_file == "-")
+    options.tell(value, to_stderr=json_file == "-")

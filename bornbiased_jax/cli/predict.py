@@ -23,7 +23,7 @@ from bornbiased_jax.ranges import Count, SeqLen
     show_default=True,
     help="Uniform random ids, or Gaussian vectors.",
 )
-@options.json_option
+@options.result_options
 def predict(
     model: str | None, settings: tuple[str, ...], seq_len: int, num_inputs: int, inputs: str, json_file: str | None
 ) -> None:
@@ -58,6 +58,9 @@ def predict(
     options.print_table(f"Theory for {model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
     fraction = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
     click.echo(
-        f"Fraction of the top-1 token: {fraction[0]:.3%} (10–90% of seeds: {fraction[1]:.3%}–{fraction[2]:.3%})",
+        f"Fraction of the top-1 token: {fraction[0]:.3%} "
+        f"(80% of seeds with fresh embeddings: {fraction[1]:.3%}–{fraction[2]:.3%})",
         err=json_file == "-",
     )
+    options.explain("top-1 token", "top-1 fraction", to_stderr=json_file == "-")
+    options.tell(found, to_stderr=json_file == "-")

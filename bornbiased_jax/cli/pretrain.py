@@ -77,6 +77,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
     options.write_result(json_file, summary)
     click.echo(reached, err=json_file == "-")
+    options.tell(summary, to_stderr=json_file == "-")
     if not summary["finished"]:
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED
@@ -104,7 +105,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
 @override_options()
-@options.json_option
+@options.result_options
 @options.common_options
 def pretrain(
     model: str | None,
@@ -159,7 +160,7 @@ def pretrain(
 
 @click.command("runs")
 @click.argument("directory", metavar="DIR")
-@options.json_option
+@options.result_options
 def runs(directory: str, json_file: str | None) -> None:
     """List the runs in a folder: what they are, how far they are, which checkpoints they have.
 
@@ -185,6 +186,7 @@ def runs(directory: str, json_file: str | None) -> None:
     ]
     columns = ["run", "model", "data", "seeds", "step", "checkpoints"]
     options.print_table("Runs", columns, rows, to_stderr=json_file == "-")
+    options.tell({"runs": found}, to_stderr=json_file == "-")
 
 
 @click.command("plot")
@@ -192,7 +194,7 @@ def runs(directory: str, json_file: str | None) -> None:
 @click.option(
     "--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given."
 )
-@options.json_option
+@options.result_options
 def plot(directory: str, out: str | None, json_file: str | None) -> None:
     """Draw a run's loss, learning rate, gradient norm and speed.
 
@@ -204,8 +206,10 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
 
     options.prepare_json(json_file)
     image = plot_run(directory, out)
-    options.write_result(json_file, {"run": directory, "image": str(image)})
+    value = {"run": directory, "image": str(image)}
+    options.write_result(json_file, value)
     click.echo(str(image), err=json_file == "-")
+    options.tell(value, to_stderr=True)
 
 
 @click.command("export")
@@ -213,7 +217,7 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
 @click.argument("directory", metavar="DIR")
 @click.option("--peft", is_flag=True, help="Of a run that trained LoRA: the adapter alone, in PEFT's layout.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
-@options.json_option
+@options.result_options
 def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_file: str | None) -> None:
     """Write a checkpoint as a Hugging Face directory that transformers opens; LoRA is merged in.
 
@@ -230,12 +234,16 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
         from bornbiased_jax.adapt.peft import export_adapter
 
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
-        options.write_result(json_file, {"checkpoint": checkpoint, "directory": directory, "base": base})
+        value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
+        options.write_result(json_file, value)
         click.echo(f"{directory}: LoRA adapter of {base}", err=json_file == "-")
+        options.tell(value, to_stderr=json_file == "-")
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
     family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, overwrite=overwrite)
     facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
-    options.write_result(json_file, {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name})
+    value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name}
+    options.write_result(json_file, value)
     click.echo(f"{directory}: {family}", err=json_file == "-")
+    options.tell(value, to_stderr=json_file == "-")

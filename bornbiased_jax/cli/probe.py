@@ -79,7 +79,7 @@ def _probe_options(function: F) -> F:
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
     ):
         function = option(function)
-    return options.model_options(options.json_option(options.common_options(options.engine_options(function))))
+    return options.model_options(options.result_options(options.common_options(options.engine_options(function))))
 
 
 @probe.command("preference")
@@ -93,12 +93,19 @@ def preference_command(**arguments: Any) -> None:
     """
     records = _run(arguments, intra=False)
     flat = [_flat(record, record["preference"]) for record in records]
-    _emit(
-        arguments["json_file"],
-        flat,
-        "Top-1 tokens",
-        ["seed", "seq_len", "top1_id", "top1_count", "top1_share", "ratio_to_uniform", "log10_p"],
-    )
+    value, to_stderr = _write(arguments["json_file"], flat)
+    columns = {
+        "seed": "seed",
+        "seq_len": "T",
+        "top1_id": "top-1 token",
+        "top1_count": "count",
+        "top1_share": "top-1 fraction",
+        "ratio_to_uniform": "over uniform",
+        "log10_p": "log10 p",
+    }
+    _print("Top-1 tokens", columns, flat, to_stderr)
+    options.explain("top-1 token", "top-1 fraction", "over uniform", "log10 p", to_stderr=to_stderr)
+    options.tell(value, to_stderr=to_stderr)
 
 
 @probe.command("contraction")
@@ -112,11 +119,44 @@ def contraction_command(**arguments: Any) -> None:
     """
     records = _run(arguments, intra=True)
     flat = [_flat(record, record["contraction"]) for record in records]
+    value, to_stderr = _write(arguments["json_file"], flat)
     for row in flat:
         row["inter_cosine_last_block"] = row["inter_cosine_by_layer"][-1]
         row["intra_cosine_last_block"] = row["intra_cosine_by_layer"][-1]
-    columns = ["inter_cosine_last_block", "inter_cosine_final", "intra_cosine_last_block", "log10_p"]
-    _emit(arguments["json_file"], flat, "Contraction", ["seed", "seq_len", *columns])
+    columns = {
+        "seed": "seed",
+        "seq_len": "T",
+        "inter_cosine_last_block": "cosine, last block",
+        "inter_cosine_final": "after the norm",
+        "intra_cosine_last_block": "within a sequence",
+        "log10_p": "log10 p",
+    }
+    _print("Contraction by seed", columns, flat, to_stderr)
+    _print_layers(flat, to_stderr)
+    terms = ("cosine between sequences", "cosine within a sequence", "log10 p")
+    options.explain(*terms, to_stderr=to_stderr)
+    options.tell(value, to_stderr=to_stderr)
+
+
+def _print_layers(rows: list[dict[str, Any]], to_stderr: bool) -> None:
+    """A table for each length: after each block the mean over seeds, and from where to where they reach."""
+    for length in dict.fromkeys(row["seq_len"] for row in rows):
+        same = [row for row in rows if row["seq_len"] == length]
+        table = []
+        for block, (between, within) in enumerate(
+            zip(
+                zip(*(row["inter_cosine_by_layer"] for row in same), strict=True),
+                zip(*(row["intra_cosine_by_layer"] for row in same), strict=True),
+                strict=True,
+            ),
+            1,
+        ):
+            mean, reach = sum(between) / len(same), f"{min(between):.4f} to {max(between):.4f}"
+            table.append([block, f"{mean:.4f}", *([reach] if len(same) > 1 else []), f"{sum(within) / len(same):.4f}"])
+        seeds = ["from seed to seed"] if len(same) > 1 else []
+        columns = ["after block", "cosine between sequences", *seeds, "cosine within a sequence"]
+        title = f"Contraction by block, T = {length}" + (f", mean of {len(same)} seeds" if len(same) > 1 else "")
+        options.print_table(title, columns, table, to_stderr=to_stderr)
 
 
 def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
@@ -195,16 +235,22 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
                 engine=engine,
                 range_size=arguments["range_size"],
             )
-            known = {"seed": None} if arguments["checkpoint"] else {}
+            known: dict[str, Any] = {"vocab_size": subject.cfg.vocab_size}
+            known |= {"seed": None} if arguments["checkpoint"] else {}
             records.extend({**record, **known, "inputs": inputs.describe()} for record in found)
     return records
 
 
-def _emit(json_file: str | None, rows: list[dict[str, Any]], title: str, columns: list[str]) -> None:
+def _write(json_file: str | None, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+    """Write the records where --json says; the value, and whether standard output carries it."""
     from bornbiased_jax.record import provenance
 
     seeds = sorted({row["seed"] for row in rows if row["seed"] is not None})
     value = {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}
     options.write_result(json_file, value)
-    table = [["–" if row[column] is None else row[column] for column in columns] for row in rows]
-    options.print_table(title, columns, table, to_stderr=json_file == "-")
+    return value, json_file == "-"
+
+
+def _print(title: str, columns: dict[str, str], rows: list[dict[str, Any]], to_stderr: bool) -> None:
+    table = [["–" if row[key] is None else row[key] for key in columns] for row in rows]
+    options.print_table(title, list(columns.values()), table, to_stderr=to_stderr)

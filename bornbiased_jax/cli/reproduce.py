@@ -27,7 +27,7 @@ from bornbiased_jax.cli import options
 @click.option(
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
-@options.json_option
+@options.result_options
 @options.common_options
 def reproduce(
     names: tuple[str, ...],
@@ -58,9 +58,11 @@ def reproduce(
             rows.append([name, experiment.paper, experiment.title, experiment.cost.get(scale, "")])
         columns = ["name", "paper", "title", "cost"]
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
-        options.write_result(json_file, {"scale": scale, "experiments": listed})
+        value: dict[str, Any] = {"scale": scale, "experiments": listed}
+        options.write_result(json_file, value)
         columns[-1] += f" ({scale})"
         options.print_table("Experiments", columns, rows, to_stderr=json_file == "-")
+        options.tell(value, to_stderr=json_file == "-")
         return 0
     mesh = options.start(**common)
     out = str(Path(out) / runner.COMPARE) if compare else out
@@ -68,12 +70,14 @@ def reproduce(
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
     told: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
     told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
+    told["headlines"] = runner.headlines(out, [*outcome.done, *outcome.kept])
     options.write_result(json_file, told if moved is None else {**told, "moved": moved})
     for line in _lines(moved or {}):
         click.echo(line, err=json_file == "-")
     click.echo(f"The page: {outcome.page}", err=json_file == "-")
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
+    options.tell(told, to_stderr=json_file == "-")
     return outcome.exit_code
 
 

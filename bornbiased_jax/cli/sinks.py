@@ -72,7 +72,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def sinks(
     checkpoint: str,
     text: str,
@@ -127,6 +127,7 @@ def sinks(
         _print(report)
         for path in drawn:
             click.echo(str(path))
+    options.tell(report, to_stderr=json_file == "-")
 
 
 def _print(report: Mapping[str, Any]) -> None:
@@ -138,12 +139,14 @@ def _print(report: Mapping[str, Any]) -> None:
         score, block, head = strongest_head(report["score_by_layer_head"][length])
         rows.append([length, rate, report["sink_rate_of_average"][length], f"{score:.3f} (block {block}, head {head})"])
     options.print_table(f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}", columns, rows)
+    options.explain("sink rate")
     largest = largest_block(report)
     if largest is not None:
         columns = ["block", "position", "channel", "largest |h|", "DomRatio first", "DomRatio others", "effective rank"]
         names = ("block", "position", "channel", "largest", "dom_ratio_first", "dom_ratio_rest", "effective_rank")
         title = "Where the residual stream is largest (channels count from 0)"
         options.print_table(title, columns, [[largest[name] for name in names]])
+        options.explain("DomRatio", "effective rank")
     neurons = [neuron for neuron in report.get("super_neurons", ()) if neuron["super"]]
     if neurons:
         columns = ["block", "neuron", "to channel", "writes", "fraction of its row", "first over rest"]
@@ -151,6 +154,7 @@ def _print(report: Mapping[str, Any]) -> None:
         rows = [["only the first" if neuron[key] is None else neuron[key] for key in keys] for neuron in neurons]
         title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
         options.print_table(title, columns, rows)
+        options.explain("super neuron")
     _print_streaming(report)
     if "quantisation" in report:
         columns = [
@@ -177,6 +181,7 @@ def _print(report: Mapping[str, Any]) -> None:
             for cell in report["quantisation"]
         ]
         options.print_table("What rounding costs, in nats a token", columns, rows)
+        options.explain("Δ loss", "KL", "D_sink")
 
 
 def _print_streaming(report: Mapping[str, Any]) -> None:

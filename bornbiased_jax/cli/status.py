@@ -11,7 +11,7 @@ from bornbiased_jax.cli import options
 
 @click.command("status")
 @click.argument("directory", metavar="DIR")
-@options.json_option
+@options.result_options
 def status(directory: str, json_file: str | None) -> None:
     """How far is the work that a ledger keeps (--resume DIR), how fast does it go, and what failed?
 
@@ -24,13 +24,15 @@ def status(directory: str, json_file: str | None) -> None:
     options.prepare_json(json_file)
     found = look(directory)
     options.write_result(json_file, found)
-    if json_file == "-":
-        return
+    to_stderr = json_file == "-"
     columns = ["page", "chunks", "failed", "chunks/min", "left", "last one ago", "what"]
-    options.print_table("Chunks done of those asked for", columns, [_row(page) for page in found["pages"]])
+    options.print_table(
+        "Chunks done of those asked for", columns, [_row(page) for page in found["pages"]], to_stderr=to_stderr
+    )
     for page in found["pages"]:
         for chunk, reason in page["failures"].items():
-            click.echo(f"{chunk}: {reason}")
+            click.echo(f"{chunk}: {reason}", err=to_stderr)
+    options.tell(found, to_stderr=to_stderr)
 
 
 def _row(page: Any) -> list[str]:

@@ -31,7 +31,7 @@ def _seed_range(text: str) -> range:
 )
 @click.option("--resume", metavar="FILE", help="Keep the state of the search here, and go on from it.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.json_option
+@options.result_options
 def whichseed(
     suspect: str,
     model: str | None,
@@ -75,10 +75,8 @@ def whichseed(
             digest=reader.digest() if resume is not None else "",
             advance=advance,
         )
-    options.write_result(json_file, {"suspect": reader.description, **found.to_json()})
+    value = {"suspect": reader.description, **found.to_json()}
+    options.write_result(json_file, value)
     err = json_file == "-"
     click.echo("not found in its coordinates" if found.seed is None else f"seed {found.seed}", err=err)
-    click.echo(found.reason, err=err)
-    if found.confirmed is not None:
-        kept = found.confirmed.verdict == "same-lineage"
-        click.echo(f"{'confirmed' if kept else 'not confirmed'}: {found.confirmed.reason}", err=err)
+    options.tell(value, to_stderr=err)

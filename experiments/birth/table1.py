@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ PRINTED: dict[tuple[str, int, int], tuple[float, float | None]] = {
     ("gpt2-1.2b", 256, 43): (0.0745, None),
     ("gpt2-1.2b", 1024, 43): (0.1020, None),
 }
+LEVEL = 0.01
+"""A p below this, over the number of rows, is more than chance in the headline."""
 PAPER_INPUTS = {"gpt2-nano": 2_000, "llama-nano": 10_000, "gpt2-1.2b": 2_000}
 
 
@@ -125,14 +128,28 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """What a newcomer should take home."""
-    probed = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    """What a newcomer should take home: the first GPT-2 that shows a preference, and which models show none."""
+    born = [probed for probed in record["result"]["groups"] if probed["group"]["inputs"] == "tokens"]
+    # More than chance, of as many rows as there are.
+    level = math.log10(LEVEL / sum(len(probed["records"]) for probed in born)) if born else 0.0
+    shown = [[birth for birth in probed["records"] if birth["preference"]["log10_p"] < level] for probed in born]
+    speaking = [place for place, births_shown in enumerate(shown) if births_shown]
+    silent = [place for place, births_shown in enumerate(shown) if not births_shown]
+    names = " and ".join(dict.fromkeys(births.name_of(born[place]["group"]) for place in silent))
+    if not speaking:
+        return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
+    chosen = min(speaking, key=lambda place: (not born[place]["group"]["model"].startswith("gpt2"), place))
     parts = [
         f"seed {birth['seed']} answers {100 * birth['preference']['top1_share']:.1f}% of random inputs with token "
         f"{birth['preference']['top1_id']}"
-        for birth in probed["records"]
+        for birth in shown[chosen]
     ]
-    return f"Born and never trained, {births.name_of(probed['group'])} of {', of '.join(parts)}."
+    said = f"Born and never trained, {births.name_of(born[chosen]['group'])} of {', of '.join(parts)}."
+    if silent:
+        weakest = min(birth["preference"]["log10_p"] for place in silent for birth in born[place]["records"])
+        p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
+        said += f" {names} show nothing beyond chance at so many inputs ({p})."
+    return said
 
 
 EXPERIMENT = Experiment(

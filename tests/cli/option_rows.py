@@ -343,6 +343,9 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "doctor": prepared(),
     "completion": [("<shell>", "click.shell_completion:get_completion_class", {"shell": "bash"}), *prepared()],
 }
+# On its way before anything is done: an unknown command has no paragraph.
+for _path, _rows in ROWS.items():
+    _rows.append(("--explain", "bornbiased_jax.words:paragraph", {"command": _path}))
 # Options that exclude another one of the shortest call.
 INSTEAD = {
     ("probe preference", "--checkpoint"): (

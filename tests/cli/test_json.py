@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bornbiased_jax import words
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
@@ -15,20 +16,30 @@ from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
 
-SUMMARY = {"out": "runs/a", "steps": 3, "step": 3, "finished": True, "loss": [4.5]}
+SUMMARY = {"out": "runs/a", "steps": 3, "step": 3, "finished": True, "loss": [4.5], "validation_loss": None}
+SUMMARY |= {"tokens": 96, "peak_share": None}
 PRINT = SimpleNamespace(
     outputs_ND=np.zeros((4, 8)), source="a birth", layer=None, inputs={"kind": "tokens"}, weights_digest="ab"
 )
 OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed={}, at_fault=False)
-FOUND = SimpleNamespace(seed=None, reason="none fits", confirmed=None, to_json=lambda: {"seed": None, "p_value": None})
+SEARCHED = {"seed": None, "p_value": None, "num_seeds": 10, "reason": "none fits", "confirmed": None}
+FOUND = SimpleNamespace(seed=None, to_json=lambda: SEARCHED)
+PARITY = {"max_abs_error": 0.0, "logit_std": 1.0, "top1_agreement": 1.0, "num_tokens": 8, "transformers": "5"}
+EVALUATED = {"perplexity": 9.0, "bits_per_byte": 2.0, "context": 8, "num_tokens": 28}
 CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m")
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
-RECORD = {"seed": 0, "seq_len": 8, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
+RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
 RECORD["contraction"] |= {"log10_p": -1.0}
 VERDICT = undefined("permutation", "r", num_inputs=4, alpha=0.01)
-SINKS = {"sink_rate": {"8": 0.5}, "sink_rate_of_average": {"8": 0.0}, "position": 1, "epsilon": 0.25}
+SINKS = {
+    "sink_rate": {"8": 0.5},
+    "num_sequences": 4,
+    "sink_rate_of_average": {"8": 0.0},
+    "position": 1,
+    "epsilon": 0.25,
+}
 SINKS["score_by_layer_head"] = {"8": [[0.125, 0.25], [0.375, 0.0]]}
 SINKS["outliers"] = {"layers": [{"block": 1, "largest": 2.0}, {"block": 2, "largest": 7.0}]}
 for entry in SINKS["outliers"]["layers"]:
@@ -48,8 +59,8 @@ WORK = {
     "bornbiased_jax.checkpoints.reader:open_reader": CHECKPOINT,
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
-    "bornbiased_jax.evaluation.parity:parity": {"max_abs_error": 0.0},
-    "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": {"perplexity": 9.0, "bits_per_byte": 2.0},
+    "bornbiased_jax.evaluation.parity:parity": PARITY,
+    "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": EVALUATED,
     "bornbiased_jax.evaluation.sink_report:sinks_report": SINKS,
     "bornbiased_jax.evaluation.intervention:intervene_checkpoint": INTERVENED,
     "bornbiased_jax.seedprint.fingerprint:fingerprint": PRINT,
@@ -109,7 +120,14 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     assert run([*call, "--json", "kept.json"]) == 0
     written = json.loads((tmp_path / "kept.json").read_text())
     assert set(written) == set(spoken)
-    assert capsys.readouterr().out
+    told = capsys.readouterr()
+    assert told.out
+    # The sentences are those of what --json wrote.
+    sentences = words.sentences(path, written)
+    assert " ".join(sentences) in told.out + told.err
+    assert run([*call, "--json", "kept.json", "--explain"]) == 0
+    told = capsys.readouterr()
+    assert any(stream.endswith(f"{words.paragraph(path)}\n") for stream in told)
     assert run([*call, "--help"]) == 0
     assert "--json FILE" in capsys.readouterr().out
 

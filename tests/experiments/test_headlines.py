@@ -1,0 +1,40 @@
+"""The demo's headline speaks over what its rows show, and says of the others that they show nothing."""
+
+import copy
+import json
+from pathlib import Path
+
+from experiments import runner
+from experiments.birth.table1 import headline
+
+RECORD = json.loads((Path(__file__).parents[2] / "experiments" / "results" / "laptop" / "table1.json").read_text())
+
+
+def test_rows_without_a_preference_are_named():
+    told = headline(RECORD)
+    assert told.startswith("Born and never trained, gpt2-nano of seed 42 answers")
+    assert "llama-nano and gpt2-tiny show nothing beyond chance at so many inputs (p = 1.00)" in told
+
+
+def test_nothing_is_claimed_where_no_row_shows_anything():
+    silent = copy.deepcopy(RECORD)
+    for probed in silent["result"]["groups"]:
+        for birth in probed["records"]:
+            birth["preference"]["log10_p"] = -1.5
+    told = headline(silent)
+    assert "answers" not in told and "no preference beyond chance shows in gpt2-nano and llama-nano" in told
+
+
+def test_a_seed_that_shows_nothing_is_left_out():
+    mixed = copy.deepcopy(RECORD)
+    mixed["result"]["groups"][0]["records"][0]["preference"]["log10_p"] = 0.0
+    assert "seed 42" not in headline(mixed) and "seed 43" in headline(mixed)
+
+
+def test_headlines_are_those_of_complete_records(tmp_path):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "table1.json").write_text(json.dumps(RECORD))
+    failed = {**RECORD, "status": "failed", "error": "no"}
+    (tmp_path / "records" / "finding2.json").write_text(json.dumps(failed))
+    told = runner.headlines(tmp_path, ["finding2", "table1", "figure2"])
+    assert told == {"table1": headline(RECORD)}
