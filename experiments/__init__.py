@@ -32,6 +32,7 @@ _CHAPTERS = {
     "prefix_plus": "survival",
     "sink_interventions": "sinks",
     "sink_knockout": "sinks",
+    "real_models": "sinks",
     "sink_growth": "sinks",
     "figure12": "sinks",
     "table7": "sinks",

@@ -1,0 +1,379 @@
+"""What a real model's sinks look like and what they cost, by the published protocol; no paper's table.
+
+The protocol of "Transformers Are Born Biased": 100 sequences of a text (the paper's is WikiText-2 test), lengths 32 to
+512, ε = 0.25. Beside it, on fewer sequences: super neurons and massive channels, the price of rounding, the loss with a
+rolling cache; and how the weights are distributed. The model is SmolLM2-135M-Instruct where it is installed, or any
+checkpoint: ``--data "model=PATH;TEXT"``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.sink_report import cut_sequences, report_on_ids, strongest_head
+from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.models import flatten
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.quantise import parse_scheme, prices
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.text import read_text
+from experiments.base import Context, Experiment, Record, split_data
+from experiments.sinks.sink_interventions import ABSENT
+
+EPSILON = 0.25
+LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
+"""By how a file's name begins; the models' own, as their publishers state them."""
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every measurement on one model, or the reason why not."""
+    path, source = subject(context.data)
+    if path is None:
+        return {"attempted": False, "reason": ABSENT}
+    opened = open_checkpoint(path)
+    if opened.tokenizer is None:
+        raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
+    settings = context.settings
+    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
+    identity = [opened.digest(), ids_T.tolist()]
+
+    def protocol(folder: Path) -> Any:
+        chosen = settings["protocol"]
+        return report_on_ids(opened.cfg, opened.params, ids_T, epsilon=EPSILON, **chosen)
+
+    def rounding(folder: Path) -> Any:
+        chosen = settings["rounding"]
+        tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
+        schemes = [parse_scheme(name) for name in chosen["schemes"]]
+        return prices(opened.cfg, opened.params, tokens_NT, schemes, keep=chosen["keep_sinks"])
+
+    def rolling(folder: Path) -> Any:
+        chosen = settings["streaming"]
+        tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
+        return streaming_losses(
+            opened.cfg, opened.params, tokens_NT, window=chosen["window"], keep=chosen["keep_sinks"]
+        )
+
+    steps = {"protocol": protocol, "rounding": rounding, "streaming": rolling}
+    measured = {
+        name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)
+        for name, compute in steps.items()
+    }
+    return {"attempted": True, **about(opened, path, source), **measured, "weights": weights_by_kind(opened.params)}
+
+
+def subject(data: str | None) -> tuple[Path | None, str]:
+    """The model's path (None where none is installed) and the source of the text, from ``--data``."""
+    roles = dict((role or "text", source) for role, source in split_data(data))
+    model = roles.get("model")
+    return (find_smollm2() if model is None else Path(model).expanduser()), roles.get("text", "builtin:prose")
+
+
+def about(opened: Checkpoint, path: Path, source: str) -> dict[str, Any]:
+    """What the model is: its name, the file's SHA-256, its licence as far as it is known."""
+    return {
+        "checkpoint": path.name,
+        "sha256": files.sha256(path) if path.is_file() else None,
+        "digest": opened.digest(),
+        "licence": next((word for name, word in LICENCES.items() if path.name.lower().startswith(name)), None),
+        "source": Path(source).name if source.startswith(("/", "~")) else source,
+        "model": opened.cfg.to_dict(),
+    }
+
+
+def weights_by_kind(params: Params) -> list[dict[str, Any]]:
+    """Standard deviation and kurtosis of every kind of matrix over the blocks."""
+    kinds: dict[str, list[np.ndarray]] = defaultdict(list)
+    for name, leaf in flatten(params).items():
+        values = np.asarray(leaf, np.float64)
+        if name.startswith("blocks/") and values.ndim == 3:
+            kinds[name.removesuffix("/kernel")] = list(values)
+        elif not name.startswith("blocks/") and values.ndim == 2:
+            kinds[name] = [values]
+    rows = []
+    for name, matrices in kinds.items():
+        std_L = [float(matrix.std()) for matrix in matrices]
+        kurtosis_L = [float(((matrix - matrix.mean()) ** 4).mean() / matrix.var() ** 2) for matrix in matrices]
+        largest_L = [float(np.abs(matrix).max() / matrix.std()) for matrix in matrices]
+        rows.append({"kind": name, "std": std_L, "kurtosis": kurtosis_L, "largest": largest_L})
+    return rows
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Sinks by length, by block, super neurons, rounding, rolling cache, weights."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    made = [_lengths(result), _blocks(result), _neurons(result), _rounding(record), _streaming(record)]
+    return [*made, _weights(result)]
+
+
+def _lengths(result: Mapping[str, Any]) -> Table:
+    found = result["protocol"]
+    rows = []
+    for length, rate in found["sink_rate"].items():
+        score, block, head = strongest_head(found["score_by_layer_head"][length])
+        deviation = found["sink_rate_std"][length]
+        measured: dict[str, Value] = {
+            "heads that are sinks": rate if deviation is None else (rate, deviation),
+            "by average score": found["sink_rate_of_average"][length],
+            "strongest head": f"{score:.2f} (block {block}, head {head})",
+        }
+        rows.append(Row([int(length)], measured, configuration="ours"))
+    quantities = [
+        Quantity("heads that are sinks", percent(1)),
+        Quantity("by average score", percent(1)),
+        Quantity("strongest head"),
+    ]
+    note = (
+        f"{found['num_sequences']} sequences of {result['source']}; ε = {EPSILON:g}, thresholded in each sequence, ± "
+        "over sequences; then thresholded once on the average."
+    )
+    return Table("Sinks by length", ["T"], quantities, rows, note=note)
+
+
+def _blocks(result: Mapping[str, Any]) -> Table:
+    found = result["protocol"]
+    length = max(found["score_by_layer_head"], key=int)
+    rows = []
+    for layer, score_H in zip(found["outliers"]["layers"], found["score_by_layer_head"][length], strict=True):
+        measured: dict[str, Value] = {
+            "sinks": f"{sum(score > EPSILON for score in score_H)} of {len(score_H)}",
+            "mean score": float(np.mean(score_H)),
+            "max |h|": layer["largest"],
+            "at": f"position {layer['position']}, channel {layer['channel']}",
+            "massive": layer["share_of_sequences_massive"],
+            "DomRatio, first": layer["dom_ratio_first"],
+            "DomRatio, others": layer["dom_ratio_rest"],
+        }
+        rows.append(Row([layer["block"]], measured, configuration="ours"))
+    quantities = [
+        Quantity("sinks"),
+        Quantity("mean score", fixed(2)),
+        Quantity("max |h|", significant(3)),
+        Quantity("at"),
+        Quantity("massive", percent(0)),
+        Quantity("DomRatio, first", fixed(1)),
+        Quantity("DomRatio, others", fixed(1)),
+    ]
+    outliers = found["outliers"]
+    note = (
+        f"Sinks: heads whose average score at T = {length} exceeds {EPSILON:g}. The residual stream after each block, "
+        f"on {outliers['num_sequences']} sequences of {outliers['length']} tokens; massive: sequences with an "
+        "activation above 100 and a thousand times the median; channels count from 0."
+    )
+    return Table("Block by block", ["block"], quantities, rows, note=note)
+
+
+def _neurons(result: Mapping[str, Any]) -> Table:
+    rows = [
+        Row(
+            [neuron["block"], neuron["neuron"]],
+            {
+                "writes": neuron["write"],
+                "to channel": str(neuron["channel"]),
+                "share of row": neuron["channel_share"],
+                "first over rest": neuron["firing_ratio"],
+                "super": "yes" if neuron["super"] else "no",
+            },
+            configuration="ours",
+        )
+        for neuron in result["protocol"].get("super_neurons", [])
+    ]
+    quantities = [
+        Quantity("writes", significant(4)),
+        Quantity("to channel"),
+        Quantity("share of row", percent(0)),
+        Quantity("first over rest", significant(2)),
+        Quantity("super"),
+    ]
+    note = (
+        "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "
+        "their row of W_down in that channel. First over rest: mean |activation| at the first token over the others. "
+        "Super: at least ten times, and a gate or up column at least twice as long as the block's median."
+    )
+    return Table("What writes most at the first token", ["block", "neuron"], quantities, rows, note=note)
+
+
+def _interval(middle: float | None, interval: Sequence[float] | None) -> Value:
+    return middle if middle is None or interval is None else (middle, (interval[1] - interval[0]) / 2)
+
+
+def _rounding(record: Record) -> Table:
+    chosen = record["settings"]["rounding"]
+    rows = []
+    for cell in record["result"]["rounding"]:
+        measured: dict[str, Value] = {
+            "Δ loss": "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
+            "median KL": cell["kl_median"],
+            "same top-1": cell["same_top1"],
+            "D_sink": cell["d_sink"],
+        }
+        rows.append(Row([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured, configuration="ours"))
+    quantities = [
+        Quantity("Δ loss", fixed(4)),
+        Quantity("median KL", significant(2)),
+        Quantity("same top-1", percent(1)),
+        Quantity("D_sink", fixed(4)),
+    ]
+    note = (
+        f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token; ± is half of the 95% "
+        "interval over sequences. The file's weights are quantised already and stay as they are stored. Scale: of a "
+        "whole sequence (tensor) or of each position (token)."
+    )
+    return Table("What rounding costs", ["rounded", "scale", "first kept"], quantities, rows, note=note)
+
+
+def _streaming(record: Record) -> Table:
+    chosen = record["settings"]["streaming"]
+    entries = record["result"]["streaming"]
+    rows = []
+    for entry in entries:
+        name = "everything" if entry["window"] is None else f"the last {entry['window']}"
+        measured = {"loss": _interval(entry["loss"], entry["loss_interval"])}
+        rows.append(Row([name, entry["keep_sinks"]], measured, configuration="ours"))
+    note = (
+        f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token from position "
+        f"{entries[0]['from_position']} on; ± is half of the 95% interval over sequences. Positions are those inside "
+        "the cache."
+    )
+    return Table("Loss with a rolling cache", ["cache", "first kept"], [Quantity("loss", fixed(3))], rows, note=note)
+
+
+def _weights(result: Mapping[str, Any]) -> Table:
+    rows = [
+        Row(
+            [entry["kind"]],
+            {
+                "std": _range(entry["std"]),
+                "kurtosis": _range(entry["kurtosis"]),
+                "largest over std": _range(entry["largest"]),
+            },
+            configuration="ours",
+        )
+        for entry in result["weights"]
+    ]
+    quantities = [Quantity("std"), Quantity("kurtosis"), Quantity("largest over std")]
+    note = "Smallest, median and largest over the blocks. Kurtosis: 3 for a Gaussian, as which weights are born."
+    return Table("How the weights are distributed", ["matrix"], quantities, rows, note=note)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, middle, high = (significant(3)(float(value)) for value in np.quantile(values, [0, 0.5, 1]))
+    return middle if len(values) == 1 else f"{low} … {middle} … {high}"
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The rate at the greatest length, and what streaming without and with one first token loses."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    found = result["protocol"]
+    made = [
+        Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1),
+              configuration="ours")
+        for length, rate in found["sink_rate"].items()
+    ]  # fmt: skip
+    by_keep = {entry["keep_sinks"]: entry["loss"] for entry in result["streaming"] if entry["window"] is not None}
+    whole = next((entry["loss"] for entry in result["streaming"] if entry["window"] is None), None)
+    for keep, loss in by_keep.items():
+        if whole is not None and loss is not None:
+            words = f"Loss with a rolling cache and {keep} first tokens kept, less that with everything kept"
+            made.append(Claim(words, loss - whole, format=fixed(3), configuration="ours"))
+    return made
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """The map of the sinks, and loss against position."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    found = result["protocol"]
+    length = max(found["score_by_layer_head"], key=int)
+    score_LH = found["score_by_layer_head"][length]
+    first, ax = figures.new(height=0.16 * len(score_LH) + 1.2)
+    heads = list(range(1, len(score_LH[0]) + 1))
+    figures.heatmap(ax, score_LH, heads, list(range(1, len(score_LH) + 1)), name="α₁", limits=(0.0, 1.0))
+    figures.label(ax, x="head", y="block")
+    second, ax = figures.new()
+    for index, entry in enumerate(result["streaming"]):
+        name = "everything kept" if entry["window"] is None else f"{entry['keep_sinks']} kept"
+        losses = np.array(entry["loss_by_position"], dtype=float)
+        step = max(1, len(losses) // 64)
+        binned = losses[: len(losses) // step * step].reshape(-1, step).mean(axis=1)
+        figures.line(ax, step * (np.arange(len(binned)) + 0.5), binned, name=name, colour=figures.SERIES[index])
+    figures.label(ax, "position", "loss (nats per token)")
+    ax.legend(frameon=False)
+    window = record["settings"]["streaming"]["window"]
+    return [
+        Panel(first, f"Score of the first position by block and head, T = {length}."),
+        Panel(second, f"Loss against position with a rolling cache of {window} tokens and the first ones kept."),
+    ]
+
+
+def headline(record: Record) -> str:
+    """One sentence."""
+    result = record["result"]
+    if not result["attempted"]:
+        return str(result["reason"])
+    length, rate = list(result["protocol"]["sink_rate"].items())[-1]
+    return f"{rate:.0%} of the heads of {result['checkpoint']} are sinks at T = {length}."
+
+
+_KEPT = [0, 1, 4]
+
+EXPERIMENT = Experiment(
+    name="real_models",
+    title="What real models look like",
+    paper="no paper's table",
+    description=(
+        "A trained model by the published protocol: sinks by length, block and head, super neurons and massive "
+        "channels, the price of rounding with first tokens kept in full precision or not, the loss with a rolling "
+        "cache, and the distribution of the weights.\n\nThe text is built-in prose unless --data names one; the "
+        "published protocol has WikiText-2 test. SmolLM2-135M-Instruct is taken where it is installed, any other "
+        "checkpoint by --data 'model=PATH;TEXT'."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [0],
+            "characters": 4_000,
+            "protocol": {"lengths": [8, 16], "num_sequences": 2},
+            "rounding": {"length": 8, "num_sequences": 2, "schemes": ["a8"], "keep_sinks": [0, 1]},
+            "streaming": {"length": 16, "num_sequences": 2, "window": 6, "keep_sinks": [0, 1]},
+        },
+        "laptop": {
+            "seeds": [0],
+            "characters": 400_000,
+            "protocol": {"lengths": [32, 64, 128, 256, 512], "num_sequences": 100},
+            "rounding": {
+                "length": 128, "num_sequences": 8, "schemes": ["a8", "a6", "kv8", "kv4"], "keep_sinks": _KEPT,
+            },
+            "streaming": {"length": 768, "num_sequences": 4, "window": 128, "keep_sinks": _KEPT},
+        },
+        "paper": {
+            "seeds": [0],
+            "characters": 4_000_000,
+            "protocol": {"lengths": [32, 64, 128, 256, 512], "num_sequences": 100},
+            "rounding": {
+                "length": 512, "num_sequences": 32, "schemes": ["a16", "a8", "a6", "kv8", "kv4"], "keep_sinks": _KEPT,
+            },
+            "streaming": {"length": 4096, "num_sequences": 16, "window": 1020, "keep_sinks": _KEPT},
+        },
+    },
+    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured"},
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+    headline=headline,
+)  # fmt: skip

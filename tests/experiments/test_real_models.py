@@ -1,0 +1,44 @@
+"""The experiment on a real model, with a small file in its place."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import files
+from experiments.sinks import real_models
+from tests.experiments.smoke import record_of, show
+from tests.fixtures.llama2c_files import write_pair
+
+
+def test_everything_is_measured_of_a_file_that_is_named(tmp_path):
+    path = write_pair(tmp_path, layers=3)
+    text = tmp_path / "text.txt"
+    text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
+    record = record_of(real_models.EXPERIMENT, tmp_path, data=f"model={path};{text}")
+    result, settings = record["result"], record["settings"]
+    assert (result["checkpoint"], result["source"]) == ("model.bin", "text.txt")
+    assert result["sha256"] == files.sha256(path) and result["licence"] is None
+    assert list(result["protocol"]["sink_rate"]) == ["8", "16"]
+    assert len(result["rounding"]) == 2 * 2 and len(result["streaming"]) == 3
+    names = {entry["kind"] for entry in result["weights"]}
+    assert {"blocks/attention/query", "blocks/mlp/down", "embed/embedding"} <= names
+    tables, panels, claims = show(real_models.EXPERIMENT, record)
+    assert [len(table.rows) for table in tables[:5]] == [2, 3, 10, 4, 3] and len(panels) == 2
+    assert len(claims) == len(settings["protocol"]["lengths"]) + 2
+    assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model.bin are sinks at T = 16.")
+
+
+def test_weights_by_kind_against_known_distributions():
+    draws = np.random.default_rng(0)
+    blocks = {"mlp": {"up": {"kernel": 0.5 * draws.standard_normal((2, 200, 100))}}}
+    params = {"embed": {"embedding": draws.uniform(-1, 1, (300, 100))}, "blocks": blocks}
+    rows = {row["kind"]: row for row in real_models.weights_by_kind(params)}
+    # Five standard errors: √(24/n) of a Gaussian's kurtosis, 0.5/√(2n) of its standard deviation.
+    assert np.allclose(rows["blocks/mlp/up"]["kurtosis"], 3, atol=5 * np.sqrt(24 / 20_000))
+    assert np.allclose(rows["blocks/mlp/up"]["std"], 0.5, atol=5 * 0.5 / np.sqrt(40_000))
+    assert rows["embed/embedding"]["kurtosis"] == [pytest.approx(1.8, abs=0.05)]
+
+
+def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(real_models, "find_smollm2", lambda: None)
+    record = record_of(real_models.EXPERIMENT, tmp_path)
+    assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
