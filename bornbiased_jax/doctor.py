@@ -34,6 +34,8 @@ EXTRAS = {
     "sentencepiece": "tokenizers in SentencePiece's own format",
     "parquet": "`--data` from Parquet files",
     "hf": "`--data hf:NAME`, data sets of the Hugging Face hub",
+    "slurm": "`--engine slurm`, chunks as an array of a Slurm cluster",
+    "ray": "`--engine ray`, chunks on a Ray cluster",
     "dev": "`make test`",
 }
 """The extras of the package and what each is needed for."""

@@ -169,7 +169,6 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
 
     from bornbiased_jax import progress
     from bornbiased_jax.inputs import parse_inputs
-    from bornbiased_jax.ledger.engines import engine_named
     from bornbiased_jax.ledger.pages import Ledger
     from bornbiased_jax.probes.run import probe as run_probe
     from bornbiased_jax.probes.subject import given, newborn
@@ -179,7 +178,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
         Ledger(arguments["resume"]).check()
     elif options.given("engine") or arguments["range_size"] is not None:
         raise InputError("other processes and ranges of inputs need a ledger to keep chunks in: give --resume DIR")
-    engine = engine_named(arguments["engine"], workers=arguments["workers"])
+    engine = options.engine(*(arguments[name] for name in ("engine", "workers", "submit", "ray_address")))
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
     mesh = options.start(**{name: arguments[name] for name in common})
     seeds = options.parse_seeds(arguments["seeds"])

@@ -6,45 +6,71 @@ the ledger. Where a worker dies, the engine raises :class:`WorkersLost` and is c
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
 
+from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger.jobs import Job, Perform, parse_job, perform
+from bornbiased_jax.ledger.jobs import Job, Perform, attempt
 
 Engine = Callable[[Sequence[Job], Perform], Iterator[Job]]
 """(jobs, what does one in this process) -> jobs that are done."""
 
-ENGINES = ("local", "processes")
+ENGINES = ("local", "processes", "slurm", "ray")
 DEFAULT = "local"
+WORKERS = 2
+RETRIES = 3
+SLURM_LOGS = "slurm"
+"""Folder of a ledger with the jobs' scripts and what they printed."""
 
 
 class WorkersLost(RuntimeError):
     """Workers died before their jobs were done."""
 
 
-def engine_named(name: str, *, workers: int | None = None) -> Engine:
+def engine_named(
+    name: str, *, workers: int | None = None, submit: Mapping[str, Any] | None = None, address: str | None = None
+) -> Engine:
     """An engine by its name.
 
     Args:
         name: one of :data:`ENGINES`.
-        workers: how many processes; what the machine or the cluster offers unless given.
+        workers: how many processes or tasks side by side; :data:`WORKERS` unless given.
+        submit: for "slurm", parameters as submitit names them (timeout_min, gpus_per_node, slurm_partition, …).
+        address: for "ray", of a running cluster; one of this machine is started for the call unless given.
 
     Raises:
-        InputError: no such engine, or workers for an engine that has none.
+        InputError: no such engine, an option of another one, or its extra is not installed.
     """
     if name not in ENGINES:
         raise InputError(f"engine {name!r} is unknown: name {', '.join(ENGINES)}")
-    if name == DEFAULT:
-        if workers is not None:
-            raise InputError(f"the engine {DEFAULT} has no workers: give --engine processes, or leave --workers out")
-        return local
-    return lambda jobs, _: processes(jobs, workers or 2)
+    if name == DEFAULT and workers is not None:
+        raise InputError(f"the engine {DEFAULT} has no workers: name another --engine, or leave --workers out")
+    if submit and name != "slurm":
+        raise InputError(f"the engine {name} submits nothing: leave --submit out, or give --engine slurm")
+    if address is not None and name != "ray":
+        raise InputError(f"the engine {name} has no address: leave --ray-address out, or give --engine ray")
+    number = workers or WORKERS
+    if name == "slurm":
+        _extra("submitit", name)
+        return lambda jobs, _: slurm(jobs, number, submit or {})
+    if name == "ray":
+        _extra("ray", name)
+        return lambda jobs, _: ray(jobs, number, address)
+    return local if name == DEFAULT else lambda jobs, _: processes(jobs, number)
+
+
+def _extra(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise InputError(f"--engine {extra} needs {module}: pip install 'bornbiased-jax[{extra}]'")
 
 
 def local(jobs: Sequence[Job], here: Perform) -> Iterator[Job]:
@@ -62,12 +88,19 @@ def processes(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
     """
     pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _begin_worker)
     try:
-        for future in as_completed([pool.submit(perform, job.text()) for job in jobs]):
-            yield parse_job(future.result())
+        futures = {pool.submit(attempt, [job.text()]): job for job in jobs}
+        for future in as_completed(futures):
+            _refuse(future.result())
+            yield futures[future]
     except BrokenProcessPool as error:
         raise WorkersLost(str(error)) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refuse(sentence: str | None) -> None:
+    if sentence is not None:
+        raise InputError(sentence)
 
 
 def _begin_worker() -> None:
@@ -81,3 +114,61 @@ def _follow() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def slurm(jobs: Sequence[Job], workers: int, submit: Mapping[str, Any]) -> Iterator[Job]:
+    """As one array of so many Slurm tasks, each with its part of the jobs; local processes where there is no Slurm.
+
+    A task that runs out of its time or is preempted is submitted again with what it lacks.
+    """
+    import submitit
+
+    executor = submitit.AutoExecutor(Path(jobs[0].ledger) / SLURM_LOGS)
+    if executor.cluster != "slurm":
+        progress.note(f"no Slurm here: submitit starts {workers} processes of this machine instead")
+    try:
+        executor.update_parameters(name="bornbiased", **submit)
+    except (NameError, TypeError, ValueError) as error:
+        raise InputError(f"submitit does not take {dict(submit)}: {' '.join(str(error).split())}") from error
+    parts = [list(jobs[first::workers]) for first in range(min(workers, len(jobs)))]
+    tasks = executor.map_array(attempt, [[job.text() for job in part] for part in parts])
+    try:
+        for task, part in zip(tasks, parts, strict=True):
+            try:
+                _refuse(task.result())
+            except submitit.core.utils.UncompletedJobError as error:
+                raise WorkersLost(f"task {task.job_id} did not end as it should") from error
+            yield from part
+    finally:
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+
+
+def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]:
+    """As tasks of a Ray cluster, each with a processor, and a GPU where this process computes on one."""
+    import jax
+    import ray as cluster
+
+    ours = not cluster.is_initialized()
+    if ours:
+        alone = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        try:
+            cluster.init(address, log_to_driver=False, logging_level="error", **alone)
+        except (ConnectionError, RuntimeError) as error:
+            raise InputError(f"no Ray cluster answers at {address}: start one with `ray start --head`") from error
+    gpus = 0 if jax.default_backend() == "cpu" else 1
+    task = cluster.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(attempt)
+    waiting = {task.remote([job.text()]): job for job in jobs}
+    try:
+        while waiting:
+            (reference, *_), _ = cluster.wait(list(waiting))
+            _refuse(cluster.get(reference))
+            yield waiting.pop(reference)
+    except cluster.exceptions.WorkerCrashedError as error:
+        raise WorkersLost("a Ray worker crashed") from error
+    finally:
+        for reference in waiting:
+            cluster.cancel(reference, force=True)
+        if ours:
+            cluster.shutdown()

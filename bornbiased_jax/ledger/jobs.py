@@ -38,8 +38,8 @@ def parse_job(text: str) -> Job:
     return Job(**{**content, "chunks": [Chunk(*chunk) for chunk in content["chunks"]]})
 
 
-def perform(text: str) -> str:
-    """Compute what is missing of a job, in this process, whichever it is; the text comes back.
+def perform(text: str) -> None:
+    """Compute what is missing of a job, in this process, whichever it is.
 
     Raises:
         InputError: this process has other code, libraries or devices than the one that asked, or the task's own.
@@ -56,7 +56,16 @@ def perform(text: str) -> str:
                 f"({_unlike(ours, theirs)}): give all workers the same installation and kind of device"
             )
     compute_chunks(Ledger(job.ledger).page(here), job, resolve(wanted.function))
-    return text
+
+
+def attempt(texts: list[str]) -> str | None:
+    """Perform jobs, and hand back the sentence of one that was refused: not every engine carries exceptions."""
+    try:
+        for text in texts:
+            perform(text)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def compute_chunks(page: Page, job: Job, compute: Compute) -> None:

@@ -95,6 +95,12 @@ PROBE = [
     ("--resume kept --range 5", SWEEP, {"range_size": 5}),
     ("--resume kept --engine processes", NAMED, {"name": "processes", "workers": None}),
     ("--resume kept --engine processes --workers 3", NAMED, {"workers": 3}),
+    (
+        "--resume kept --submit timeout_min=9 --submit slurm_partition=long",
+        NAMED,
+        {"submit": {"timeout_min": 9, "slurm_partition": "long"}},
+    ),
+    ("--resume kept --engine ray --ray-address h:1", NAMED, {"address": "h:1"}),
     ("--chunk 3", SWEEP, {"chunk": 3}),
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),

@@ -214,6 +214,21 @@ def test_engines_by_name():
             engine_named(name, workers=workers)
 
 
+@pytest.mark.parametrize(
+    ("name", "further", "word"),
+    [
+        ("slurm", {}, r"needs submitit: pip install 'bornbiased-jax\[slurm\]'"),
+        ("ray", {}, r"needs ray: pip install 'bornbiased-jax\[ray\]'"),
+        ("processes", {"submit": {"timeout_min": 1}}, "leave --submit out"),
+        ("slurm", {"address": "h:1"}, "leave --ray-address out"),
+    ],
+)
+def test_what_an_engine_lacks_or_does_not_take_is_named(name, further, word, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    with pytest.raises(InputError, match=word):
+        engine_named(name, **further)
+
+
 def test_processes_give_the_same_files_and_survive_a_killed_worker(tmp_path, capsys):
     """The worker that computes seed 7 first is killed by SIGKILL in the middle."""
     calm, page = page_of(tmp_path / "calm"), page_of(tmp_path / "shared", dies_at=7)

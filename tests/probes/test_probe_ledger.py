@@ -26,7 +26,7 @@ INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "te
 def elsewhere(jobs, here):
     """An engine that hands over nothing but text, as those of other processes do."""
     for job in jobs:
-        assert perform(job.text()) == job.text()
+        perform(job.text())
         yield job
 
 

@@ -1,0 +1,103 @@
+"""Workers and drivers of one ledger killed at random moments: nothing is lost, nothing counted twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.ledger.pages import Chunk
+
+pytestmark = pytest.mark.slow
+
+KILLS = 20
+SEEDS = 60
+SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
+CALL = ["probe", "preference", "--model", "llama-tiny"]
+CALL += [word for pair in SETTINGS.split(",") for word in ("--set", pair)]
+CALL += ["--seeds", f"0:{SEEDS}", "--num-inputs", "512", "--seq-len", "32", "--batch-size", "16", "--range", "128"]
+
+
+def begin(place: Path, number: int, *further: str) -> subprocess.Popen[bytes]:
+    words = [
+        sys.executable,
+        "-m",
+        "bornbiased_jax",
+        *CALL,
+        "--resume",
+        str(place),
+        "--json",
+        f"{place}{number}.json",
+        "--quiet",
+    ]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen([*words, *further], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that a process started (Linux)."""
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
+def alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def records(place: Path, number: int):
+    return json.loads(Path(f"{place}{number}.json").read_text())["records"]
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in place.rglob("*.npz")}
+
+
+def test_killed_workers_and_drivers_lose_nothing(tmp_path):
+    """Two drivers with two worker processes each; in turn a driver and one of its workers is killed."""
+    calm, place = tmp_path / "calm", tmp_path / "place"
+    assert begin(calm, 0).wait(600) == 0
+    chance, workers_killed, drivers_killed, started = random.Random(0), 0, 0, 0
+    engine = ("--engine", "processes", "--workers", "2")
+    drivers: list[subprocess.Popen[bytes]] = []
+    orphans: set[int] = set()
+    while workers_killed + drivers_killed < KILLS and len(files(place)) < len(files(calm)):
+        while len(drivers) < 2:
+            started += 1
+            drivers.append(begin(place, started, *engine))
+        time.sleep(chance.uniform(0.5, 5))
+        victim = chance.choice(drivers)
+        below = children(victim)
+        if workers_killed <= drivers_killed and below:
+            os.kill(chance.choice(below), signal.SIGKILL)
+            workers_killed += 1
+        elif victim.poll() is None:
+            orphans |= set(below)
+            victim.kill()
+            drivers_killed += 1
+        for driver in [driver for driver in drivers if driver.poll() is not None]:
+            _, error = driver.communicate()
+            assert driver.returncode in (0, -signal.SIGKILL), error.decode()
+            drivers.remove(driver)
+    for driver in drivers:
+        _, error = driver.communicate(timeout=600)
+        assert driver.returncode in (0, -signal.SIGKILL), error.decode()
+    assert workers_killed >= 5 and drivers_killed >= 5
+    final = begin(place, started + 1, *engine)
+    _, error = final.communicate(timeout=600)
+    assert final.returncode == 0, error.decode()
+    assert records(place, started + 1) == records(calm, 0)
+    assert files(place) == files(calm) and len(files(place)) == 4 * SEEDS
+    assert all(Chunk.named(name) for name in files(place))
+    # A worker whose driver was killed goes too; a second or two for the system to tell it.
+    deadline = time.monotonic() + 30
+    while any(alive(number) for number in orphans) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not [number for number in orphans if alive(number)]
