@@ -18,7 +18,7 @@ FLOORS: tuple[set[str], ...] = (
     {"ledger"},
     {"stats"},
     {"models"},
-    {"predict", "text"},
+    {"given_table", "predict", "text"},
     {"inputs", "data", "doctor"},
     {"checkpoints"},
     {"probes"},

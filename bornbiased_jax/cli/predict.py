@@ -7,11 +7,13 @@ import os
 import click
 
 from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, SeqLen
 
 
 @click.command("predict")
 @options.model_options
+@click.option("--checkpoint", metavar="C", help="Predict the birth of this checkpoint's architecture.")
 @click.option("--seq-len", type=options.Ranged(SeqLen), required=True, metavar="T", help="Length of the sequences.")
 @click.option(
     "--num-inputs", type=options.Ranged(Count), default=2_000, show_default=True, metavar="N", help="Sequences a seed."
@@ -25,7 +27,13 @@ from bornbiased_jax.ranges import Count, SeqLen
 )
 @options.result_options
 def predict(
-    model: str | None, settings: tuple[str, ...], seq_len: int, num_inputs: int, inputs: str, json_file: str | None
+    model: str | None,
+    settings: tuple[str, ...],
+    checkpoint: str | None,
+    seq_len: int,
+    num_inputs: int,
+    inputs: str,
+    json_file: str | None,
 ) -> None:
     """What mean-field theory says of a configuration: no model is built and nothing is sampled.
 
@@ -33,6 +41,7 @@ def predict(
     Example:
       bornbiased predict --model gpt2-nano --seq-len 1024
       bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
+      bornbiased predict --checkpoint path/to/model --seq-len 64
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -40,7 +49,14 @@ def predict(
     from bornbiased_jax.predict import predict as predict_config
 
     options.prepare_json(json_file)
-    cfg = options.model_config(model, settings)
+    if checkpoint is None:
+        cfg = options.model_config(model, settings)
+    elif model is not None or settings:
+        raise InputError("--checkpoint and --model exclude each other: give one of them")
+    else:
+        from bornbiased_jax.checkpoints.reader import open_reader
+
+        cfg = open_reader(checkpoint).cfg
     found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
     options.write_result(json_file, found)
     rows = [
@@ -55,7 +71,7 @@ def predict(
         )
     ]
     columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
-    options.print_table(f"Theory for {model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
+    options.print_table(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
     fraction = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
     click.echo(
         f"Fraction of the top-1 token: {fraction[0]:.3%} "

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import beside, options
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Seed
 
@@ -77,6 +78,9 @@ def _probe_options(function: F) -> F:
         click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
         click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
+        click.option(
+            "--theory", is_flag=True, help="Set beside it what theory predicts of newborn models, and whether it fits."
+        ),
     ):
         function = option(function)
     return options.model_options(options.result_options(options.common_options(options.engine_options(function))))
@@ -91,8 +95,12 @@ def preference_command(**arguments: Any) -> None:
     Example:
       bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 2000
     """
-    records = _run(arguments, intra=False)
+    cfg, records = _run(arguments, intra=False)
     flat = [_flat(record, record["preference"]) for record in records]
+    if arguments["theory"]:
+        shared = arguments["fix_embeddings"] and arguments["checkpoint"] is None
+        table_seed = arguments["embedding_seed"] if shared else None
+        beside.add_fractions(cfg, flat, tokens=arguments["input_spec"] == "tokens", table_seed=table_seed)
     value, to_stderr = _write(arguments["json_file"], flat)
     columns = {
         "seed": "seed",
@@ -103,7 +111,7 @@ def preference_command(**arguments: Any) -> None:
         "ratio_to_uniform": "over uniform",
         "log10_p": "log10 p",
     }
-    _print("Top-1 tokens", columns, flat, to_stderr)
+    _print("Top-1 tokens", columns, flat, to_stderr, beside.fraction_cells if arguments["theory"] else None)
     options.explain("top-1 token", "top-1 fraction", "over uniform", "log10 p", to_stderr=to_stderr)
     options.tell(value, to_stderr=to_stderr)
 
@@ -115,10 +123,12 @@ def contraction_command(**arguments: Any) -> None:
 
     \b
     Example:
-      bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000
+      bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000 --theory
     """
-    records = _run(arguments, intra=True)
+    cfg, records = _run(arguments, intra=True)
     flat = [_flat(record, record["contraction"]) for record in records]
+    if arguments["theory"]:
+        beside.add_cosines(cfg, flat, tokens=arguments["input_spec"] == "tokens")
     value, to_stderr = _write(arguments["json_file"], flat)
     for row in flat:
         row["inter_cosine_last_block"] = row["inter_cosine_by_layer"][-1]
@@ -139,24 +149,21 @@ def contraction_command(**arguments: Any) -> None:
 
 
 def _print_layers(rows: list[dict[str, Any]], to_stderr: bool) -> None:
-    """A table for each length: after each block the mean over seeds, and from where to where they reach."""
+    """A table for each length: after each block the mean over seeds, from where to where they reach, and theory."""
     for length in dict.fromkeys(row["seq_len"] for row in rows):
         same = [row for row in rows if row["seq_len"] == length]
         table = []
-        for block, (between, within) in enumerate(
-            zip(
-                zip(*(row["inter_cosine_by_layer"] for row in same), strict=True),
-                zip(*(row["intra_cosine_by_layer"] for row in same), strict=True),
-                strict=True,
-            ),
-            1,
-        ):
-            mean, reach = sum(between) / len(same), f"{min(between):.4f} to {max(between):.4f}"
-            table.append([block, f"{mean:.4f}", *([reach] if len(same) > 1 else []), f"{sum(within) / len(same):.4f}"])
-        seeds = ["from seed to seed"] if len(same) > 1 else []
-        columns = ["after block", "cosine between sequences", *seeds, "cosine within a sequence"]
+        for block in range(1, len(same[0]["inter_cosine_by_layer"]) + 1):
+            between = [row["inter_cosine_by_layer"][block - 1] for row in same]
+            within = [row["intra_cosine_by_layer"][block - 1] for row in same]
+            cells = {"after block": str(block), "cosine between sequences": f"{sum(between) / len(same):.4f}"}
+            if len(same) > 1:
+                cells["from seed to seed"] = f"{min(between):.4f} to {max(between):.4f}"
+            if "theory" in same[0]:
+                cells |= beside.cosine_cells(same, block)
+            table.append({**cells, "cosine within a sequence": f"{sum(within) / len(same):.4f}"})
         title = f"Contraction by block, T = {length}" + (f", mean of {len(same)} seeds" if len(same) > 1 else "")
-        options.print_table(title, columns, table, to_stderr=to_stderr)
+        options.print_table(title, list(table[0]), [list(row.values()) for row in table], to_stderr=to_stderr)
 
 
 def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +171,8 @@ def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return {**shared, **part}
 
 
-def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
+def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[dict[str, Any]]]:
+    """The configuration that was probed, and a record for each seed and length."""
     from pathlib import Path
 
     from bornbiased_jax import progress
@@ -174,6 +182,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
     from bornbiased_jax.probes.subject import given, newborn
 
     options.prepare_json(arguments["json_file"])
+    if arguments["theory"]:
+        beside.check(arguments["input_spec"])
     if arguments["resume"]:
         Ledger(arguments["resume"]).check()
     elif options.given("engine") or arguments["range_size"] is not None:
@@ -237,7 +247,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> list[dict[str, Any]]:
             known: dict[str, Any] = {"vocab_size": subject.cfg.vocab_size}
             known |= {"seed": None} if arguments["checkpoint"] else {}
             records.extend({**record, **known, "inputs": inputs.describe()} for record in found)
-    return records
+    return subject.cfg, records
 
 
 def _write(json_file: str | None, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
@@ -250,6 +260,16 @@ def _write(json_file: str | None, rows: list[dict[str, Any]]) -> tuple[dict[str,
     return value, json_file == "-"
 
 
-def _print(title: str, columns: dict[str, str], rows: list[dict[str, Any]], to_stderr: bool) -> None:
-    table = [["–" if row[key] is None else row[key] for key in columns] for row in rows]
-    options.print_table(title, list(columns.values()), table, to_stderr=to_stderr)
+def _print(
+    title: str,
+    columns: dict[str, str],
+    rows: list[dict[str, Any]],
+    to_stderr: bool,
+    more: Callable[[dict[str, Any]], dict[str, str]] | None = None,
+) -> None:
+    """A table of the records' keys under their columns' names, and of what ``more`` gives for each."""
+    table = []
+    for row in rows:
+        cells = {name: "–" if row[key] is None else row[key] for key, name in columns.items()}
+        table.append(cells | ({} if more is None else more(row)))
+    options.print_table(title, list(table[0]), [list(cells.values()) for cells in table], to_stderr=to_stderr)

@@ -43,6 +43,7 @@ def preference(value: Mapping[str, Any]) -> list[str]:
             f"{best['vocab_size']:,} equally likely tokens the luckiest would do as well with probability {p}.",
             "That is no proof of indifference: more inputs, a wider model or larger weights (--set init=normal-0.02) "
             "show smaller preferences.",
+            *beside_theory(value),
         ]
     uniform = best["top1_share"] * best["vocab_size"]
     found = [
@@ -56,11 +57,12 @@ def preference(value: Mapping[str, Any]) -> list[str]:
             f"{len(preferring)} of {count(len(records), 'result')} show more than chance allows (p < {LEVEL:g}, "
             f"corrected for the vocabulary and for all of them), with {count(len(tokens), 'different token')}."
         )
-    found.append(
+    told = beside_theory(value)
+    about = (
         "The p-value is about these weights and inputs: it says that the preference is real, and whether another seed "
         "has one only that seed's row can say."
     )
-    return found
+    return found + (told or [about])
 
 
 def contraction(value: Mapping[str, Any]) -> list[str]:
@@ -88,7 +90,7 @@ def contraction(value: Mapping[str, Any]) -> list[str]:
             f"In some row independent directions would agree as much with probability {chance(weakest)}: there no "
             "shared direction is shown."
         )
-    return found
+    return found + beside_theory(value)
 
 
 def beside_theory(value: Mapping[str, Any]) -> list[str]:

@@ -104,6 +104,7 @@ PROBE = [
     ("--chunk 3", SWEEP, {"chunk": 3}),
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),
+    ("--theory", "bornbiased_jax.cli.beside:check", {"input_spec": "tokens"}),
 ]
 DRAWN = [
     ("--inputs gaussian", RANDOM, {"kind": "gaussian"}),
@@ -354,6 +355,7 @@ for _path, _rows in ROWS.items():
     _rows.append(("--explain", "bornbiased_jax.words:paragraph", {"command": _path}))
 # Options that exclude another one of the shortest call.
 INSTEAD = {
+    ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", READ, {"ref": "model.gguf"}),
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
         "bornbiased_jax.probes.subject:given",

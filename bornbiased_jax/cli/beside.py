@@ -1,0 +1,111 @@
+"""What theory says of the records of ``bornbiased probe``, beside what was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+
+# Of seeds, between the 10th and the 90th percentile.
+BAND = 0.8
+
+
+def check(input_spec: str) -> None:
+    """Refuse what theory has no prediction for, before anything is measured.
+
+    Raises:
+        InputError: inputs that are not random.
+    """
+    if input_spec not in options.PREDICTED_INPUTS:
+        raise InputError(f"--theory predicts random inputs, not {input_spec}: leave it out, or probe with tokens")
+    # As in `bornbiased predict`.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool) -> None:
+    """To each record ``theory``: the cosine after each block with its interval, and whether the measured one is inside.
+
+    The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
+    """
+    from bornbiased_jax.predict import predict
+
+    for record, told in _predicted(cfg, records, tokens, predict):
+        low_L, high_L = told["inter_cosine_by_layer_low"], told["inter_cosine_by_layer_high"]
+        inside_L = [
+            low <= measured <= high
+            for measured, low, high in zip(record["inter_cosine_by_layer"], low_L, high_L, strict=True)
+        ]
+        record["theory"] = {
+            "coverage": told["coverage"],
+            "given_table": False,
+            "inter_cosine_by_layer": told["inter_cosine_by_layer"],
+            "inter_cosine_by_layer_low": low_L,
+            "inter_cosine_by_layer_high": high_L,
+            "inside_by_layer": inside_L,
+            "inside": inside_L[-1],
+        }
+
+
+def add_fractions(
+    cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool, table_seed: int | None = None
+) -> None:
+    """To each record ``theory``: the top-1 token's fraction with its 80% band, and whether the measured one is inside.
+
+    Args:
+        table_seed: of the tables that all seeds share; None where each has its own.
+    """
+    from bornbiased_jax.given_table import top1_given_table
+    from bornbiased_jax.predict import predict
+
+    def band(cfg: ModelConfig, seq_len: int, *, num_inputs: int, tokens: bool) -> tuple[float, float, float]:
+        if table_seed is None:
+            found = predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
+            return found["top1_share_mean"], found["top1_share_p10"], found["top1_share_p90"]
+        given = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
+        return given.mean, given.p10, given.p90
+
+    for record, (mean, low, high) in _predicted(cfg, records, tokens, band):
+        record["theory"] = {
+            "coverage": BAND,
+            "given_table": table_seed is not None,
+            "top1_share_mean": mean,
+            "top1_share_low": low,
+            "top1_share_high": high,
+            "inside": low <= record["top1_share"] <= high,
+        }
+
+
+def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool, compute: Any) -> Any:
+    """Each record with what is computed once for its length and number of inputs."""
+    known: dict[tuple[int, int], Any] = {}
+    for record in records:
+        sizes = record["seq_len"], record["num_inputs"]
+        if sizes not in known:
+            known[sizes] = compute(cfg, sizes[0], num_inputs=sizes[1], tokens=tokens)
+        yield record, known[sizes]
+
+
+def fraction_cells(record: dict[str, Any]) -> dict[str, str]:
+    """Columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
+    told = record["theory"]
+    return {
+        "theory": f"{told['top1_share_mean']:.4g}",
+        "80% band": f"{told['top1_share_low']:.4g} to {told['top1_share_high']:.4g}",
+        "inside": "yes" if told["inside"] else "no",
+    }
+
+
+def cosine_cells(records: Sequence[dict[str, Any]], block: int) -> dict[str, str]:
+    """Columns of a table of one length: the predicted cosine after a block, its interval, how many lie inside."""
+    told, place = records[0]["theory"], block - 1
+    low, high = (told[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))
+    inside = sum(record["theory"]["inside_by_layer"][place] for record in records)
+    return {
+        "theory": f"{told['inter_cosine_by_layer'][place]:.4f}",
+        f"{100 * told['coverage']:.0f}% interval": f"{low:.4f} to {high:.4f}",
+        "inside": f"{inside} of {len(records)}",
+    }

@@ -1,0 +1,69 @@
+"""Theory beside measurement: what `probe --theory` adds to records and tables."""
+
+import json
+
+import pytest
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.given_table import top1_given_table
+from bornbiased_jax.predict import predict
+
+CHANGES = {"num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64, "num_heads": 2}
+SMALL = ["--model", "gpt2-tiny", *(word for name, value in CHANGES.items() for word in ("--set", f"{name}={value}"))]
+PROBE = [*SMALL, "--num-inputs", "60", "--seq-len", "8", "--seeds", "0:3", "--theory", "--quiet"]
+
+
+def probed(tmp_path, *words):
+    target = tmp_path / "out.json"
+    assert run(["probe", *words, *PROBE, "--json", str(target)]) == 0
+    return json.loads(target.read_text())["records"]
+
+
+def small():
+    from bornbiased_jax.config import preset
+
+    return preset("gpt2-tiny", **CHANGES)
+
+
+def test_cosines_stand_beside_their_interval(tmp_path, capsys):
+    records = probed(tmp_path, "contraction")
+    told = predict(small(), 8, num_inputs=60)
+    for record in records:
+        theory = record["theory"]
+        assert theory["inter_cosine_by_layer_low"] == told["inter_cosine_by_layer_low"]
+        low, high = (theory[f"inter_cosine_by_layer_{end}"][-1] for end in ("low", "high"))
+        assert theory["inside"] == (low <= record["inter_cosine_by_layer"][-1] <= high)
+        assert theory["given_table"] is False
+    inside = sum(record["theory"]["inside"] for record in records)
+    said = capsys.readouterr().out
+    assert "99% interval" in said and f"{inside} of 3 measurements lie inside" in said
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_fractions_are_conditioned_on_the_table_where_there_is_one(shared, tmp_path, capsys):
+    records = probed(tmp_path, "preference", "--embedding-seed" if shared else "--no-fix-embeddings", *["4"] * shared)
+    if shared:
+        mean, low, high = top1_given_table(small(), 8, 60, 4)
+    else:
+        told = predict(small(), 8, num_inputs=60)
+        mean, low, high = (told[f"top1_share_{name}"] for name in ("mean", "p10", "p90"))
+    for record in records:
+        theory = record["theory"]
+        assert (theory["top1_share_mean"], theory["top1_share_low"], theory["top1_share_high"]) == (mean, low, high)
+        assert theory["inside"] == (low <= record["top1_share"] <= high) and theory["given_table"] is shared
+    assert ("given the one table" if shared else "with fresh embeddings") in capsys.readouterr().out
+
+
+def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
+    assert run(["probe", "preference", *PROBE, "--inputs", "text:missing.txt"]) == 2
+    assert "--theory predicts random inputs" in capsys.readouterr().err
+
+
+def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
+    target = tmp_path / "told.json"
+    at = f"seed:1@gpt2-tiny,{','.join(f'{name}={value}' for name, value in CHANGES.items())}"
+    assert run(["predict", "--checkpoint", at, "--seq-len", "8", "--json", str(target)]) == 0
+    told = predict(small(), 8, num_inputs=2_000)
+    assert json.loads(target.read_text())["inter_cosine_by_layer"] == told["inter_cosine_by_layer"]
+    assert run(["predict", "--checkpoint", at, *SMALL, "--seq-len", "8"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
