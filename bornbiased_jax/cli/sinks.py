@@ -67,6 +67,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     metavar="WINDOW",
     help="Also the loss with a rolling cache of so many tokens beside the first --keep-sinks.",
 )
+@click.option("--by-step", is_flag=True, help="Of a run: also every seed at birth and at every checkpoint.")
 @click.option("--figures", metavar="DIR", help="Draw the sink map, variances and top channels into this folder.")
 @click.option(
     "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
@@ -156,6 +157,7 @@ def _print(report: Mapping[str, Any]) -> None:
         options.print_table(title, columns, rows)
         options.explain("super neuron")
     _print_streaming(report)
+    _print_steps(report)
     if "quantisation" in report:
         columns = [
             "quantised",
@@ -197,3 +199,14 @@ def _print_streaming(report: Mapping[str, Any]) -> None:
     if rows:
         title = f"Loss in nats a token with a rolling cache, from position {report['streaming'][0]['from_position']} on"
         options.print_table(title, ["cache", "first kept", "loss", "95% interval"], rows)
+
+
+def _print_steps(report: Mapping[str, Any]) -> None:
+    rows = [
+        [entry["step"], ", ".join(f"{rate:.1%}" for rate in entry["sink_rate"]),
+         ", ".join(f"{score:.3f}" for score in entry["largest_score"])]
+        for entry in report.get("by_step", ())
+    ]  # fmt: skip
+    if rows:
+        seeds = ", ".join(map(str, report["by_step"][0]["seeds"]))
+        options.print_table(f"Sinks by step, seeds {seeds}", ["step", "heads that are sinks", "largest score"], rows)

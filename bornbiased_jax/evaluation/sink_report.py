@@ -12,6 +12,7 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
 from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.models.limits import check_length, check_sequences
 from bornbiased_jax.models.memory import check_forward
@@ -52,6 +53,7 @@ class SinkReport(TypedDict):
     super_neurons: NotRequired[list[dict[str, Any]]]
     quantisation: NotRequired[list[Price]]
     streaming: NotRequired[list[Streamed]]
+    by_step: NotRequired[list[StepSinks]]
     checkpoint: NotRequired[str]
     weights_digest: NotRequired[str]
     text: NotRequired[str]
@@ -218,6 +220,7 @@ def sinks_report(
     granularities: Sequence[Granularity] = ("tensor", "token"),
     keep_sinks: Sequence[int] = (0,),
     streaming: int | None = None,
+    by_step: bool = False,
     quiet: bool = False,
     **settings: Any,
 ) -> SinkReport:
@@ -231,6 +234,8 @@ def sinks_report(
             :func:`report_on_ids`.
         schemes: likewise; a GGUF file's weights are quantised already and are taken as they are stored, so that its
             schemes lose their bits for weights.
+        by_step: of a pretraining run, also the sinks of every seed at birth and at every checkpoint, at the greatest
+            length.
         quiet: show no progress.
 
     Returns:
@@ -245,6 +250,8 @@ def sinks_report(
     for length in lengths:
         check_length(opened.cfg, length)
     check_forward(opened.cfg, 1, max(lengths, default=1), all_weights=True)
+    if by_step:
+        check_run(opened)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
@@ -271,6 +278,9 @@ def sinks_report(
             advance=advance,
             **settings,
         )
+    if by_step:
+        x_NT = cut_sequences(ids, max(lengths), num_sequences, seed=report["seed"])
+        report["by_step"] = sinks_by_step(opened, x_NT, epsilon=epsilon, quiet=quiet)
     return report | {
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),

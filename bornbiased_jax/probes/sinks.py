@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.models.sites import Edit, Edits, as_edits
+from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 Convention = Literal["all_rows", "rows_from_k"]
@@ -121,6 +121,62 @@ def measure_sinks(
         "num_sequences": len(x),
         "length": T,
     }
+
+
+class SeedSinks(NamedTuple):
+    """Sinks of several models of one architecture, float64."""
+
+    rate_S: np.ndarray
+    """Sink rate of each model, thresholded in each sequence and averaged."""
+    score_SLH: np.ndarray
+    """Mean score of the first position."""
+
+
+def measure_sinks_of_seeds(
+    cfg: ModelConfig, params_S: Params, tokens_NT: Any, *, epsilon: float = 0.25, batch_size: int | None = None
+) -> SeedSinks:
+    """Sinks at the first position of models stacked along a leading axis of seeds, in one vectorised pass.
+
+    Args:
+        cfg: the architecture of all.
+        params_S: their weights, every leaf [S, …].
+        tokens_NT: N sequences of T token ids, or of vectors [N, T, D].
+        epsilon: a head is a sink where its score exceeds this.
+        batch_size: sequences in one forward pass; chosen by memory unless given.
+
+    Raises:
+        InputError: as :func:`measure_sinks`.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.models import init_seed
+        >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> births = jax.vmap(lambda seed: init_seed(cfg, seed))(jnp.arange(3))
+        >>> measure_sinks_of_seeds(cfg, births, np.zeros((2, 32), int)).rate_S.tolist()  # none is born with a sink
+        [0.0, 0.0, 0.0]
+    """
+    x = check_sequences(cfg, tokens_NT)
+    check_epsilon(epsilon)
+    _check_attention(cfg)
+    num_seeds = jax.tree.leaves(params_S)[0].shape[0]
+    size = max(1, batch_size_for(cfg, x.shape[1], batch_size) // num_seeds)
+    parts = []
+    for batch in batches(x, size):
+        column_SLBHT = jax.device_get(_seed_columns(cfg, params_S, batch))
+        parts.append(np.mean(column_SLBHT, axis=-1, dtype=np.float64))
+    score_SLNH = np.concatenate(parts, axis=2)
+    return SeedSinks((score_SLNH > epsilon).mean(axis=(1, 2, 3)), score_SLNH.mean(axis=2))
+
+
+@functools.partial(jax.jit, static_argnames=("cfg",))
+def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array:
+    """What the first position receives from every query, [S, L, B, H, T]."""
+
+    def column(params: Params) -> jax.Array:
+        return _column_sums(cfg, params, x, 1, None, normalise=False, edit=NO_EDITS, dtype=None)[0]
+
+    columns: jax.Array = jax.vmap(column)(params_S)
+    return columns
 
 
 def attention_maps(

@@ -21,11 +21,11 @@ CHOSEN = (BASELINE, "positional amplification", HEAD_GATE, ELEMENT_GATE, "softpi
 INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
 
 
-def over_seeds(values: Sequence[float | None]) -> Value:
-    """Mean and half of its 95% interval; how many seeds have no value, where some have none."""
+def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Value:
+    """Mean and half of its 95% interval; how many seeds have no value and what that is called, where some have none."""
     there = [value for value in values if value is not None]
     if len(there) < len(values):
-        return f"destroyed in {len(values) - len(there)} of {len(values)}"
+        return f"{missing} in {len(values) - len(there)} of {len(values)}"
     if len(there) < 2:
         return there[0]
     low, high = mean_interval(there)
@@ -104,15 +104,16 @@ def _unevenness(record: Record) -> Table:
     for name, run in record["result"]["cures"].items():
 
         def worst(what: str, run: Mapping[str, Any] = run) -> list[float | None]:
-            return [max(site[what] for site in seed["price"]["unevenness"].values()) for seed in run["by_seed"]]
+            sites = [seed["price"]["unevenness"].values() for seed in run["by_seed"]]
+            return [max(site[what] for site in by_site if site[what] is not None) for by_site in sites]
 
         def at(site: str, what: str, run: Mapping[str, Any] = run) -> list[float | None]:
             return [seed["price"]["unevenness"][site][what] for seed in run["by_seed"]]
 
-        measured = {
+        measured: dict[str, Value] = {
             "max |x|, stream": over_seeds(at("residual", "largest")),
-            "kurtosis, stream": over_seeds(at("residual", "kurtosis")),
-            "dispersion, stream": over_seeds(at("residual", "dispersion")),
+            "kurtosis, stream": over_seeds(at("residual", "kurtosis"), "undefined"),
+            "dispersion, stream": over_seeds(at("residual", "dispersion"), "undefined"),
             "max |x|, any site": over_seeds(worst("largest")),
             "kurtosis, any site": over_seeds(worst("kurtosis")),
             "dispersion, any site": over_seeds(worst("dispersion")),
@@ -121,7 +122,8 @@ def _unevenness(record: Record) -> Table:
     columns = [Quantity(head, significant(3)) for head in rows[0].measured]
     note = (
         "Largest over blocks; any site: largest over the stream, keys, values, and what the four groups of linear maps "
-        "read. Kurtosis: 3 for a Gaussian. Dispersion: largest over median norm of a sequence's positions. "
+        "read, where the ratio is defined: softpick leaves positions empty. Kurtosis: 3 for a Gaussian. Dispersion: "
+        "largest over median norm of a sequence's positions. "
         f"{INTERVALS}."
     )
     return Table("How the activations are spread", ["attention"], columns, rows, note=note)

@@ -31,7 +31,8 @@ def price(
         long_NT: longer ones, for the rolling cache.
 
     Returns:
-        ``quantisation`` (see :func:`bornbiased_jax.quantise.prices`), ``unevenness`` by site (largest over blocks) and
+        ``quantisation`` (see :func:`bornbiased_jax.quantise.prices`), ``unevenness`` by site (largest over blocks; None
+        where a block has no ratio, as with softpick, whose aggregated values are zero at most positions) and
         ``streaming`` with losses averaged over ``BIN`` positions.
     """
     cells = prices(
@@ -43,7 +44,7 @@ def price(
         keep=settings["keep_sinks"],
     )
     unevenness = {
-        site: {name.removesuffix("_L"): float(np.max(values_L)) for name, values_L in measured._asdict().items()}
+        site: {name.removesuffix("_L"): _largest(values_L) for name, values_L in measured._asdict().items()}
         for site, measured in measure_unevenness(cfg, params, tokens_NT).items()
     }
     streamed = streaming_losses(cfg, params, long_NT, window=settings["window"], keep=settings["streaming_keep"])
@@ -52,6 +53,10 @@ def price(
         "unevenness": unevenness,
         "streaming": [{**entry, "loss_by_position": _binned(entry["loss_by_position"])} for entry in streamed],
     }
+
+
+def _largest(values_L: np.ndarray) -> float | None:
+    return float(np.max(values_L)) if np.isfinite(values_L).all() else None
 
 
 def _binned(losses: list[float | None]) -> list[float | None]:

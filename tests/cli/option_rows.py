@@ -211,6 +211,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--granularity channel", SINKS, {"granularities": ["channel"]}),
         ("--keep-sinks 2,3", SINKS, {"keep_sinks": [2, 3]}),
         ("--streaming 9", SINKS, {"streaming": 9}),
+        ("--by-step", SINKS, {"by_step": True}),
         ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
         ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
         ("--quiet", SINKS, {"quiet": True}),

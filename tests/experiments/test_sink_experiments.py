@@ -18,6 +18,7 @@ from experiments.sinks import (
     sink_cures_larger,
     sink_growth,
     sink_interventions,
+    sink_price,
     sink_search,
     table7,
 )
@@ -148,6 +149,12 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     said = [row.measured["said"] for row in table.rows]
     assert said[0] == said[3] == "not seen: the interval holds zero" and said[1] == "refuted: the other way round"
     assert said[2] == "refuted at this size: no seed is destroyed"
+
+
+def test_a_ratio_that_is_undefined_is_stored_as_none():
+    assert sink_price._largest(np.array([1.0, 2.0])) == 2.0
+    assert sink_price._largest(np.array([1.0, np.nan])) is None and sink_price._largest(np.array([np.inf])) is None
+    assert price_tables.over_seeds([1.0, None], "undefined") == "undefined in 1 of 2"
 
 
 def test_the_larger_size_is_the_same_table(tmp_path):

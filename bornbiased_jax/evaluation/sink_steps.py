@@ -1,0 +1,77 @@
+"""When sinks are born: every seed of a pretraining run at birth and at each of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.run import find_steps, read_run, restore_params
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.probes.sinks import measure_sinks_of_seeds
+
+
+class StepSinks(TypedDict):
+    """One step of a run, JSON-ready; lists are by seed."""
+
+    step: int
+    seeds: list[int]
+    sink_rate: list[float]
+    """Fraction of heads whose score of the first position exceeds epsilon, averaged over sequences."""
+    largest_score: list[float]
+    """Mean score of the strongest head."""
+
+
+def check_run(opened: Checkpoint) -> None:
+    """Refuse what has no steps.
+
+    Raises:
+        InputError: the checkpoint is not of a pretraining run.
+    """
+    if "run" not in opened.info:
+        raise InputError(f"{opened.reference} has no steps to follow: name a pretraining run, as in RUN@seed=42")
+
+
+def sinks_by_step(opened: Checkpoint, tokens_NT: Any, *, epsilon: float = 0.25, quiet: bool = False) -> list[StepSinks]:
+    """Sinks at the first position of all seeds of a run, step by step, the seeds in one vectorised pass.
+
+    Args:
+        opened: any checkpoint of the run. Step 0 is drawn from the seeds where the run kept none and began at a birth.
+        tokens_NT: N sequences of T token ids.
+        epsilon: a head is a sink where its score exceeds this.
+        quiet: show no progress.
+
+    Raises:
+        InputError: not of a run, a damaged checkpoint, inputs that do not fit the model, a model without attention.
+    """
+    check_run(opened)
+    folder = Path(opened.info["run"])
+    config = read_run(folder)["config"]
+    seeds = [int(seed) for seed in config["seeds"]]
+    kept = find_steps(folder)
+    born = config.get("init_from") is None and config.get("adapter") is None
+    steps = [0, *kept] if born and 0 not in kept else kept
+    rows: list[StepSinks] = []
+    with progress.bar(len(steps), "sinks by step", unit="steps", quiet=quiet) as advance:
+        for step in steps:
+            each = [
+                restore_params(folder, seed, step)[1] if step in kept else init_seed(opened.cfg, seed) for seed in seeds
+            ]
+            params_S: Params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+            measured = measure_sinks_of_seeds(opened.cfg, params_S, tokens_NT, epsilon=epsilon)
+            rows.append(
+                {
+                    "step": step,
+                    "seeds": seeds,
+                    "sink_rate": measured.rate_S.tolist(),
+                    "largest_score": measured.score_SLH.max(axis=(1, 2)).tolist(),
+                }
+            )
+            advance(1)
+    return rows

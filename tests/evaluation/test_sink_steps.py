@@ -1,0 +1,64 @@
+"""Sinks of a run step by step: every seed in one pass says what each says alone."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.pretrain import pretrain
+from bornbiased_jax.probes.sinks import measure_sinks, measure_sinks_of_seeds
+from tests.pretrain.conftest import place  # noqa: F401
+from tests.pretrain.small_run import CFG, make
+
+TOKENS = np.random.default_rng(0).integers(0, 256, (5, 12))
+
+
+def test_seeds_in_one_pass_are_the_seeds_alone():
+    noisy = [
+        jax.tree.map(lambda leaf: 20 * leaf if leaf.ndim > 1 else leaf, init_seed(CFG, seed)) for seed in (3, 4, 5)
+    ]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *noisy)
+    found = measure_sinks_of_seeds(CFG, stacked, TOKENS, epsilon=0.2, batch_size=6)
+    alone = [measure_sinks(CFG, params, TOKENS, epsilon=0.2) for params in noisy]
+    assert 0 < found.rate_S.max() and len(set(found.rate_S)) > 1
+    np.testing.assert_allclose(found.rate_S, [report["sink_rate"] for report in alone], atol=1e-12)
+    # Sums of twelve float32 weights of at most 1.
+    np.testing.assert_allclose(found.score_SLH, [report["score_LH"] for report in alone], atol=12 * 2.0**-22)
+
+
+def test_a_run_is_followed_from_birth(place, tmp_path, capsys):  # noqa: F811
+    pretrain(make(place, "followed", steps=4))
+    folder, target = str(place / "followed"), tmp_path / "sinks.json"
+    call = [
+        "sinks",
+        f"{folder}@seed=7",
+        "--text",
+        str(place / "story.txt"),
+        "--lengths",
+        "8,12",
+        "--num-sequences",
+        "3",
+    ]
+    assert run([*call, "--no-details", "--epsilon", "0.2", "--by-step", "--quiet", "--json", str(target)]) == 0
+    report = json.loads(target.read_text())
+    rows = report["by_step"]
+    assert [row["step"] for row in rows] == sorted({0, 2, 4}) and all(row["seeds"] == [42, 7] for row in rows)
+    assert "Sinks by step, seeds 42, 7" in capsys.readouterr().out
+    # The last step of seed 7 is the checkpoint that was named; step 0 is its birth.
+    assert rows[-1]["largest_score"][1] == pytest.approx(np.max(report["score_by_layer_head"]["12"]), rel=1e-5)
+    opened = open_checkpoint(f"{folder}@seed=7")
+    text = np.asarray(opened.tokenizer.encode(Path(place / "story.txt").read_text()))
+    starts = np.sort(np.random.default_rng(0).choice(len(text) - 11, 3, replace=False))
+    born = measure_sinks(CFG, init_seed(CFG, 7), np.stack([text[start : start + 12] for start in starts]))
+    assert rows[0]["largest_score"][1] == pytest.approx(born["score_LH"].max(), rel=1e-5)
+
+
+def test_a_birth_has_no_steps(capsys):
+    assert run(["sinks", "seed:1@llama-tiny", "--text", "builtin:prose", "--tokenizer", "bytes", "--by-step"]) == 2
+    assert "has no steps to follow" in capsys.readouterr().err
