@@ -15,6 +15,9 @@ from rich.text import Text
 PLAIN_INTERVAL = 10.0
 """Seconds between two plain lines of one job, at least."""
 
+COMPILED = frozenset({"sequences", "seeds", "steps", "tokens"})
+"""Units of compiled programs: until the first is done the program is being compiled, which no rate should count."""
+
 Advance = Callable[..., None]
 
 _quiet = False
@@ -144,14 +147,20 @@ class _Meter:
     def __init__(self, total: int | None, unit: str, done: int, timed: bool = True) -> None:
         self.total, self.unit, self.done, self._timed = total, unit, done, timed
         self._before = done
-        self._start = self._latest = _clock()
+        self._start = self._began = self._latest = _clock()
+        self._compiling = unit in COMPILED
 
     def add(self, n: int) -> None:
         self.done += n
         self._latest = _clock()
+        if self._compiling:
+            self._compiling, self._before, self._start = False, self.done, self._latest
 
     def rate(self) -> float | None:
-        """Units a second up to the latest of them; None until there is one, or where it means nothing."""
+        """Units a second up to the latest of them; None until there is one, or where it means nothing.
+
+        The first units of a compiled program do not count: most of their time was the compiler's.
+        """
         elapsed = self._latest - self._start if self._timed else 0.0
         return (self.done - self._before) / elapsed if elapsed > 0 and self.done > self._before else None
 
@@ -161,6 +170,8 @@ class _Meter:
 
     def text(self) -> str:
         parts = [self.count()]
+        if self._compiling and self._timed:
+            parts.append("compiling")
         rate = self.rate()
         if rate is not None:
             parts.append(_speed(rate, self.unit))
@@ -171,7 +182,7 @@ class _Meter:
 
     def closing(self) -> str:
         rate = self.rate()
-        parts = [f"{self.count()} in {duration(_clock() - self._start)}"]
+        parts = [f"{self.count()} in {duration(_clock() - self._began)}"]
         if rate is not None:
             parts.append(_speed(rate, self.unit))
         return ", ".join(parts)

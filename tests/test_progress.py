@@ -49,7 +49,7 @@ def test_a_short_job_says_one_line(clock, capsys):
     with progress.bar(3, "models") as advance:
         clock.now += 0.5
         advance(3)
-    assert capsys.readouterr().err == "models: 3 of 3 steps in 0.5 s, 6.0 steps/s\n"
+    assert capsys.readouterr().err == "models: 3 of 3 steps in 0.5 s\n"
 
 
 def test_an_unknown_total_has_a_rate_but_no_end(clock, capsys):
@@ -64,8 +64,10 @@ def test_an_unknown_total_has_a_rate_but_no_end(clock, capsys):
 
 def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     with progress.bar(1000, "sweep", unit="seeds", done=900) as advance:
-        clock.now += 10
-        advance(20)
+        clock.now += 5
+        advance(10)
+        clock.now += 5
+        advance(10)
     first = capsys.readouterr().err.splitlines()[0]
     assert first == "sweep: 920 of 1,000 seeds, 2.0 seeds/s, 40 s left"
 
@@ -157,3 +159,22 @@ def test_what_was_refused_before_it_began_did_not_stop(clock, capsys):
     with pytest.raises(ValueError), progress.bar(10, "sweep", unit="seeds"):
         raise ValueError
     assert capsys.readouterr().err == ""
+
+
+def test_compilation_is_told_and_counts_for_no_rate(clock, capsys):
+    """100 s for the first batch, of which 99 are the compiler's; then a batch a second."""
+    meter = progress._Meter(50, "sequences", 0)
+    assert meter.text() == "0 of 50 sequences, compiling"
+    clock.now += 100
+    meter.add(2)
+    assert meter.text() == "2 of 50 sequences"
+    for _ in range(4):
+        clock.now += 1
+        meter.add(2)
+    assert meter.text() == "10 of 50 sequences, 2.0 sequences/s, 20 s left"
+    assert meter.closing() == "10 of 50 sequences in 1 min 44 s, 2.0 sequences/s"
+
+
+def test_what_is_not_compiled_is_not_said_to_be(clock):
+    meter = progress._Meter(4, "experiments", 0)
+    assert meter.text() == "0 of 4 experiments"

@@ -176,15 +176,17 @@ def runs(directory: str, json_file: str | None) -> None:
     rows = [
         [
             run["path"],
-            run["model"],
+            run["preset"] or run["model"],
             run["data"],
             ",".join(map(str, run["seeds"])),
             f"{run['step']} of {run['steps']}",
+            "–" if run["loss"] is None else ", ".join(f"{loss:.3f}" for loss in run["loss"]),
+            f"{run['tokens']:,}",
             ", ".join(map(str, run["checkpoints"])),
         ]
         for run in found
     ]
-    columns = ["run", "model", "data", "seeds", "step", "checkpoints"]
+    columns = ["run", "model", "data", "seeds", "step", "last loss", "tokens", "checkpoints"]
     options.print_table("Runs", columns, rows, to_stderr=json_file == "-")
     options.tell({"runs": found}, to_stderr=json_file == "-")
 

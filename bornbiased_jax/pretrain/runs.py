@@ -7,6 +7,7 @@ from typing import Any
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
+from bornbiased_jax.config import PRESETS
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain.metrics import read_metrics
 
@@ -14,7 +15,8 @@ from bornbiased_jax.pretrain.metrics import read_metrics
 def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     """Every run in a folder or below it, sorted by path; JSON-ready.
 
-    Each has ``path``, ``model`` (its size in words), ``data``, ``seeds``, ``steps`` (planned), ``step`` (the last
+    Each has ``path``, ``model`` (its size in words), ``preset`` (its name, None of
+    another model), ``data``, ``seeds``, ``steps`` (planned), ``step`` (the last
     logged), ``finished``, ``checkpoints`` (their steps), ``loss`` (by seed, the last logged), ``validation_loss``
     (the last made, or None) and ``tokens`` seen.
 
@@ -53,6 +55,7 @@ def describe(folder: Path) -> dict[str, Any]:
     return {
         "path": str(folder),
         "model": f"{cfg['num_layers']} layers, {cfg['num_heads']} heads, {cfg['d_model']} wide",
+        "preset": next((name for name, preset in PRESETS.items() if preset.to_dict() == cfg), None),
         "parameters": run.get("parameters"),
         "data": config["data"],
         "init_from": config.get("init_from"),

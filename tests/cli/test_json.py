@@ -153,3 +153,14 @@ def test_sinks_are_told_by_block_from_one(monkeypatch, capsys):
 
 def test_token_ids_are_integers():
     assert options.parse_ids("0,17", "--prompt-ids") == [0, 17]
+
+
+def test_runs_are_told_by_preset_loss_and_tokens(monkeypatch, capsys):
+    told = {"path": "runs/a", "model": "4 layers", "preset": "gpt2-tiny", "data": "builtin:prose", "seeds": [1, 2]}
+    told |= {"step": 2, "steps": 9, "loss": [4.25, 4.5], "tokens": 12_345, "checkpoints": [0], "finished": False}
+    rows = [told, {**told, "preset": None, "loss": None}]
+    monkeypatch.setattr(*locate("bornbiased_jax.pretrain:list_runs"), lambda folder: rows)
+    assert run(["runs", "runs"]) == 0
+    first, second = (line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()[3:5])
+    assert first == ["runs/a", "gpt2-tiny", "builtin:prose", "1,2", "2", "of", "9", "4.250,", "4.500", "12,345", "0"]
+    assert second[1:3] == ["4", "layers"] and "–" in second

@@ -81,6 +81,7 @@ def test_checkpoints_and_listing(calm):
     assert find_steps(Path(config.out)) == checkpoint_steps(config, 12) == [0, 1, 2, 4, 5, 8, 10, 12]
     (run,) = list_runs(config.out)
     assert run["finished"] and run["step"] == 12 and run["seeds"] == [42, 7] and run["loss"] == summary["loss"]
+    assert run["preset"] is None and run["tokens"] == 12 * config.tokens_per_step
     assert plot_run(config.out).stat().st_size > 10_000
     with pytest.raises(InputError, match="no pretraining run"):
         list_runs(Path(config.out) / "checkpoints" / "5")
