@@ -37,7 +37,7 @@ LIBRARIES = [
     "grain",
 ]
 # Ample for the slowest named test beside another one: a fault that makes a test run for ever is named, not awaited.
-TIMEOUT_S = 300.0
+TIMEOUT_S = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
