@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints.digests import combine, tensor_digests
 from bornbiased_jax.checkpoints.gguf_file import open_gguf
-from bornbiased_jax.checkpoints.huggingface import Opened, open_directory
+from bornbiased_jax.checkpoints.huggingface import Opened, open_directory, training_context
 from bornbiased_jax.checkpoints.llama2c import open_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
 from bornbiased_jax.checkpoints.run import RunInfo, restore_params
@@ -121,6 +121,8 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
         opener = {"huggingface": open_directory, "gguf": open_gguf, "llama2.c": open_llama2c}[reference.kind]
         assert reference.path is not None
         opened = opener(reference.path, dtype=dtype, sharding=sharding)
+        if reference.kind == "huggingface" and (context := training_context(reference.path)) is not None:
+            info = {"context": context}
     return Checkpoint(
         cfg=opened.cfg,
         params=opened.params,

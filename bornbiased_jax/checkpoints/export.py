@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax import files, folders
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
-from bornbiased_jax.checkpoints.huggingface import WEIGHTS
+from bornbiased_jax.checkpoints.huggingface import TRAINING_CONTEXT, WEIGHTS
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -35,6 +35,7 @@ def export_hugging_face(
     folder: str | Path,
     *,
     tokenizer: Tokenizer | None = None,
+    context: int | None = None,
     overwrite: bool = False,
 ) -> str:
     """Write ``config.json``, ``model.safetensors`` and the tokenizer. All of it appears at once, or nothing.
@@ -44,6 +45,7 @@ def export_hugging_face(
         params: float32, float16 or bfloat16 weights; the file keeps their type.
         folder: a new or empty folder, or one that an earlier export wrote, which is replaced.
         tokenizer: saved beside the weights.
+        context: tokens of a sequence in training, which config.json then says too; transformers leaves it alone.
         overwrite: also replace a model that no export of this program wrote, or that was changed since.
 
     Returns:
@@ -78,7 +80,8 @@ def export_hugging_face(
         if tokenizer is not None:
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
-        files.write_json(fresh / "config.json", config_json(cfg, family, dtype=dtype, tokenizer=tokenizer))
+        told = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
+        files.write_json(fresh / "config.json", told if context is None else {**told, TRAINING_CONTEXT: context})
         # Again, now that the time has passed that writing took.
         _check_replaceable(folders.Folder(folder, MAKER, overwrite=overwrite))
     return family.name

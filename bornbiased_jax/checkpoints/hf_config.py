@@ -41,7 +41,8 @@ HARMLESS = frozenset(
     remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_pdrop return_dict
     return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
     summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss
-    tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version typical_p
+    tokenizer_class top_k top_p torch_dtype torchscript training_context transformers.js_config transformers_version
+    typical_p
     unsloth_fixed unsloth_version use_bfloat16 use_cache
     """.split()
 )

@@ -40,6 +40,16 @@ _TOKENIZERS = (
 )
 
 
+TRAINING_CONTEXT = "training_context"
+"""Where an exported run's config.json says how many tokens a sequence had in training."""
+
+
+def training_context(folder: Path) -> int | None:
+    """Tokens of a sequence in training, where a directory's config.json says so."""
+    told = files.read_json(folder / "config.json").get(TRAINING_CONTEXT)
+    return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
+
+
 class IndexFile(TypedDict):
     """``model.safetensors.index.json``: from tensors to the files that hold them."""
 

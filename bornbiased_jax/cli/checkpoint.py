@@ -131,7 +131,11 @@ def evaluate(
     )
     options.write_result(json_file, found)
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
-    rows = [[f"{name} ({units[name]})" if name in units else name, value] for name, value in found.items()]
+    rows = [
+        [f"{name} ({units[name]})" if name in units else name, value]
+        for name, value in found.items()
+        if value is not None
+    ]
     options.print_table("Evaluation", ["quantity", "value"], rows, to_stderr=json_file == "-")
     options.explain("perplexity", "bits per byte", to_stderr=json_file == "-")
     options.tell(found, to_stderr=json_file == "-")

@@ -243,7 +243,10 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
-    family = export_hugging_face(opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, overwrite=overwrite)
+    context = opened.info.get("context")
+    family = export_hugging_face(
+        opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
+    )
     facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
     value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name}
     options.write_result(json_file, value)

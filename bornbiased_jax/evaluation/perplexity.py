@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import progress
+from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.limits import check_length, check_tokens
@@ -108,12 +109,14 @@ def evaluate_checkpoint(
         source: a file, a directory, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``.
         tokenizer: in place of the checkpoint's own.
         num_sequences: how many sequences; fewer where the text ends before.
-        context: tokens a sequence; unless given that of its training run, else the model's positions, at most 2,048.
+        context: tokens a sequence; unless given that of its training, which a run and its export know, else the
+            model's positions, at most 2,048.
         batch_size: sequences at a time; memory only.
         quiet: no progress display.
 
     Returns:
-        What :func:`evaluate` returns, with ``checkpoint`` and, for a run, its ``seed`` and ``step``.
+        What :func:`evaluate` returns, with ``checkpoint``, for a run its ``seed`` and ``step``, and ``training_text``
+        (:func:`is_training_text`).
 
     Raises:
         InputError: a size below 1, no tokenizer, or as :func:`evaluate`.
@@ -136,7 +139,21 @@ def evaluate_checkpoint(
         quiet=quiet,
     )
     place: dict[str, Any] = {name: value for name, value in checkpoint.info.items() if name in ("seed", "step")}
-    return {**found, "checkpoint": checkpoint.reference, **place}
+    return {**found, "checkpoint": checkpoint.reference, **place, "training_text": is_training_text(checkpoint, source)}
+
+
+def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
+    """Whether a text is the one that a run was trained on; None of no run.
+
+    Texts are compared by name: the same text in another file is not known to be it.
+    """
+    folder = checkpoint.info.get("run")
+    if folder is None:
+        return None
+    data = read_run(folder)["config"]["data"]
+    if ":" in data or ":" in str(source):
+        return str(source) == data
+    return files.user_path(source).resolve() == files.user_path(data).resolve()
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:

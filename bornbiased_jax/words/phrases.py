@@ -40,6 +40,15 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2g}%" if fraction < 0.995 else f"{100 * fraction:.3g}%"
 
 
+def rounded(value: float) -> str:
+    """Three digits that count, without a power of ten as long as a reader can do without.
+
+    >>> rounded(9.0412), rounded(4292.4), rounded(1.5e12)
+    ('9.04', '4,290', '1.5e+12')
+    """
+    return f"{float(f'{value:.3g}'):,.15g}" if value < 1e9 else f"{value:.3g}"
+
+
 def span(values: Sequence[float], digits: int = 2) -> str:
     """One value, or from the least to the largest.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bornbiased_jax.words.phrases import count, span
+from bornbiased_jax.words.phrases import count, rounded, span
 
 
 def training(value: Mapping[str, Any]) -> list[str]:
@@ -15,7 +15,7 @@ def training(value: Mapping[str, Any]) -> list[str]:
     where = f"{seeds} at step {value['step']:,} of {value['steps']:,}" if value["loss"] else f"Step {value['step']:,}"
     found = [f"{where}, after {value['tokens']:,} tokens each."]
     if value["loss"]:
-        perplexity = f"a perplexity of {math.exp(min(min(value['loss']), 700)):,.3g}"
+        perplexity = f"a perplexity of {rounded(math.exp(min(min(value['loss']), 700)))}"
         held_out = value["validation_loss"]
         text = f"The last logged loss on training text is {span(value['loss'])} nats a token, {perplexity} at best"
         text += "." if held_out is None else f"; on text held out it is {span(held_out)}."
@@ -70,25 +70,19 @@ def export(value: Mapping[str, Any]) -> list[str]:
 def evaluate(value: Mapping[str, Any]) -> list[str]:
     """What the perplexity means, over how much text, and whether that was training text."""
     perplexity = value["perplexity"]
-    choices = f"{perplexity:,.3g}" if math.isfinite(perplexity) else "more than any float can count"
+    choices = rounded(perplexity) if math.isfinite(perplexity) else "more than any float can count"
     found = [
         f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at a "
         f"context of {value['context']:,} tokens.",
     ]
-    error = value.get("loss_std_error")
-    sure = (
-        ""
-        if error is None
-        else f", and over other sequences of this text the loss would move by about {error:.2g} nats"
+    found.append(
+        f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences."
     )
-    found.append(f"That is a mean over {value['num_tokens']:,} predicted tokens{sure}.")
-    seen = value.get("training_text")
-    if seen == "training":
+    if value["training_text"] and value.get("step", 1):
         found.append(
-            "The run was trained on this text: the number says how well it is remembered, not how well it is modelled."
+            "The run was trained on this text: the number says how well it is remembered, not how well text is "
+            "modelled."
         )
-    elif seen == "held out":
-        found.append("The run's training text came from the same source, and some of this text was held out from it.")
     return found
 
 

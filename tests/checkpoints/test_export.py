@@ -243,3 +243,15 @@ def test_a_model_is_not_exported_onto_itself(tmp_path, capsys):
         check_folder("", "seed:1@llama-tiny")
     export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and open_checkpoint(tmp_path / "hf").digest() == digest(init_seed(cfg, 2))
+
+
+def test_an_export_knows_the_context_of_its_training(tmp_path):
+    born = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=64")
+    export_hugging_face(born.cfg, born.params, tmp_path / "trained", context=48)
+    export_hugging_face(born.cfg, born.params, tmp_path / "born")
+    assert open_checkpoint(tmp_path / "trained").info == {"context": 48}
+    assert open_checkpoint(tmp_path / "born").info == {}
+    told = json.loads((tmp_path / "trained" / "config.json").read_text())
+    for value in (0, -3, "48", True, None):
+        (tmp_path / "trained" / "config.json").write_text(json.dumps({**told, "training_context": value}))
+        assert open_checkpoint(tmp_path / "trained").info == {}

@@ -25,7 +25,14 @@ OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed
 SEARCHED = {"seed": None, "p_value": None, "num_seeds": 10, "reason": "none fits", "confirmed": None}
 FOUND = SimpleNamespace(seed=None, to_json=lambda: SEARCHED)
 PARITY = {"max_abs_error": 0.0, "logit_std": 1.0, "top1_agreement": 1.0, "num_tokens": 8, "transformers": "5"}
-EVALUATED = {"perplexity": 9.0, "bits_per_byte": 2.0, "context": 8, "num_tokens": 28}
+EVALUATED = {
+    "perplexity": 9.0,
+    "bits_per_byte": 2.0,
+    "context": 8,
+    "num_tokens": 28,
+    "num_sequences": 4,
+    "training_text": None,
+}
 CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m")
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}

@@ -103,6 +103,23 @@ def test_refuses():
 
 
 @pytest.mark.parametrize(
+    ("data", "source", "same"),
+    [
+        ("builtin:prose", "builtin:prose", True),
+        ("builtin:prose", "builtin:code", False),
+        ("books/a.txt", "./books/../books/a.txt", True),
+        ("books/a.txt", "books/b.txt", False),
+        ("builtin:prose", "prose", False),
+    ],
+)
+def test_training_text_is_known_by_name(data, source, same, monkeypatch):
+    born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260")
+    monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
+    assert perplexity.is_training_text(dataclasses.replace(born, info={"run": "runs/a"}), source) is same
+    assert perplexity.is_training_text(born, source) is None
+
+
+@pytest.mark.parametrize(
     ("asked", "trained", "positions", "used"),
     [(33, 128, 64, 33), (None, 128, 512, 128), (None, None, 64, 64), (None, None, 4096, 2048)],
 )
@@ -115,7 +132,7 @@ def test_context_is_what_was_asked_for_else_of_the_run_else_of_the_model(asked, 
     monkeypatch.setattr(perplexity, "read_documents", lambda source: [source])
     run = dataclasses.replace(born, info=info)
     found = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
-    assert found == {"context": used, "checkpoint": born.reference, "seed": 7, "step": 3}
+    assert found == {"context": used, "checkpoint": born.reference, "seed": 7, "step": 3, "training_text": None}
     with pytest.raises(InputError, match="context=0"):
         evaluate_checkpoint(run, "text", tokenizer=BYTES, context=0)
     with pytest.raises(InputError, match="has no tokenizer"):

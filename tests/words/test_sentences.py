@@ -135,12 +135,15 @@ def test_an_intervention_is_told_by_its_sign(after, word):
 
 
 def evaluated(**changes):
-    return {"perplexity": 9.04, "context": 64, "num_tokens": 1_000, **changes}
+    value = {"perplexity": 9.04, "context": 64, "num_tokens": 1_000, "num_sequences": 16, "training_text": None}
+    return {**value, **changes}
 
 
 def test_a_perplexity_on_training_text_is_told_so():
-    assert "remembered" in words.sentences("evaluate", evaluated(training_text="training"))[-1]
+    assert "remembered" in words.sentences("evaluate", evaluated(training_text=True))[-1]
     assert "remembered" not in " ".join(words.sentences("evaluate", evaluated()))
+    # A birth has been trained on nothing yet.
+    assert len(words.sentences("evaluate", evaluated(training_text=True, step=0))) == 2
     assert "as among 9.04 equally likely" in words.sentences("evaluate", evaluated())[0]
 
 
