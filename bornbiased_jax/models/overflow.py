@@ -26,7 +26,8 @@ def check_overflow(cfg: ModelConfig, params: Params) -> None:
     Raises:
         Overflow: the stream, its squares or the logits are not finite.
     """
-    largest = max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(params))
+    # Not the largest of all sizes, which would be an array as large as the leaf.
+    largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(params))
     if largest <= LARGE:
         return
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size

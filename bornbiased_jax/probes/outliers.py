@@ -138,9 +138,12 @@ def measure_outliers(
         first_LD += found["first"]
         all_LD += found["all"]
         if "states" in found:
-            states_LRD = found["states"][:, : for_rank - done].reshape(L, -1, D).astype(np.float64)
+            states_LRD = found["states"][:, : for_rank - done].reshape(L, -1, D)
             rows += states_LRD.shape[1]
-            gram_LDD += np.matmul(states_LRD.swapaxes(1, 2), states_LRD)
+            # Block by block, as below: float64 copies of all blocks would be larger than the model.
+            for gram_DD, states_RD in zip(gram_LDD, states_LRD, strict=True):
+                wide_RD = states_RD.astype(np.float64)
+                gram_DD += wide_RD.T @ wide_RD
         done += len(batch)
         if advance is not None:
             advance(len(batch))
@@ -212,16 +215,15 @@ def super_neurons(
     signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))
 
     mlp = params["blocks"]["mlp"]
-    down_LFD = np.asarray(mlp["down"]["kernel"], np.float64)
-    energy_LFD = np.square(down_LFD)
-    channel_LF = energy_LFD.argmax(axis=-1)
-    weight_LF = np.take_along_axis(down_LFD, channel_LF[..., None], -1)[..., 0]
+    down_LFD = np.asarray(mlp["down"]["kernel"])
+    channel_LF = np.stack([np.square(down_FD, dtype=np.float64).argmax(axis=-1) for down_FD in down_LFD])
+    weight_LF = np.take_along_axis(down_LFD, channel_LF[..., None], -1)[..., 0].astype(np.float64)
     write_LF = signed_LF * weight_LF
     norms = {name: _norm_ratio(mlp[name]["kernel"]) for name in ("gate", "up") if name in mlp}
     neurons = []
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
-        row_D = energy_LFD[at]
+        row_D = np.square(down_LFD[at], dtype=np.float64)
         rest = float(rest_LF[at])
         ratio = float(first_LF[at]) / rest if rest > 0 else None
         heaviest = max(float(norm[at]) for norm in norms.values())
@@ -285,5 +287,5 @@ def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any)
 
 def _norm_ratio(kernel_LDF: Any) -> np.ndarray:
     """Norm of each neuron's input column over the median of its layer, [L, F]."""
-    norm_LF = np.linalg.norm(np.asarray(kernel_LDF, np.float64), axis=1)
+    norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in np.asarray(kernel_LDF)])
     return norm_LF / np.median(norm_LF, axis=-1, keepdims=True)
