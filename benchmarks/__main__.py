@@ -21,6 +21,7 @@ NAMES = (
     "whichseed",
     "bound",
     "disguised",
+    "loading",
     "audit",
     "all",
 )

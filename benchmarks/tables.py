@@ -334,6 +334,20 @@ def audit(record: Record) -> list[Table]:
     )
 
 
+def loading(record: Record) -> list[Table]:
+    """The memory that commands take beside a model's weights."""
+    rows = [
+        Row([name], {"most memory": row["peak_bytes"] / 1e9, "over its weights": row["over_weights"]})
+        for name, row in record["commands"].items()
+    ]
+    quantities = [Quantity("most memory", lambda size: f"{size:.2f} GB"), Quantity("over its weights", times(2))]
+    note = (
+        f"{record['model']}: {record['weights_bytes'] / 1e9:.2f} GB of weights in float32. "
+        f"Wanted: at most {record['goal_bytes'] / 1e9:.2f} GB."
+    )
+    return [Table("Memory of commands that read one checkpoint", ["command"], quantities, rows, note)]
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
     for made in (
@@ -347,6 +361,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         weights_7b,
         bound,
         disguised,
+        loading,
         kill_resume,
         audit,
         theory_mutations,
@@ -355,6 +370,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {
+    "loading": "python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json",
     "disguised": "python -m benchmarks disguised --gguf FILE --other FILE --json benchmarks/results/disguised.json",
     "theory_mutations": "python -m experiments.theory.mutations --out benchmarks/results/theory_mutations.json",
 }

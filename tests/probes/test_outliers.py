@@ -1,5 +1,7 @@
 """Outliers against NumPy on the captured states, and planted ones that must be found."""
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
@@ -199,3 +201,24 @@ def test_super_means_ten_times_the_others_and_twice_the_median_norm(first, rest,
     assert neuron["write"] == pytest.approx(2 * first)
     assert neuron["channel_share"] == pytest.approx(4 / 5)
     assert (neuron["up_norm_ratio"], neuron["gate_norm_ratio"]) == (pytest.approx(up), pytest.approx(gate))
+
+
+def test_no_copy_of_all_blocks_is_made():
+    """Of the weights and the states: in float64 either would take more than the model, which has 12 blocks."""
+    cfg = preset("llama-tiny", num_layers=12, d_model=64, vocab_size=61, d_ff=512, num_heads=4)
+    params = init_seed(cfg, 0)
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params["blocks"]["mlp"]))
+    tokens_NT = np.zeros((4, 64), int)
+    states = 4 * cfg.num_layers * tokens_NT.size * cfg.d_model
+    for measured, most in (
+        (lambda: super_neurons(cfg, params, tokens_NT), weights // 2),
+        # What is returned of a batch, with the sums over D x D; half of the states is less than their float64.
+        (lambda: measure_outliers(cfg, params, tokens_NT), 2 * states + 8 * cfg.num_layers * cfg.d_model**2),
+    ):
+        measured()  # compiled
+        tracemalloc.start()
+        try:
+            measured()
+            assert tracemalloc.get_traced_memory()[1] < most
+        finally:
+            tracemalloc.stop()

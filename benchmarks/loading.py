@@ -1,0 +1,70 @@
+"""The most memory that each command takes which reads one checkpoint for inference, beside that of its weights.
+
+    python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json
+
+Each command runs in a process of its own. Wanted is at most 1.25 times the weights in float32 plus half a gigabyte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.recorded import run
+from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.models.memory import weights_bytes
+
+FACTOR, CONSTANT = 1.25, 0.5e9
+LENGTH, SEQUENCES = 32, 4
+
+
+def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
+    """The commands, on little text: what they take beyond the weights is not to come from the size of a batch."""
+    sizes = ["--num-inputs", str(SEQUENCES), "--seq-len", str(LENGTH), "--quiet"]
+    return {
+        "sinks": [checkpoint, "--text", text, "--lengths", str(LENGTH), "--num-sequences", str(SEQUENCES), "--quiet"],
+        "evaluate": [checkpoint, "--text", text],
+        "fingerprint": [checkpoint, *sizes, "--out", str(folder / "a.fingerprint")],
+        "generate": [checkpoint, "--prompt", "Once", "--max-new-tokens", "4"],
+        "intervene": [checkpoint, "--text", text, "--silence", "blocks/1/mlp:0", "--length", str(LENGTH),
+                      "--num-sequences", str(SEQUENCES), "--quiet"],
+    }  # fmt: skip
+
+
+def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """All commands, or those named."""
+    weights = weights_bytes(open_reader(checkpoint).cfg)
+    limit = FACTOR * weights + CONSTANT
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, words in calls(checkpoint, text, Path(folder)).items():
+            if not names or name in names:
+                child = run_child("bornbiased_jax", [name, *words])
+                child.pop("result")
+                found[name] = {**child, "over_weights": child["peak_bytes"] / weights}
+    return {
+        "model": Path(checkpoint).name,
+        "weights_bytes": weights,
+        "goal_bytes": limit,
+        "commands": found,
+        "within": {name: row["peak_bytes"] <= limit for name, row in found.items()},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--checkpoint", required=True, help="The model.")
+    parser.add_argument("--text", required=True, help="A text file, for commands that read one.")
+    parser.add_argument("--command", action="append", default=[], help="Only this one; may be given more than once.")
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    return run(lambda: measure(options.checkpoint, options.text, options.command), options.json)
+
+
+if __name__ == "__main__":
+    main()
