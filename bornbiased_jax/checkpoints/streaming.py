@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from bornbiased_jax.models.parameters import Params
 Shardings = Callable[[str], Any]
 """From the path of a parameter ("blocks/mlp/up/kernel") to its ``jax.sharding.Sharding``, or None."""
 Region = tuple[tuple[int, int], ...]
+ALIGNMENT = 64
+"""Bytes of which the address of a CPU's array is a multiple."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def _leaf(
 ) -> jax.Array:
     whole: Region = tuple((0, size) for size in shape)
     places = {None: whole} if target is None else _regions(target, shape)
-    buffers = {region: np.zeros([stop - start for start, stop in region], dtype) for region in places.values()}
+    buffers = {region: _zeros([stop - start for start, stop in region], dtype) for region in places.values()}
     for entry, index in holders:
         wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
         if not wanted:
@@ -146,10 +149,21 @@ def _leaf(
                 buffer[...] = tensor[part]
             else:
                 buffer[entry.layer - part[0].start] = tensor[part[1:]]
+        del tensor
+    # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
+    # next parameter is read.
     if target is None:
-        return jax.device_put(buffers[whole])
-    parts = [jax.device_put(buffers[region], device) for device, region in places.items()]
-    return jax.make_array_from_single_device_arrays(shape, target, parts)
+        return jax.block_until_ready(jax.device_put(buffers[whole], may_alias=True))
+    parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in places.items()]
+    return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
+
+
+def _zeros(shape: list[int], dtype: Any) -> np.ndarray:
+    """Zeros that begin where arrays of a CPU do, so that jax takes them as they are: NumPy's own begin elsewhere."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def _touches(region: Region, layer: int | None) -> bool:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, tensor_digests
+from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, streaming, tensor_digests
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, init_seed, unflatten
@@ -184,3 +184,14 @@ def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="final_norm/scale .* NaN"):
         open_checkpoint(tmp_path)
     assert asked[-1] == (tmp_path, None, None)
+
+
+def test_what_was_read_is_the_parameter_and_no_copy_of_it(monkeypatch, tmp_path):
+    """On a CPU: else every parameter is there twice for a moment, the largest too."""
+    made, real = [], streaming._zeros
+    monkeypatch.setattr(streaming, "_zeros", lambda *some: made.append(real(*some)) or made[-1])
+    cfg = preset("llama-tiny", num_layers=2, d_model=24, num_heads=2, d_ff=40, vocab_size=61)
+    export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
+    params = open_checkpoint(tmp_path / "model").params
+    held = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params)}
+    assert held == {buffer.ctypes.data for buffer in made} and len(made) > 5
