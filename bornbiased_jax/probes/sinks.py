@@ -33,6 +33,8 @@ Convention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
 CONVENTIONS: tuple[Convention, ...] = ("all_rows", "rows_from_k")
 THRESHOLDS: tuple[Threshold, ...] = ("per_sequence", "average")
+NOTHING = 1e-4
+"""A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
 
 
 def measure_sinks(
@@ -64,7 +66,7 @@ def measure_sinks(
         threshold: which of the two sink rates is called ``sink_rate``; both are returned.
         lengths: also report prefixes of these lengths (T itself is always reported).
         normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
-            compare with a softmax. Off, the weights count as they are.
+            compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         mask_TT: see :func:`bornbiased_jax.models.apply`; interventions make one.
         edit: likewise.
@@ -257,7 +259,10 @@ def _column_sums(
     def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
         if normalise:
-            weights_BHTT = weights_BHTT / jnp.sum(weights_BHTT, axis=-1, keepdims=True)
+            sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
+            # A row that adds up to nothing (softpick, clipped, centred attention) has no shares: 0, not 0/0.
+            some_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
+            weights_BHTT = jnp.where(some_BHT1, weights_BHTT / jnp.where(some_BHT1, sum_BHT1, 1.0), 0.0)
         column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
 

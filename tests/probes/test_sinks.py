@@ -194,3 +194,15 @@ def test_report(model):
         report_on_ids(cfg.replace(positions="learned"), params, ids, lengths=(8, 25), num_sequences=6)
     with pytest.raises(InputError, match="use the tokenizer that the model was trained with"):
         report_on_ids(cfg, params, ids + 40, lengths=(8,), num_sequences=50)
+
+
+@pytest.mark.parametrize("kernel", ["softpick", "centred", "clipped"])
+def test_rows_that_add_up_to_nothing_have_no_shares(kernel):
+    """At position 1 softpick gives nothing where the logit is negative, centred attention gives nothing at all."""
+    cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, d_ff=24, vocab_size=41, attention_kernel=kernel)
+    params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 1 else leaf, init_seed(cfg, 1))
+    tokens = np.random.default_rng(0).integers(0, 41, (3, 9))
+    shares = measure_sinks(cfg, params, tokens, normalise=True)
+    assert np.isfinite(shares["score_LH"]).all() and np.isfinite(shares["profile_LHT"]).all()
+    # Every row is one of shares, or of nothing.
+    assert (np.abs(shares["row_mass_LH"]) <= 1 + 1e-5).all()
