@@ -6,8 +6,10 @@ import dataclasses
 import difflib
 import importlib
 import json
+import math
 import os
 import re
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +102,7 @@ def reproduce(
     kept: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda text: None) if quiet else progress.note
+    growing = _GrowingPage()
     try:
         with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in chosen:
@@ -120,6 +123,9 @@ def reproduce(
                     if error is None:
                         done.append(experiment.name)
                         say(f"{experiment.name}: done")
+                        if growing.due() and len(chosen) > 1:
+                            growing.write(folder)
+                            say(f"the page so far: {target}")
                     else:
                         failed[experiment.name] = error
                         say(f"{experiment.name}: no result: {_reason(error)}")
@@ -137,6 +143,27 @@ def reproduce(
         failed={name: _reason(error) for name, error in failed.items()},
         at_fault=all(isinstance(error, InputError) for error in failed.values()),
     )
+
+
+class _GrowingPage:
+    """Writes the page while experiments run: with the first record, and then as often as it costs little."""
+
+    REST = 20
+    """So many times as long as drawing it took, the page is left as it is."""
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+
+    def due(self) -> bool:
+        """Whether it is time for another page."""
+        return time.monotonic() >= self._next
+
+    def write(self, folder: Folder) -> None:
+        """Draw what there is; what cannot be shown is told at the end."""
+        began = time.monotonic()
+        write_page(folder)
+        ended = time.monotonic()
+        self._next = ended + self.REST * (ended - began)
 
 
 def select(names: Sequence[str]) -> list[str]:

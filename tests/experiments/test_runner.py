@@ -354,3 +354,36 @@ def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsy
     assert reproduce(["one"], "smoke", tmp_path, quiet=True).done == ("one",)
     assert (tmp_path / "records" / "one.json.damaged").read_bytes() == torn
     assert "one.json was damaged or changed: set aside as one.json.damaged" in capsys.readouterr().err
+
+
+def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):
+    """The second experiment finds a page that shows the first."""
+    seen = []
+
+    def look(context):
+        seen.append((tmp_path / "index.html").read_text())
+        return {}
+
+    catalogue.add("first")
+    catalogue.add("second", run=look)
+    assert reproduce(["first", "second"], "smoke", tmp_path).exit_code == 0
+    assert "About first" in seen[0] and "About second" not in seen[0]
+    assert "About second" in (tmp_path / "index.html").read_text()
+    assert "the page so far:" in capsys.readouterr().err
+
+
+def test_a_page_that_is_slow_to_draw_is_drawn_seldom(monkeypatch, tmp_path):
+    now = [100.0]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+
+    def draw(folder):
+        now[0] += 2.0
+
+    monkeypatch.setattr(runner, "write_page", draw)
+    page = runner._GrowingPage()
+    assert page.due()
+    page.write(None)
+    now[0] += 39.0
+    assert not page.due()
+    now[0] += 2.0
+    assert page.due()
