@@ -16,6 +16,9 @@ def times_larger() -> float:
     return larger / smaller
 
 
+_BASE = sink_training.larger(list(MITIGATIONS))
+# As many steps as the smaller size takes, so that all of it fits into two hours.
+_SCHEDULE = {**_BASE["schedule"], "steps": sink_training.laptop([])["schedule"]["steps"]}
 _PRICED = {"seeds": sink_training.FIVE_SEEDS, "price": sink_training.PRICED, "timing": {"rounds": 5, "steps": 5}}
 
 EXPERIMENT = Experiment(
@@ -28,9 +31,12 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "smoke": {**sink_cures.EXPERIMENT.settings["smoke"], "cures": ["baseline", "head-wise gate"]},
-        "laptop": {**sink_training.larger(list(MITIGATIONS)), **_PRICED},
+        "laptop": {**_BASE, "schedule": _SCHEDULE, **_PRICED},
     },
-    cost={"smoke": "seconds", "laptop": "estimated from the time of a step; not run yet"},
+    cost={
+        "smoke": "seconds",
+        "laptop": "at most two hours on two cores by the parameters and steps of sink_cures; not run yet",
+    },
     precision=sink_cures.EXPERIMENT.precision,
     run=sink_cures.run,
     tables=sink_cures.tables,
