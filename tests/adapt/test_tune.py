@@ -129,3 +129,9 @@ def test_what_does_not_fit_is_said_in_one_sentence(text, tmp_path, capsys, metho
     assert adapt(text, LLAMA, method, tmp_path / "run", *options.split()) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_prefix_plus_takes_one_seed_and_another_order(text, tmp_path, capsys):
+    """What its refusal of two seeds says to do."""
+    assert adapt(text, LLAMA, "prefix-plus", tmp_path / "run", "--seeds", "1", "--data-seed", "5") == 0
+    assert "1 seed at step" in capsys.readouterr().out
