@@ -144,9 +144,13 @@ def apply(
         # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
         body = jax.checkpoint(every, prevent_cse=False, policy=None if remat is True else remat)
     if last:
-        head = jax.tree.map(lambda leaf: leaf[:-1], layers)
+
+        def at(stream: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
+            return body(stream, jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, False), layers))
+
+        # By their index: all blocks but the last, sliced, would be a copy of them.
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
-        stream, stacked = jax.lax.scan(body, embedded_BTD, head, unroll=unroll)
+        stream, stacked = jax.lax.scan(at, embedded_BTD, jnp.arange(cfg.num_layers - 1), unroll=unroll)
         stream, found = block(stream, tail, last_only=True)
         stacked = jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), stacked, found)
     else:

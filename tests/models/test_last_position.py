@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import models
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.models.transformer import CAPTURABLE
@@ -52,3 +53,14 @@ def test_a_masked_key_gives_nothing_to_the_last_query():
     for where in ("all", "last"):
         run = functools.partial(apply, CFG, params, mask_TT=jnp.asarray(mask), positions=where)
         np.testing.assert_array_equal(run(tokens).final_BTD[:, -1], run(other).final_BTD[:, -1])
+
+
+def test_no_copy_of_the_blocks_is_made():
+    """All blocks but the last, sliced off, would be another model in memory."""
+    cfg = preset("llama-tiny", num_layers=8, d_model=64, d_ff=512, num_heads=2, vocab_size=61)
+    shapes = models.parameter_shapes(cfg)
+    weights = 4 * models.count_parameters(shapes["blocks"])
+    run = jax.jit(lambda params, x: models.apply(cfg, params, x, positions="last", logits=False).final_BTD)
+    planned = run.lower(shapes, jax.ShapeDtypeStruct((1, 8), np.int32)).compile().memory_analysis()
+    # A block in the loop and the last one, two of eight; all but the last would be seven.
+    assert planned.temp_size_in_bytes < weights / 2
