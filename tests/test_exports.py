@@ -11,8 +11,8 @@ import pytest
 from bornbiased_jax import seedprint
 
 ROOT = Path(__file__).resolve().parent.parent
-# A room for the command line alone, and one that is used module by module (its __init__ says why).
-APART = {"cli", "audit"}
+# A room for the command line alone, and those that are used module by module (their __init__ say why).
+APART = {"cli", "audit", "ledger"}
 ROOMS = sorted(
     path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/__init__.py") if path.parent.name not in APART
 )

@@ -156,7 +156,9 @@ def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]
         try:
             cluster.init(address, log_to_driver=False, logging_level="error", **alone)
         except (ConnectionError, RuntimeError) as error:
-            raise InputError(f"no Ray cluster answers at {address}: start one with `ray start --head`") from error
+            raise InputError(
+                f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
+            ) from error
     gpus = 0 if jax.default_backend() == "cpu" else 1
     task = cluster.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(attempt)
     waiting = {task.remote([job.text()]): job for job in jobs}

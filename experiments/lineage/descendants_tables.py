@@ -121,7 +121,7 @@ def _overall(record: Record) -> Table:
             "TPR at FPR ≤ 1%": _interval(row["tpr"]),
             "its FPR": _interval(row["fpr"]),
             "found": _interval(row["found"]),
-            "accused": _interval(row["accused"]),
+            "called related": _interval(row["accused"]),
             "accuracy": row["accuracy"],
             "accuracy, calibrated": row["accuracy_calibrated"],
         }
@@ -133,14 +133,14 @@ def _overall(record: Record) -> Table:
         Quantity("TPR at FPR ≤ 1%"),
         Quantity("its FPR"),
         Quantity("found"),
-        Quantity("accused"),
+        Quantity("called related"),
         Quantity("accuracy", percent(1)),
         Quantity("accuracy, calibrated", percent(1)),
     ]
     note = (
-        "All changes together, related pairs against unrelated ones. Found and accused: at the test's own level or "
-        "threshold. Thresholds for TPR come from other births; the FPR is what they give on the births that they are "
-        "used on. Accuracies count related and unrelated pairs alike."
+        "All changes together, related pairs against unrelated ones. Found and called related: at the test's own level "
+        "or threshold. Thresholds for TPR come from other births; the FPR is what they give on the births that they "
+        "are used on. Accuracies count related and unrelated pairs alike."
     )
     return Table("All changes together", ["test", "source", "read at"], quantities, rows, note)
 
@@ -157,7 +157,7 @@ def _accusations(record: Record) -> Table:
             "kinds": len(some),
             "pairs of each": min(entry["num_pairs"] for entry in some),
             "level": worst["alpha"],
-            "most accused": worst["accused"],
+            "most called related": worst["accused"],
             "of that kind": worst["kind"],
             "allowed": worst["most"],
             "p ≤ 0.01, all kinds": sum(entry["below_0.01"] for entry in some) / sum(e["num_pairs"] for e in some),
@@ -169,7 +169,7 @@ def _accusations(record: Record) -> Table:
         Quantity("kinds", integer),
         Quantity("pairs of each", integer),
         Quantity("level", significant(1)),
-        Quantity("most accused", integer),
+        Quantity("most called related", integer),
         Quantity("of that kind"),
         Quantity("allowed", integer),
         Quantity("p ≤ 0.01, all kinds", percent(2)),

@@ -165,6 +165,10 @@ HELPS = (
     Help("need a ledger to keep chunks in: give --resume DIR", [*PREFERENCE, "--range", "6"], 0, ["--resume", "kept"]),
     Help("has no workers: name another --engine, or leave --workers out",
          [*PREFERENCE, "--resume", "kept", "--workers", "2"], 2, []),
+    Help("submits nothing: leave --submit out",
+         [*PREFERENCE, "--resume", "kept", "--submit", "timeout_min=1"], 2, []),
+    Help("has no address: leave --ray-address out",
+         [*PREFERENCE, "--resume", "kept", "--ray-address", "h:1"], 2, []),
     Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 1, ["units"]),
     Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 4, []),
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
@@ -182,6 +186,9 @@ FOLLOWED = {
     "prefix-plus begins at zero": "tests/adapt/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
+    "no Ray cluster answers": "tests/ledger/test_engines.py::test_every_engine_writes_what_one_process_does",
+    "is no folder: name the one that was": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
+    "is no ledger": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
     "llama2.c": "tests/checkpoints/test_llama2c.py::test_later_versions_are_refused_with_the_remedy",
 }
 

@@ -3,7 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bornbiased_jax.cli.reproduce import reproduce
+from bornbiased_jax.cli.main import cli
 from bornbiased_jax.errors import InputError
 from experiments import results, runner
 from experiments.results.__main__ import main
@@ -90,13 +90,24 @@ def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
         return runner.Outcome(tmp_path / "index.html", tuple(names), (), {}, False)
 
     monkeypatch.setattr(runner, "reproduce", again)
+    monkeypatch.setattr(runner, "headlines", lambda *unused: {})
     monkeypatch.setattr(results, "FOLDER", tmp_path / "committed")
     (tmp_path / "committed" / "smoke").mkdir(parents=True)
     (tmp_path / "committed" / "smoke" / "table1.json").write_text(
         json.dumps(record(result={"rows": [{"share": 0.25}]}))
     )
-    arguments = ["table1", "table2", "--scale", "smoke", "--compare", "--quiet", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(reproduce, arguments, standalone_mode=False)
+    arguments = [
+        "reproduce",
+        "table1",
+        "table2",
+        "--scale",
+        "smoke",
+        "--compare",
+        "--quiet",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
     assert done.exception is None, done.output
     assert ran == [(("table1", "table2"), "smoke", str(tmp_path / "out" / "compare"))]
     assert "table1: 1 values moved" in done.output and "result.rows.0.share: 0.25 -> 0.5" in done.output

@@ -197,12 +197,12 @@ def test_report(model):
 
 
 @pytest.mark.parametrize("kernel", ["softpick", "centred", "clipped"])
-def test_rows_that_add_up_to_nothing_have_no_shares(kernel):
+def test_rows_that_add_up_to_nothing_have_no_fractions(kernel):
     """At position 1 softpick gives nothing where the logit is negative, centred attention gives nothing at all."""
     cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, d_ff=24, vocab_size=41, attention_kernel=kernel)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 1 else leaf, init_seed(cfg, 1))
     tokens = np.random.default_rng(0).integers(0, 41, (3, 9))
-    shares = measure_sinks(cfg, params, tokens, normalise=True)
-    assert np.isfinite(shares["score_LH"]).all() and np.isfinite(shares["profile_LHT"]).all()
-    # Every row is one of shares, or of nothing.
-    assert (np.abs(shares["row_mass_LH"]) <= 1 + 1e-5).all()
+    fractions = measure_sinks(cfg, params, tokens, normalise=True)
+    assert np.isfinite(fractions["score_LH"]).all() and np.isfinite(fractions["profile_LHT"]).all()
+    # Every row adds up to one, or to nothing.
+    assert (np.abs(fractions["row_mass_LH"]) <= 1 + 1e-5).all()
