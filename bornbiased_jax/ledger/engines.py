@@ -7,6 +7,7 @@ the ledger. Where a worker dies, the engine raises :class:`WorkersLost` and is c
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
 import os
 import signal
@@ -152,9 +153,9 @@ def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]
 
     ours = not cluster.is_initialized()
     if ours:
-        alone = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        alone: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
         try:
-            cluster.init(address, log_to_driver=False, logging_level="error", **alone)
+            cluster.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
         except (ConnectionError, RuntimeError) as error:
             raise InputError(
                 f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
