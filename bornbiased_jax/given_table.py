@@ -45,7 +45,7 @@ def fixed_tables(cfg: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     Example:
         >>> from bornbiased_jax.config import preset
         >>> sorted(fixed_tables(preset("gpt2-tiny", vocab_size=8, d_model=16, num_heads=2), 0))
-        ['embed/embedding', 'positions/embedding']
+        ['embed/embedding']
     """
     source = keys.stream_key(seed, "embedding")
     return {

@@ -104,7 +104,9 @@ def probe(
     layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
     if resume is None:
         if engine is not engines.local or range_size is not None:
-            raise InputError("chunks for other processes, or of a range of inputs, need a ledger: give --resume DIR")
+            raise InputError(
+                "chunks for other processes, or of a range of inputs, need a ledger: name a folder to resume in"
+            )
         work = what.work(partial=False)
         ticker = _Ticker(advance, batches)
         rows = sweep(work, seeds, lambda: stream(inputs, batches), advance=ticker, **layout)

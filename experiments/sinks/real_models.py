@@ -76,7 +76,7 @@ def subject(data: str | None) -> tuple[Path | None, str]:
     """The model's path (None where none is installed) and the source of the text, from ``--data``."""
     roles = dict((role or "text", source) for role, source in split_data(data))
     model = roles.get("model")
-    return (find_smollm2() if model is None else Path(model).expanduser()), roles.get("text", "builtin:prose")
+    return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
 
 
 def about(opened: Checkpoint, path: Path, source: str) -> dict[str, Any]:

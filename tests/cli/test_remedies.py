@@ -143,6 +143,7 @@ SEEDS = [f"seed:{seed}@{TINY}" for seed in (1, 2)]
 TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2"]
 EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
 PREFERENCE = ["probe", "preference", *BORN, *SIZES]
+ELSEWHERE = ["--engine", "processes"]
 ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
@@ -167,6 +168,9 @@ HELPS = (
          [*PREFERENCE, "--resume", "kept", "--workers", "2"], 2, []),
     Help("submits nothing: leave --submit out",
          [*PREFERENCE, "--resume", "kept", "--submit", "timeout_min=1"], 2, []),
+    Help("stay in this process: leave --engine out",
+         ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], "--resume", "kept", *ELSEWHERE], 2, []),
+    Help("leave --mesh or --engine out", [*PREFERENCE, "--resume", "kept", "--mesh", "data=1", *ELSEWHERE], 2, []),
     Help("has no address: leave --ray-address out",
          [*PREFERENCE, "--resume", "kept", "--ray-address", "h:1"], 2, []),
     Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 1, ["units"]),
@@ -187,8 +191,7 @@ FOLLOWED = {
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
     "no Ray cluster answers": "tests/ledger/test_engines.py::test_every_engine_writes_what_one_process_does",
-    "is no folder: name the one that was": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
-    "is no ledger": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
+    "that was given to --resume": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
     "llama2.c": "tests/checkpoints/test_llama2c.py::test_later_versions_are_refused_with_the_remedy",
 }
 

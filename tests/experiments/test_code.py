@@ -133,7 +133,13 @@ def test_no_module_is_imported_out_of_sight():
         for path in (code.ROOT / package).rglob("*.py")
         if dynamic.search(path.read_text()) and not path.name.startswith("test_")
     }
-    silent = {"bornbiased_jax/cli/main.py", "experiments/docs.py", "experiments/runner.py"}
+    # A ledger's page is named by the digest of the module that it imports by name.
+    silent = {
+        "bornbiased_jax/cli/catalogue.py",
+        "bornbiased_jax/ledger/pages.py",
+        "experiments/docs.py",
+        "experiments/runner.py",
+    }
     # Names in full, which the closure follows; and packages that are refused where they hide a module.
     followed = {
         "bornbiased_jax/seedprint/lineage_tests.py",

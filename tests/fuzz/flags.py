@@ -52,6 +52,9 @@ CALLS: dict[str, list[str]] = {
               "--steps", "1"],
     "derive": ["derive", BIRTH, "--change", "noise:0.1", "--out", "derived"],
     "audit": ["audit", "models"],
+    "status": ["status", "."],
+    "doctor": ["doctor"],
+    "completion": ["completion", "bash"],
     "reproduce": ["reproduce", "table3", "--scale", "smoke", "--out", "out"],
 }  # fmt: skip
 WORK = ("num_inputs",)
