@@ -100,7 +100,7 @@ def parse_seeds(text: str) -> list[int]:
             raise InputError(f"--seeds {shown(text)} is not of the form 0:64 or 42,43") from error
         if not found:
             raise InputError(f"--seeds {shown(text)}: the range {part} is empty, its end is left out")
-        if len(found) > MAX_SEEDS:
+        if found.stop - found.start > MAX_SEEDS:  # len() has no number beyond 2^63
             raise InputError(f"--seeds {shown(text)}: more than {MAX_SEEDS} seeds in one call")
         seeds.extend(found)
     if not seeds:
@@ -280,7 +280,7 @@ def engine(name: str, workers: int | None, submit: tuple[str, ...], ray_address:
         key, equals, value = entry.partition("=")
         if not (key and equals and value):
             raise InputError(f"--submit {shown(entry)} is not of the form NAME=VALUE")
-        parameters[key] = int(value) if value.isdecimal() else value
+        parameters[key] = int(value) if value.isdecimal() and len(value) < 20 else value
     return engine_named(name, workers=workers, submit=parameters, address=ray_address)
 
 

@@ -17,7 +17,7 @@ from bornbiased_jax.ledger.pages import Chunk
 pytestmark = pytest.mark.slow
 
 KILLS = 20
-SEEDS = 60
+SEEDS = 240
 SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 CALL = ["probe", "preference", "--model", "llama-tiny"]
 CALL += [word for pair in SETTINGS.split(",") for word in ("--set", pair)]
@@ -87,7 +87,7 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path):
         while len(drivers) < 2:
             started += 1
             drivers.append(begin(place, started, *engine))
-        time.sleep(chance.uniform(0.5, 5))
+        time.sleep(chance.uniform(0.5, 4))
         victim = chance.choice(drivers)
         below = workers(victim)
         if workers_killed <= drivers_killed and below:
