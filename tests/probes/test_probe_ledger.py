@@ -151,8 +151,8 @@ def test_inputs_that_are_not_those_of_the_page_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (dict(engine=elsewhere), "--resume"),
-        (dict(range_size=8), "--resume"),
+        (dict(engine=elsewhere), "a folder to resume in"),
+        (dict(range_size=8), "a folder to resume in"),
         (dict(seeds=[], resume=True), "no seeds"),
         (dict(seeds=[-1], resume=True), "seed"),
         (dict(subject=given(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True), "leave --engine out"),
