@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from bornbiased_jax import files
+from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import corpora, rows
 
@@ -44,6 +44,8 @@ LONGEST_WHOLE = 1 << 24
 RUNNING_TEXT = 1 << 22
 """Characters of a source that are read as one running text."""
 _BLOCK = 1 << 20
+# Bytes that take seconds to read: a reader is shown how far that is.
+_LONG_READ = 256 * _BLOCK
 # How far into a file its separators are looked for.
 _LOOK = 64 * _BLOCK
 _HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n?$")
@@ -198,7 +200,8 @@ def text_digest(text: str) -> str:
 def source_digest(source: str | Path) -> str:
     """SHA-256 of what a source holds: the bytes of its files with their relative names, in order.
 
-    A built-in corpus has its own digest; a Hugging Face data set is known by its name alone.
+    A built-in corpus has its own digest; a Hugging Face data set is known by its name alone. Reading much takes a
+    while, which a bar shows.
     """
     name = str(source)
     if name.startswith("builtin:"):
@@ -208,12 +211,17 @@ def source_digest(source: str | Path) -> str:
         digest.update(name.encode())
         return digest.hexdigest()
     root = files.user_path(source)
-    for path in list_files(source):
-        relative = path.relative_to(root).as_posix() if path != root else path.name
-        digest.update(f"{relative}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+    paths = list_files(source)
+    size, read = sum(path.stat().st_size for path in paths), 0
+    with progress.bar(size // _BLOCK, "reading the text's digest", "MiB", quiet=size < _LONG_READ) as advance:
+        for path in paths:
+            relative = path.relative_to(root).as_posix() if path != root else path.name
+            digest.update(f"{relative}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+                    before, read = read, read + len(block)
+                    advance(read // _BLOCK - before // _BLOCK)
     return digest.hexdigest()
 
 

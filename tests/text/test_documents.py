@@ -293,6 +293,16 @@ def test_the_digest_follows_content_and_names(tmp_path):
     assert source_digest("hf:a") != source_digest("hf:b")
 
 
+def test_the_digest_of_a_large_source_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(b"x" * (3 << 19))
+    plain = source_digest(tmp_path)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(documents, "_LONG_READ", 3 << 20)
+    assert source_digest(tmp_path) == plain
+    assert "3 of 3 MiB" in capsys.readouterr().err
+
+
 def test_the_digest_knows_where_a_file_ends(tmp_path):
     """Two files, and one that holds what stands between them as well, are the same bytes in the same order."""
     for name in ("two", "one"):
