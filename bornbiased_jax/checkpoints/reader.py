@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints.huggingface import locate_directory
 from bornbiased_jax.checkpoints.layout import Entry, leading_axis, unpack
 from bornbiased_jax.checkpoints.llama2c import locate_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
-from bornbiased_jax.checkpoints.run import RunPlace, load_parameter, locate_run, read_run, tokenizer_file
+from bornbiased_jax.checkpoints.run import RunPlace, SavedParameters, locate_run, read_run, tokenizer_file
 from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -173,18 +173,24 @@ def _draw(key: jax.Array, path: jax.Array, layer: jax.Array, shape: tuple[int, .
     return keys.normal(jax.random.wrap_key_data(data, impl=keys.PRNG_IMPL), shape, std)
 
 
+_ROOM = 64 << 20
+"""Bytes of a run's parameters that its reader keeps beside the one that was asked for."""
+
+
 def _run(reference: Reference) -> WeightsReader:
     assert reference.path is not None
     place: RunPlace = locate_run(reference.path, reference.seed, reference.step)
     step = place.steps[-1]
     born_here = read_run(place.folder)["config"].get("init_from") is None
-    # One parameter of all layers lies together: it is kept until another is asked for.
+    saved = SavedParameters(place)
+    # One parameter of all layers lies together: it is kept while there is room, or until another is asked for.
     held: dict[str, np.ndarray] = {}
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         if path not in held:
-            held.clear()
-            tensor = load_parameter(place, path)
+            tensor = saved.load(path)
+            while held and tensor.nbytes + sum(kept.nbytes for kept in held.values()) > _ROOM:
+                del held[next(iter(held))]
             if not np.all(np.isfinite(tensor)):
                 raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
             held[path] = tensor

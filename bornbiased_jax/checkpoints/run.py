@@ -10,6 +10,7 @@ model lies once in ``RUN/base``, and what is read back is the adapted model.
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
@@ -308,42 +309,55 @@ def _load_tree(path: Path, cfg: ModelConfig, adapter: Adapter | None, seeds: tup
     return unflatten({name: leaf[index] for name, leaf in flat.items()})
 
 
-def load_parameter(place: RunPlace, name: str) -> np.ndarray:
-    """One parameter of a run's last located step, read alone and held against its checksum.
+class SavedParameters:
+    """The parameters of a run's last located step, each read alone and held against its checksum.
 
-    Raises:
-        InputError: it is damaged, or cannot be read.
+    The checksums, and an adapter, which is small, are read once.
     """
-    path = place.folder / FOLDER / str(place.steps[-1])
-    if place.adapter is None:
+
+    def __init__(self, place: RunPlace) -> None:
+        self._place = place
+        whole = place.adapter is None
+        self._path = place.folder / FOLDER / str(place.steps[-1]) if whole else place.folder / BASE
+        self._seeds = place.seeds if whole else (0,)
+
+    @functools.cached_property
+    def _adapter(self) -> dict[str, Any]:
+        return {} if self._place.adapter is None else dict(flatten(_load_trained(self._place)))
+
+    @functools.cached_property
+    def _sums(self) -> dict[str, int]:
+        names = flatten(parameter_shapes(self._place.trained))
+        order = jax.tree.leaves(unflatten({name: name for name in names}))
+        return dict(zip(order, _saved_sums(self._path, self._seeds, len(order)).tolist(), strict=True))
+
+    def load(self, name: str) -> np.ndarray:
+        """One parameter, of all layers where it has them.
+
+        Raises:
+            InputError: it is damaged, or cannot be read.
+        """
+        place, adapter = self._place, self._place.adapter
+        if name in self._adapter:
+            return np.asarray(self._adapter[name])
         try:
-            return _load_leaf(path, place.trained, place.seeds, place.seeds.index(place.seed), name)
+            tensor = self._leaf(name)
         except Exception as error:  # whatever a damaged file makes of itself in the layers below
-            raise _unreadable(place, error) from error
-    # An adapter is small: it is read whole.
-    trained = flatten(_load_trained(place))
-    if name in trained:
-        return np.asarray(trained[name])
-    try:
-        frozen = _load_leaf(place.folder / BASE, place.trained, (0,), 0, name)
-    except Exception as error:  # as above
-        raise _frozen_unreadable(place.folder, error) from error
-    return merge_parameter(place.adapter, name, frozen, trained)
+            raise (_unreadable(place, error) if adapter is None else _frozen_unreadable(place.folder, error)) from error
+        return tensor if adapter is None else merge_parameter(adapter, name, tensor, self._adapter)
 
+    def _leaf(self, name: str) -> np.ndarray:
+        from orbax.checkpoint import v1 as ocp
 
-def _load_leaf(path: Path, cfg: ModelConfig, seeds: tuple[int, ...], index: int, name: str) -> np.ndarray:
-    from orbax.checkpoint import v1 as ocp
-
-    shapes = flatten(parameter_shapes(cfg))
-    abstract = np.empty((len(seeds), *shapes[name].shape), shapes[name].dtype)
-    order = jax.tree.leaves(unflatten({other: other for other in shapes}))
-    partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
-    sums = _saved_sums(path, seeds, len(shapes))
-    with silent_libraries(), ocp.Context(pytree_options=partial):
-        loaded = flatten(ocp.load(path, unflatten({name: abstract}), checkpointable_name="params"))[name]
-    if int(checksums({name: loaded})[0]) != int(sums[order.index(name)]):
-        raise ValueError(f"the checksum of {name} does not match")
-    return np.asarray(loaded)[index]
+        shape = flatten(parameter_shapes(self._place.trained))[name]
+        abstract = np.empty((len(self._seeds), *shape.shape), shape.dtype)
+        partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
+        expected = self._sums[name]
+        with silent_libraries(), ocp.Context(pytree_options=partial):
+            loaded = flatten(ocp.load(self._path, unflatten({name: abstract}), checkpointable_name="params"))[name]
+        if int(checksums({name: loaded})[0]) != expected:
+            raise ValueError(f"the checksum of {name} does not match")
+        return np.asarray(loaded)[self._seeds.index(self._place.seed) if self._place.adapter is None else 0]
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:

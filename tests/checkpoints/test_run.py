@@ -8,7 +8,7 @@ from orbax.checkpoint import v1 as ocp
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.run import FOLDER, RUN_FILE, checksums, load_parameter, locate_run, progress_tree
+from bornbiased_jax.checkpoints.run import FOLDER, RUN_FILE, SavedParameters, checksums, locate_run, progress_tree
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, init_seed
@@ -42,7 +42,7 @@ def test_each_seed_has_its_own_weights(tmp_path):
         found, expected = flatten(open_checkpoint(f"{run}@seed={seed}").params), flatten(init_seed(CFG, seed))
         for path, leaf in expected.items():
             np.testing.assert_array_equal(found[path], leaf)
-        one = load_parameter(locate_run(run, seed), "blocks/mlp/up/kernel")
+        one = SavedParameters(locate_run(run, seed)).load("blocks/mlp/up/kernel")
         np.testing.assert_array_equal(one, expected["blocks/mlp/up/kernel"])
 
 
@@ -60,7 +60,7 @@ def test_weights_that_do_not_match_their_checksums_are_refused(tmp_path, change)
         open_checkpoint(f"{run}@seed=5,step=1")
     order = list(flatten(init_seed(CFG, 5)))
     with pytest.raises(InputError, match="checksum of .* does not match"):
-        load_parameter(locate_run(run, 5), order[1])
+        SavedParameters(locate_run(run, 5)).load(order[1])
 
 
 @pytest.mark.parametrize("seeds", [(3, 5), (5, 4)])
@@ -70,7 +70,7 @@ def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, seeds):
     with pytest.raises(InputError, match=rf"its seeds are \[{seeds[0]}, {seeds[1]}\], not \[5, 3\]"):
         open_checkpoint(f"{run}@seed=5,step=1")
     with pytest.raises(InputError, match="its seeds are"):
-        load_parameter(locate_run(run, 5), "embed/embedding")
+        SavedParameters(locate_run(run, 5)).load("embed/embedding")
 
 
 def test_a_checksum_sees_values_places_and_leaves():
