@@ -1,6 +1,10 @@
 """Rules for every test: warnings are errors, ranks are not promoted silently, keys are used once."""
 
 import os
+
+# Matrices of tests are small: a second BLAS thread gains nothing, and beside another worker its waiting costs fourfold.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 
