@@ -56,12 +56,19 @@ _BESIDE = {
     "anatomy_of_run": "survival",
     "decay_of_run": "survival",
 }
-MODULES: dict[str, str] = {name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE).items()}
-"""Name on the command line -> module with an ``EXPERIMENT``, in the order in which the page shows them."""
+# At the paper's sizes, for the background of a day; a record each.
+_PAPER = {"finding2_nano": "birth"}
+_ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
+MODULES: dict[str, str] = {
+    **{name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE | _PAPER).items()},
+    **dict.fromkeys(_ROWS, "experiments.birth.table1_rows"),
+}
+"""Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""
 
 SELECTIONS: dict[str, tuple[str, ...]] = {
     # The quickest first: a page with its result stands while the larger models run.
     "demo": ("finding2", "table1", "figure1", "figure2", "figure10"),
     "all": tuple(_CHAPTERS),
+    "table1_rows": tuple(_ROWS),
 }
 """Names that stand for several experiments."""

@@ -9,8 +9,8 @@ A number that was measured stands between two comments, and what is between them
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
-missing. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
-``scale`` is laptop unless given. A name
+missing; ``tables:1`` of a selection is the first table with the rows of all its records. ``value`` is a place in the
+record, written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
 ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
 the block says which command makes it, or shows an ellipsis within a sentence.
 """
@@ -88,7 +88,7 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
-    if kind == "time" and name in experiments.SELECTIONS:
+    if name in experiments.SELECTIONS and (kind == "time" or fields.get("show", "").startswith("tables:")):
         return Block(name, **fields)
     if not name.startswith("benchmark/") and name not in experiments.MODULES:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
@@ -106,14 +106,13 @@ def record_of(block: Block) -> Record | None:
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
-    if block.show == "time":
+    if block.show == "time" or block.name in experiments.SELECTIONS:
         names = experiments.SELECTIONS.get(block.name, (block.name,))
-        found = [results.committed(name, block.scale) for name in names]
-        made = [record for record in found if record is not None]
+        made = {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
         if not made:
             return None
-        seconds = sum(record["provenance"]["wall_time_s"] for record in made)
-        return {"seconds": seconds, "made": len(made), "of": len(found)}
+        seconds = sum(record["provenance"]["wall_time_s"] for record in made.values())
+        return {"seconds": seconds, "made": len(made), "of": len(names), "records": made}
     return results.committed(block.name, block.scale)
 
 
@@ -142,10 +141,7 @@ def content(block: Block) -> str:
     if block.value:
         return "…" if record is None else _value(block, record)
     if block.show == "time":
-        if record is None:
-            return "…"
-        partly = "" if record["made"] == record["of"] else f" for {record['made']} of its {record['of']} experiments"
-        return duration(record["seconds"]) + partly
+        return "…" if record is None else _together(record)
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"
     try:
@@ -155,8 +151,21 @@ def content(block: Block) -> str:
     return f"\n{body}\n\n{origin(block, record)}\n"
 
 
+def _together(found: Record) -> str:
+    partly = "" if found["made"] == found["of"] else f" for {found['made']} of its {found['of']} experiments"
+    return duration(found["seconds"]) + partly
+
+
+def _merged(found: Record, number: int) -> Table:
+    """The tables at one place of several records as one table."""
+    made = [runner.load(name).tables(record)[number - 1] for name, record in found["records"].items()]
+    return dataclasses.replace(made[0], rows=[row for table in made for row in table.rows])
+
+
 def _shown(block: Block, record: Record) -> str:
     kind, _, number = block.show.partition(":")
+    if block.name in experiments.SELECTIONS:
+        return table_text(_merged(record, int(number)))
     if block.name.startswith("benchmark/"):
         # benchmarks/ is not installed with the packages; it lies beside the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
@@ -192,6 +201,13 @@ def _value(block: Block, record: Record) -> str:
 
 def origin(block: Block, record: Record) -> str:
     """The command that made a record, with what it took, where, and of which code and text."""
+    if block.name in experiments.SELECTIONS:
+        machines = {
+            "{cores} cores of {cpu}".format_map(each["provenance"]["platform"]) for each in record["records"].values()
+        }
+        revisions = {each["provenance"]["git"]["revision"][:10] for each in record["records"].values()}
+        facts = [_together(record), *sorted(machines), "revision " + ", ".join(sorted(revisions))]
+        return f"`{block.command}`: {'; '.join(facts)}."
     made = record.get("provenance", {})
     facts = []
     if "wall_time_s" in made:

@@ -187,7 +187,9 @@ def select(names: Sequence[str]) -> list[str]:
 
 def load(name: str) -> Experiment:
     """The experiment of a known name; its module is imported only now."""
-    return importlib.import_module(experiments.MODULES[name]).EXPERIMENT
+    module = importlib.import_module(experiments.MODULES[name])
+    found: Experiment = module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
+    return found
 
 
 def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:

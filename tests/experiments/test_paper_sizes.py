@@ -1,0 +1,38 @@
+"""Rows at the paper's own sizes: what they ask for, and one of them from its run to the table that joins them."""
+
+import json
+
+import experiments
+from bornbiased_jax.config import preset
+from experiments import docs, results, runner
+from experiments.birth import table1, table1_rows
+from tests.experiments.smoke import record_of, show
+
+PROVENANCE = {"wall_time_s": 90.0, "platform": {"cores": 2, "cpu": "A"}, "git": {"revision": "0123456789ab"}}
+
+
+def test_every_printed_row_has_a_name_and_the_papers_size():
+    assert set(experiments.SELECTIONS["table1_rows"]) == set(table1_rows.EXPERIMENTS)
+    asked = {}
+    for name, experiment in table1_rows.EXPERIMENTS.items():
+        assert runner.load(name) is experiment
+        (group,) = experiment.settings["paper"]["groups"]
+        (seed,) = group["seeds"]
+        assert table1.same_configuration(group, seed)
+        assert group["seq_len"] <= preset(group["model"]).max_seq_len
+        asked[group["model"], group["seq_len"], seed] = name
+    assert set(asked) == set(table1.PRINTED)
+
+
+def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    assert "Not measured yet" in docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
+    (tmp_path / "paper").mkdir()
+    for name in ("table1_a_64_42", "table1_a_64_43"):
+        record = record_of(table1_rows.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
+        (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
+    tables, panels, claims = show(table1_rows.EXPERIMENTS[name], record)
+    assert [len(table.rows) for table in tables] == [1, 1, 3] and len(panels) == 3 and len(claims) == 1
+    said = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
+    assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 and "| 42 |" in said and "| 43 |" in said
+    assert "3 min 00 s for 2 of its 18 experiments; 2 cores of A; revision 0123456789" in said
