@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"code", "config", "files", "folders", "hardware", "keys", "parallel", "progress", "ranges", "record"}
+    {"code", "config", "files", "folders", "hardware", "hub", "keys", "parallel", "progress", "ranges", "record"}
     | {"schema", "sweep"},
     {"ledger"},
     {"stats"},

@@ -11,7 +11,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.audit.breaks import find_breaks
 from bornbiased_jax.audit.duplicates import Copies, find_copies, find_near_copies
 from bornbiased_jax.audit.finding import Finding, is_clean
-from bornbiased_jax.audit.folder import find_items
+from bornbiased_jax.audit.folder import Item, find_items
 from bornbiased_jax.audit.gaps import find_gaps
 from bornbiased_jax.audit.law import find_distributions, law_rows
 from bornbiased_jax.audit.summary import Summary, frozen_digests, summarise
@@ -41,6 +41,30 @@ def audit_folder(
         InputError: no such folder, or no checkpoint in it.
     """
     items, findings = find_items(folder, pattern)
+    return audit_items(items, findings, folder, all_pairs=all_pairs, frozen=frozen)
+
+
+def audit_items(
+    items: Sequence[Item],
+    findings: Sequence[Finding],
+    source: str | Path,
+    *,
+    all_pairs: bool = False,
+    frozen: re.Pattern[str] | None = None,
+) -> dict[str, Any]:
+    """Audit checkpoints wherever they lie.
+
+    Args:
+        items: the checkpoints.
+        findings: what was found before any was opened.
+        source: where they are from.
+        all_pairs: as of :func:`audit_folder`.
+        frozen: as of :func:`audit_folder`.
+
+    Returns:
+        As :func:`audit_folder`.
+    """
+    findings = list(findings)
     summaries: dict[str, Summary] = {}
     left: dict[Path | None, frozenset[str]] = {None: frozenset()}
     with progress.bar(len(items), "reading", "checkpoints") as advance:
@@ -87,7 +111,7 @@ def audit_folder(
         "pairs": [tie.to_dict() for tie in ties.values()],
         "runs": _run_rows(names_by_step, summaries),
         "graph": {"nodes": list(summaries), "edges": edges(summaries, runs, ties)},
-        "source": str(folder),
+        "source": str(source),
         "alpha": ALPHA,
         "basis": "all weights, read tensor by tensor",
     }

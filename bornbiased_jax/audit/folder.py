@@ -12,7 +12,7 @@ from bornbiased_jax import files
 from bornbiased_jax.adapt.peft import CONFIG as ADAPTER
 from bornbiased_jax.adapt.peft import read_adapter
 from bornbiased_jax.audit.finding import Finding
-from bornbiased_jax.audit.labels import Label, read_label
+from bornbiased_jax.audit.labels import Label, natural, read_label
 from bornbiased_jax.audit.listing import is_weights
 from bornbiased_jax.checkpoints.huggingface import PICKLES, weight_files
 from bornbiased_jax.checkpoints.reference import parse_ref
@@ -106,7 +106,7 @@ def _walk(place: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[
         if (place / RUN_FILE).is_file():
             yield from _run(place, "" if place == root else name)
             return
-        entries = sorted(place.iterdir(), key=lambda path: _natural(path.name))
+        entries = sorted(place.iterdir(), key=lambda path: natural(path.name))
     except (InputError, OSError) as error:
         yield Finding("unreadable", (name,), f"{name} cannot be read: {error}.")
         return
@@ -169,8 +169,3 @@ def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[I
             yield Finding("unreadable", (name,), f"{name} is no checkpoint: {error}.")
         return
     yield Item(name, label, str(path), (path,))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

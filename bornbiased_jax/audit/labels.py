@@ -90,3 +90,12 @@ def at_step(name: str, step: int, other: int) -> str:
         return f"{name} at step {other}"
     last = found[-1]
     return name[: last.start()] + str(other).zfill(len(last[0]) if last[0].startswith("0") else 0) + name[last.end() :]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names by the numbers in them.
+
+    >>> sorted(["step10", "step2"], key=natural)
+    ['step2', 'step10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

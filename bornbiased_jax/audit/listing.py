@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,25 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> d
     Raises:
         InputError: the file is no such listing.
     """
-    revisions = _revisions(path)
+    return audit_revisions(_revisions(path), path, pattern)
+
+
+def audit_revisions(
+    revisions: Mapping[str, list[Any]], source: str | Path, pattern: re.Pattern[str] | None = None
+) -> dict[str, Any]:
+    """Duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
+
+    Returns:
+        As :func:`audit_listing`.
+
+    Raises:
+        InputError: an entry is none of that interface.
+    """
     labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}
     findings: list[Finding] = []
     digests: dict[str, dict[str, str]] = {}
     for name, entries in revisions.items():
-        digests[name] = _weight_digests(name, entries, path)
+        digests[name] = _weight_digests(name, entries, source)
         if not digests[name] and not is_alias(name):
             findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
     copies = Copies(
@@ -66,7 +80,7 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> d
         "pairs": [],
         "runs": [{"name": run, "steps": sorted(names), "data": "not known"} for run, names in runs.items()],
         "graph": {"nodes": list(revisions), "edges": []},
-        "source": str(path),
+        "source": str(source),
         "basis": "digests of files alone: no weights were read",
     }
 

@@ -93,7 +93,7 @@ class Checkpoint:
 
 
 def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Checkpoint:
-    """Open a model: a file, a directory, a run or a seed (:func:`parse_ref` says how each is written).
+    """Open a model: a file, a directory, a run, a seed or a name (:func:`parse_ref` says how each is written).
 
     Weights stream tensor by tensor to where they belong; there is never a second copy of them all.
 
@@ -111,7 +111,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     >>> checkpoint.description, checkpoint.cfg.num_layers
     ('birth of seed 42', 2)
     """
-    reference = parse_ref(ref)
+    reference = parse_ref(ref).fetched()
     info: RunInfo = {}
     if reference.kind == "birth":
         opened = _birth(reference, dtype, sharding)
@@ -128,7 +128,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
         params=opened.params,
         reference=str(ref),
         source_format=reference.kind,
-        description=opened.description,
+        description=reference.describe(opened.description),
         files=opened.files,
         tokenizer_files=opened.tokenizer_files,
         info=info,

@@ -29,7 +29,7 @@ HOW_TO_CONVERT = (
 )
 # Buffers that older versions of transformers wrote beside the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
-_TOKENIZERS = (
+TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.pieces.json",
     "tokenizer.bytes.json",
@@ -38,6 +38,7 @@ _TOKENIZERS = (
     "*.tiktoken",
     "vocab.json",
 )
+"""Names of the files that hold a tokenizer, the first that is there first."""
 
 
 TRAINING_CONTEXT = "training_context"
@@ -101,7 +102,7 @@ def locate_directory(folder: Path) -> Located:
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     ignored = _ignored(source, read, entries)
-    found = (sorted(folder.glob(pattern)) for pattern in _TOKENIZERS)
+    found = (sorted(folder.glob(pattern)) for pattern in TOKENIZERS)
     tokenizer_files = tuple(path for group in found for path in group)[:1]
     description = f"{read.family.name} model of {folder}"
     return Located(read.cfg, source, entries, shapes, description, tuple(paths), tokenizer_files, ignored)

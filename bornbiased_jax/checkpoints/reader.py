@@ -118,7 +118,7 @@ def open_reader(ref: str | Path) -> WeightsReader:
     Raises:
         InputError: nothing is there, or what is there is damaged, of another kind or not understood.
     """
-    reference = parse_ref(ref)
+    reference = parse_ref(ref).fetched()
     if reference.kind == "birth":
         assert reference.seed is not None and reference.cfg is not None
         return birth_reader(reference.cfg, reference.seed)
@@ -126,7 +126,8 @@ def open_reader(ref: str | Path) -> WeightsReader:
     if reference.kind == "run":
         return _run(reference)
     locate = {"huggingface": locate_directory, "gguf": locate_gguf, "llama2.c": locate_llama2c}[reference.kind]
-    return _file(reference.kind, locate(reference.path))
+    located = locate(reference.path)
+    return _file(reference.kind, located._replace(description=reference.describe(located.description)))
 
 
 def params_reader(

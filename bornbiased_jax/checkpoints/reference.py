@@ -8,34 +8,55 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax import files
+from bornbiased_jax.checkpoints import hub
 from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.run import RUN_FILE
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.hub import is_named
 from bornbiased_jax.ranges import whole
 
 Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a llama2.c .bin, a pretraining run (RUN@seed=42,step=1000), "
-    "or a birth (seed:42@llama-nano)"
+    "a birth (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
 
 class Reference(NamedTuple):
-    """One checkpoint, not yet opened. ``seed`` and ``step`` are those of a birth or a run, None for its default."""
+    """One checkpoint, not yet opened. ``seed`` and ``step`` are those of a birth or a run, None for its default.
+
+    ``remote`` is its name on the hub, and ``path`` None until it is fetched.
+    """
 
     kind: Kind
     path: Path | None = None
     seed: int | None = None
     step: int | None = None
     cfg: ModelConfig | None = None
+    remote: hub.HubName | None = None
+
+    def fetched(self) -> Reference:
+        """The same with a path where there is one: what is on the hub is now in the cache.
+
+        Raises:
+            InputError: as :func:`.hub.fetch`.
+        """
+        return self if self.remote is None else self._replace(path=hub.fetch(self.remote))
+
+    def describe(self, description: str) -> str:
+        """A description of what was opened, with the hub's name for it in place of a folder in the cache."""
+        if self.remote is None or self.path is None:
+            return description
+        return description.replace(str(self.path), hub.title(self.remote, self.path))
 
 
 def parse_ref(text: str | Path) -> Reference:
     """Tell what kind of checkpoint a text means, looking at what lies there.
 
     Known are: a Hugging Face directory, a ``.gguf`` file, a llama2.c ``.bin``, a pretraining run
-    ``RUN[@seed=42,step=1000]``, and a birth ``seed:42@llama-nano[,field=value,…]``.
+    ``RUN[@seed=42,step=1000]``, a birth ``seed:42@llama-nano[,field=value,…]``, and a model of the hub
+    ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
 
     Raises:
         InputError: none of these, or nothing is there.
@@ -47,6 +68,8 @@ def parse_ref(text: str | Path) -> Reference:
     text = str(text)
     if text.startswith("seed:"):
         return _birth(text)
+    if is_named(text):
+        return Reference("huggingface", remote=hub.parse_name(text))
     path = files.user_path(text)
     options: dict[str, int] = {}
     if not path.exists() and "@" in text:

@@ -10,7 +10,7 @@ from bornbiased_jax.cli import options
 
 
 @click.command("audit")
-@click.argument("place", metavar="DIR|LISTING.json")
+@click.argument("place", metavar="DIR|LISTING.json|hf:OWNER/NAME*@REVISION*")
 @click.option("--page", metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here.")
 @click.option("--report", metavar="FILE", help="Write the Markdown report here too; it is always printed.")
 @click.option("--strict", is_flag=True, help="Exit with code 3 when anything is found that is not mere information.")
@@ -20,6 +20,7 @@ from bornbiased_jax.cli import options
     help="What names claim: groups step and run, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'.  "
     "[default: step1000, seed1-step512, checkpoint-1000 …]",
 )
+@click.option("--weights", is_flag=True, help="Of a suite on the hub: fetch the weights too, and audit them.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
 @click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
@@ -30,6 +31,7 @@ def audit(
     report: str | None,
     strict: bool,
     pattern: str | None,
+    weights: bool,
     all_pairs: bool,
     frozen: str | None,
     quiet: bool,
@@ -40,16 +42,19 @@ def audit(
     Found are duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
     trajectory, checkpoints that descend from another run's birth, births shared by several runs, and births that
     contradict their configuration. Weights are read tensor by tensor; pickles are digested and never opened. A
-    listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps without any weights.
+    listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps without any weights,
+    and so do the listings of a suite on the hub; with --weights its safetensors are fetched and audited as a folder is.
 
     \b
     Example:
       bornbiased audit runs --page audit.html
       bornbiased audit listing.json --strict --json audit.json
+      bornbiased audit 'hf:EleutherAI/pythia-160m-seed*@step*' --json suite.json
     """
-    from bornbiased_jax import files, progress
+    from bornbiased_jax import files, hub, progress
     from bornbiased_jax.audit.labels import pattern_of
     from bornbiased_jax.audit.markdown import write_report
+    from bornbiased_jax.errors import InputError
 
     options.prepare_json(json_file)
     for target in (page, report):
@@ -57,7 +62,13 @@ def audit(
             files.check_writable(target)
     progress.set_quiet(quiet)
     names = None if pattern is None else pattern_of(pattern)
-    if files.user_path(place).is_file():
+    if weights and not hub.is_named(place):
+        raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
+    if hub.is_named(place):
+        from bornbiased_jax.audit.suite import audit_suite
+
+        found = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
+    elif files.user_path(place).is_file():
         from bornbiased_jax.audit.listing import audit_listing
 
         found = audit_listing(place, names)

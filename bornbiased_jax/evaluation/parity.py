@@ -22,7 +22,7 @@ def parity(
     """The differences between two implementations of a Hugging Face directory, in float32 on random tokens.
 
     Args:
-        folder: the directory.
+        folder: the directory, or a model of the hub by name.
         num_sequences: how many sequences of uniformly random tokens.
         seq_len: their length; no longer than the model allows.
         seed: of the tokens.
@@ -35,15 +35,17 @@ def parity(
     Raises:
         InputError: not such a directory, or transformers or torch is not installed.
     """
-    folder = Path(folder)
-    if parse_ref(folder).kind != "huggingface":
+    reference = parse_ref(folder)
+    if reference.kind != "huggingface":
         raise InputError(f"{folder} is no Hugging Face directory: parity compares with transformers, so name one")
     checkpoint = open_checkpoint(folder)
+    place = reference.fetched().path
+    assert place is not None
     cfg = checkpoint.cfg
     length = min(seq_len, cfg.max_seq_len)
     check_forward(cfg, 1, length, logits=length, also=2.0 * 4 * num_sequences * length * cfg.vocab_size)
     tokens_BT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (num_sequences, length), dtype=np.int32)
-    theirs_BTV, versions = transformers_logits(folder, tokens_BT)
+    theirs_BTV, versions = transformers_logits(place, tokens_BT)
     forward = jax.jit(functools.partial(apply, cfg))
     # One sequence at a time: vocabularies are large.
     errors, same = [], []

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import files, hub, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import corpora, rows
 
@@ -73,8 +73,8 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
     name = str(source)
     if name.startswith("builtin:"):
         return iter(corpora.corpus(name.removeprefix("builtin:")).documents)
-    if name.startswith("hf:"):
-        return rows.hugging_face(name.removeprefix("hf:"), field)
+    if hub.is_named(name):
+        return rows.hugging_face(name.removeprefix(hub.PREFIX), field)
     return _checked_nonempty(name, list_files(source), field, longest)
 
 
@@ -161,7 +161,7 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
     Raises:
         InputError: the source is missing, damaged, not UTF-8 or without text.
     """
-    if str(path).startswith(("builtin:", "hf:")) or _kind(Path(path)) in ROW_SUFFIXES:
+    if str(path).startswith(("builtin:", hub.PREFIX)) or _kind(Path(path)) in ROW_SUFFIXES:
         return _joined(read_documents(path), most)
     if Path(path).is_dir():
         return _joined((read_text(file, most) for file in list_files(path)), most)
@@ -207,7 +207,7 @@ def source_digest(source: str | Path) -> str:
     if name.startswith("builtin:"):
         return corpora.corpus(name.removeprefix("builtin:")).digest
     digest = hashlib.sha256()
-    if name.startswith("hf:"):
+    if hub.is_named(name):
         digest.update(name.encode())
         return digest.hexdigest()
     root = files.user_path(source)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from bornbiased_jax import hub
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text.protocol import checked_text
 
@@ -76,22 +77,14 @@ def hugging_face(name: str, field: str) -> Iterator[str]:
     Raises:
         InputError: the library is absent, the data set cannot be loaded, or (while reading) a row lacks the field.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise InputError(
-            f"hf:{name} is a Hugging Face data set: pip install 'bornbiased-jax[hf]' to read it"
-        ) from error
+    named = f"{hub.PREFIX}{name}"
+    datasets = hub.library("datasets", "hf", named, "a Hugging Face data set")
     name, _, split = name.partition("@")
     name, _, configuration = name.partition(",")
     if not name:
         raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
-    try:
+    with hub.asking(named):
         rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
-    except Exception as error:  # the library raises its own, its hub's and its HTTP client's errors
-        raise InputError(
-            f"hf:{name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}"
-        ) from error
     return _rows(name, rows, field)
 
 

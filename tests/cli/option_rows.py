@@ -372,5 +372,10 @@ INSTEAD = {
         "bornbiased_jax.evaluation.generation:generate",
         {"prompt_ids": [5, 17], "max_new_tokens": 32},
     ),
+    ("audit", "--weights"): (
+        "audit hf:owner/tiny* --weights",
+        "bornbiased_jax.audit.suite:audit_suite",
+        {"text": "hf:owner/tiny*", "weights": True},
+    ),
     ("evaluate", "--text"): ("evaluate model.gguf --text book.txt", EVALUATE, {"source": "book.txt"}),
 }

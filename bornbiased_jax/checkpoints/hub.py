@@ -1,0 +1,237 @@
+"""Checkpoints by name, ``hf:OWNER/NAME[@REVISION]``: safetensors alone, into the hub's own cache.
+
+What the cache holds whole is read without a network, so that a name goes on meaning what it meant when it was first
+fetched; a commit as the revision says which that is. Everything else goes through ``huggingface_hub``, file by file
+with the weights last: a call that broke off goes on with the next file, and whole weights are never without their
+tokenizer. No pickle is fetched, whatever its name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bornbiased_jax import files, hub, progress, schema
+from bornbiased_jax.checkpoints.huggingface import (
+    HOW_TO_CONVERT,
+    INDEX,
+    PICKLES,
+    TOKENIZERS,
+    WEIGHTS,
+    IndexFile,
+    weight_files,
+)
+from bornbiased_jax.errors import InputError
+
+MAIN = "main"
+_CONFIG = "config.json"
+# What a tokenizer of two files needs beside the first.
+_BESIDE_TOKENIZERS = ("merges.txt",)
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+_NAME = re.compile(rf"hf:(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^\s@:?*\[\\^~]+))?")
+_MEGABYTE = 1_000_000
+
+
+class HubName(NamedTuple):
+    """A repository of models on the hub ("OWNER/NAME") and one of its branches, tags or commits."""
+
+    repository: str
+    revision: str = MAIN
+
+    def __str__(self) -> str:
+        return f"{hub.PREFIX}{self.repository}" + ("" if self.revision == MAIN else f"@{self.revision}")
+
+
+class RemoteFile(NamedTuple):
+    """A file as the hub lists it: bytes, and SHA-256 of its content where the hub keeps it as a large file."""
+
+    size: int
+    sha256: str | None
+
+
+def parse_name(text: str) -> HubName:
+    """What a user wrote for a checkpoint of the hub; nobody is asked.
+
+    Raises:
+        InputError: it is not of that form.
+
+    >>> parse_name("hf:EleutherAI/pythia-160m-seed1@step1000")
+    HubName(repository='EleutherAI/pythia-160m-seed1', revision='step1000')
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
+    return HubName(match["repository"], match["revision"] or MAIN)
+
+
+def library(reference: str) -> Any:
+    """``huggingface_hub``, for something that was named, with its own bars and warnings off: standard error is ours.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    found = hub.library("huggingface_hub", "hub", reference, "on the Hugging Face hub")
+    hub.library("huggingface_hub.utils", "hub", reference, "on the Hugging Face hub").logging.set_verbosity_error()
+    return found
+
+
+def cache_folder(reference: str) -> Path:
+    """Where the library keeps what it fetches, whatever sets it.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    known = hub.library("huggingface_hub.constants", "hub", reference, "on the Hugging Face hub")
+    return Path(known.HF_HUB_CACHE)
+
+
+def fetch(name: HubName) -> Path:
+    """The folder of a checkpoint: from the cache where it lies there whole, and from the hub where not.
+
+    Raises:
+        InputError: the hub has no such checkpoint or none in safetensors, cannot be reached or breaks off, a file is
+            not what the hub lists, the disk has no room, or ``huggingface_hub`` is not installed.
+    """
+    api = library(str(name))
+    cached = find_cached(name)
+    if cached is not None:
+        return cached
+    with hub.asking(str(name)):
+        config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
+        commit = Path(config).parent.name
+        listed = remote_files(
+            (row.path, row.size, row.lfs.sha256 if row.lfs is not None else None)
+            for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
+            if hasattr(row, "blob_id") and "/" not in row.path
+        )
+        tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_BESIDE_TOKENIZERS)))
+        for file in tokenizers:
+            _fetch_file(api, name, commit, file, listed[file], _SILENT)
+        weights = _weights(api, name, commit, listed)
+        missing = [file for file in weights if not _is_cached(api, name, commit, file)]
+        needed = sum(listed[file].size for file in missing)
+        check_room(str(name), needed)
+        with progress.bar(needed // _MEGABYTE, f"fetching {name}", "MB", quiet=needed < _MEGABYTE) as advance:
+            bar = _bytes_to(advance)
+            for file in missing:
+                _fetch_file(api, name, commit, file, listed[file], bar)
+    return Path(config).parent
+
+
+def find_cached(name: HubName) -> Path | None:
+    """The folder of a checkpoint whose configuration and weights the cache holds, or None; nobody is asked.
+
+    Raises:
+        InputError: ``huggingface_hub`` is not installed.
+    """
+    config = library(str(name)).try_to_load_from_cache(name.repository, _CONFIG, revision=name.revision)
+    if not isinstance(config, str):
+        return None
+    try:
+        weight_files(Path(config).parent)
+    except InputError:
+        return None
+    return Path(config).parent
+
+
+def title(name: HubName, folder: Path) -> str:
+    """What a reader knows a fetched checkpoint by: its name, and the commit that the name stood for."""
+    return str(name) if folder.name == name.revision else f"{name} (commit {folder.name[:10]})"
+
+
+def remote_files(rows: Iterable[tuple[str, int, str | None]]) -> dict[str, RemoteFile]:
+    """Files of a listing by name: path, bytes, SHA-256 or None."""
+    return {path: RemoteFile(size, sha256) for path, size, sha256 in rows}
+
+
+def check_room(reference: str, needed: int) -> None:
+    """Refuse to fetch so many bytes where the hub's cache has no room for them.
+
+    Raises:
+        InputError: it has not.
+    """
+    cache = cache_folder(reference)
+    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    if needed > free:
+        raise InputError(
+            f"{reference} needs {needed / 1e9:.1f} GB, and {cache} has room for {free / 1e9:.1f} GB: make room, or set "
+            "HF_HUB_CACHE to a folder elsewhere"
+        )
+
+
+def has_safetensors(names: Iterable[str]) -> bool:
+    """Whether files of these names make up a checkpoint that :func:`fetch` takes."""
+    return bool({WEIGHTS, INDEX} & set(names))
+
+
+def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]) -> list[str]:
+    """The files of weights, in order."""
+    if INDEX in listed:
+        index = _fetch_file(api, name, commit, INDEX, listed[INDEX], _SILENT)
+        table = schema.check(IndexFile, files.read_json(index), f"{INDEX} of {name}")["weight_map"]
+        wanted = sorted({Path(file).name for file in table.values()})
+        for file in wanted:
+            if file not in listed:
+                raise InputError(f"{name} lacks {schema.cut(file)}, though its {INDEX} names it: tell its owner")
+            if not file.endswith(".safetensors"):
+                raise InputError(f"{INDEX} of {name} names {schema.cut(file)}, which is no safetensors file")
+        return wanted
+    if WEIGHTS in listed:
+        return [WEIGHTS]
+    pickles = sorted(file for file in listed if _matches(file, PICKLES))
+    if pickles:
+        raise InputError(f"{pickles[0]} of {name} {HOW_TO_CONVERT}")
+    raise InputError(f"{name} has neither {WEIGHTS} nor {INDEX}: name a model whose weights are in safetensors")
+
+
+def _fetch_file(api: Any, name: HubName, commit: str, file: str, listed: RemoteFile, bar: type) -> Path:
+    """One file of a commit, from the cache or the hub; what comes from there is what was listed, or is not kept."""
+    if _is_cached(api, name, commit, file):
+        return Path(api.try_to_load_from_cache(name.repository, file, revision=commit))
+    path = Path(api.hf_hub_download(name.repository, file, revision=commit, tqdm_class=bar))
+    if listed.sha256 is not None and files.sha256(path) != listed.sha256:
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise InputError(f"{file} of {name} came damaged, and was not kept: call again")
+    return path
+
+
+def _is_cached(api: Any, name: HubName, commit: str, file: str) -> bool:
+    return isinstance(api.try_to_load_from_cache(name.repository, file, revision=commit), str)
+
+
+def _matches(file: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)
+
+
+def _bytes_to(advance: progress.Advance) -> type:
+    """What the library takes for its bars, of one file after the other, telling ours in whole megabytes."""
+    count = 0
+
+    class Bytes:
+        def __init__(self, *unused: Any, **ignored: Any) -> None:
+            self.total = ignored.get("total")
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal count
+            before, count = count, count + int(n or 0)
+            if count // _MEGABYTE != before // _MEGABYTE:
+                advance(count // _MEGABYTE - before // _MEGABYTE)
+
+        def __enter__(self) -> Bytes:
+            return self
+
+        def __exit__(self, *unused: Any) -> None:
+            pass
+
+        def __getattr__(self, unused: str) -> Callable[..., None]:
+            return lambda *values, **options: None
+
+    return Bytes
+
+
+_SILENT = _bytes_to(lambda n=1: None)
