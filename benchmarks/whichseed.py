@@ -27,7 +27,8 @@ from benchmarks.recorded import run
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.seedprint import whichseed
+from bornbiased_jax.seedprint import seed_search
+from bornbiased_jax.seedprint.whichseed import NUM_SEEDS as ALL_SEEDS
 
 MODEL, SEED, UNRELATED = "llama-tiny", 31_337, 3_000_000_000
 NUM_SEEDS, STEPS, GOAL_SECONDS = 1_000_000, 600, 90.0
@@ -36,12 +37,12 @@ TURNS, CHUNKS = 5, 4
 
 def search_rate() -> dict[str, Any]:
     """Seeds a second of the compiled search, in turn with numbers a second of one large draw."""
-    places = tuple(whichseed.search_places(preset(MODEL)))
+    places = tuple(seed_search.search_places(preset(MODEL)))
     entries = sum(place.entries for place in places)
-    correlate = whichseed._correlator(places)
-    suspect_N = jnp.asarray(whichseed._unit(np.random.default_rng(0).standard_normal(entries)), jnp.float32)
-    seeds_S = jnp.arange(whichseed.CHUNK, dtype=jnp.uint32)
-    draw = jax.jit(lambda key: keys.normal(key, (whichseed.CHUNK, entries), 1.0))
+    correlate = seed_search.correlator(places)
+    suspect_N = jnp.asarray(seed_search.unit(np.random.default_rng(0).standard_normal(entries)), jnp.float32)
+    seeds_S = jnp.arange(seed_search.CHUNK, dtype=jnp.uint32)
+    draw = jax.jit(lambda key: keys.normal(key, (seed_search.CHUNK, entries), 1.0))
     key = keys.init_key(0)
 
     def seconds(call: Callable[[], jax.Array]) -> tuple[float, float]:
@@ -57,12 +58,12 @@ def search_rate() -> dict[str, Any]:
     return {
         "entries": entries,
         "matrices": len(places),
-        "seeds_per_second": whichseed.CHUNK / searched_s[0],
-        "seeds_per_cpu_second": whichseed.CHUNK / searched_s[1],
-        "numbers_per_cpu_second": whichseed.CHUNK * entries / searched_s[1],
+        "seeds_per_second": seed_search.CHUNK / searched_s[0],
+        "seeds_per_cpu_second": seed_search.CHUNK / searched_s[1],
+        "numbers_per_cpu_second": seed_search.CHUNK * entries / searched_s[1],
         "fraction_of_draw_rate_cpu_median": statistics.median(fractions),
         "fraction_of_draw_rate_cpu_range": [min(fractions), max(fractions)],
-        "hours_of_all_seeds": whichseed.NUM_SEEDS / whichseed.CHUNK * searched_s[1] / hardware.cores() / 3600,
+        "hours_of_all_seeds": ALL_SEEDS / seed_search.CHUNK * searched_s[1] / hardware.cores() / 3600,
     }
 
 

@@ -30,7 +30,9 @@ def run(context: Context) -> dict[str, Any]:
     def compute(folder: Path) -> list[dict[str, Any]]:
         cfg = preset(settings["model"], **settings["changes"])
         inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
-        found = probe(newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial")
+        found = probe(
+            newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial", engine=context.engine
+        )
         return [{"seed": row["seed"], "share": row["preference"]["top1_share"]} for row in found]
 
     return {"seeds": context.cached("template/shares", dict(settings), compute)}

@@ -19,6 +19,9 @@ from bornbiased_jax import files, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
+from bornbiased_jax.ledger.drive import Request, fulfil
+from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.ledger.pages import Chunk, Compute
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
 
@@ -49,6 +52,7 @@ class Context:
         data: the ``--data`` option, or None for the experiment's default.
         quiet: show no progress.
         mesh: the ``--mesh`` option as the sweep takes it, or None for one device.
+        engine: of ``--engine``, who computes what is cut into chunks.
     """
 
     scale: str
@@ -57,6 +61,7 @@ class Context:
     data: str | None = None
     quiet: bool = False
     mesh: Any = None
+    engine: Engine = local
 
     def cached(
         self, name: str, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None
@@ -67,6 +72,38 @@ class Context:
     def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
         """The folder of :meth:`cached` for the same arguments: what ``compute`` writes lies there."""
         return cache_folder(self.work.parent / name, identity, compute)
+
+    def parts(
+        self,
+        name: str,
+        function: str,
+        settings: Mapping[str, Any],
+        spans: Sequence[tuple[int, int]],
+        *,
+        here: Compute | None = None,
+        sources: Mapping[str, Any] | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Any]:
+        """Values of the parts of a long loop, each kept, and computed by the engine of ``--engine``.
+
+        Args:
+            name: of the ledger's folder, shared by the output folder's experiments.
+            function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
+            settings: all that the values depend on besides the span and the function's code.
+            spans: of the loop, the ends left out.
+            here: the same function for this process, where it has at hand what others must make again.
+            sources: what others need to know to do so, JSON-ready.
+            advance: called with the length of a span when another process, or ``function`` in this one, has it.
+        """
+        chunks = [Chunk(0, *span) for span in spans]
+        request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
+        found = fulfil(request, self.work.parent / name, self.engine, advance)
+        return [json.loads(str(part["value"])) for part in found]
+
+
+def part_of(value: Any) -> dict[str, Any]:
+    """A JSON-ready value as a ledger keeps it."""
+    return {"value": np.asarray(json.dumps(jsonable(value), allow_nan=False))}
 
 
 def cached(place: Path, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None) -> Any:

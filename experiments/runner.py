@@ -20,6 +20,7 @@ from bornbiased_jax import files, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
+from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.record import content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -69,6 +70,7 @@ def reproduce(
     quiet: bool = False,
     mesh: Any = None,
     overwrite: bool = False,
+    engine: Engine = local,
 ) -> Outcome:
     """Run experiments and write ``OUT/records/NAME.json`` for each, and ``OUT/index.html``.
 
@@ -84,6 +86,7 @@ def reproduce(
         quiet: show no progress.
         mesh: passed on to the experiments.
         overwrite: take a folder that holds other things; files in the way of records and page are replaced.
+        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.ledger.engines`).
 
     Raises:
         InputError: an unknown name or scale, or an output that cannot be written or holds other things.
@@ -118,6 +121,7 @@ def reproduce(
                         data=data,
                         quiet=quiet,
                         mesh=mesh,
+                        engine=engine,
                     )
                     error = _run(experiment, context, folder)
                     if error is None:

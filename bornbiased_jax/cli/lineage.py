@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import engines, options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, Vocabulary
 from bornbiased_jax.seedprint.lineage_tests import TESTS
@@ -55,13 +55,17 @@ def _tests() -> str:
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
 )
 @_probe_options
+@engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
 @options.result_options
-def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | None, quiet: bool, **probe: Any) -> None:
+def fingerprint(
+    checkpoint: str, out: str, layer: int | None, json_file: str | None, quiet: bool, **arguments: Any
+) -> None:
     """Store a model's last-position outputs with the digests of its inputs and weights.
 
     \b
     Example:
       bornbiased fingerprint seed:42@llama-tiny --num-inputs 2000 --seq-len 64 --out birth.fingerprint
+      bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
     """
     from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
@@ -69,10 +73,11 @@ def fingerprint(checkpoint: str, out: str, layer: int | None, json_file: str | N
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
     options.prepare_json(json_file)
+    kept = engines.ledger(arguments)
     options.start(quiet=quiet)
     files.check_writable(Path(out))
     side = trace.Side(open_checkpoint(checkpoint))
-    found = trace.read_outputs(side, trace.Probe(**probe).fitted(side.cfg), layer=layer)
+    found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, **kept)
     save_fingerprint(out, found)
     num_outputs, width = found.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}

@@ -23,8 +23,6 @@ MAX_SEEDS = 1_000_000
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
-# bornbiased_jax.ledger.engines.ENGINES, for the same reason.
-ENGINES = ("local", "processes", "slurm", "ray")
 
 
 class TextType(click.types.StringParamType):
@@ -201,29 +199,6 @@ def result_options(function: F) -> F:
     )(function)
 
 
-def engine_options(function: F) -> F:
-    """--engine and --workers."""
-    for option in (
-        click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster; else one is started here."),
-        click.option(
-            "--submit",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="For slurm, as submitit names it: timeout_min=60, gpus_per_node=1, slurm_partition=long.",
-        ),
-        click.option("--workers", type=Ranged(Processes), metavar="N", help="Processes or tasks; 2 unless given."),
-        click.option(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default=ENGINES[0],
-            show_default=True,
-            help="Who computes what the ledger lacks: this process, others here, a Slurm array, or Ray.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
 _PARAGRAPH = f"{__name__}.paragraph"
 
 
@@ -265,23 +240,6 @@ def explain(*terms: str, to_stderr: bool = False) -> None:
     from bornbiased_jax import words
 
     click.echo(words.explain(*terms), err=to_stderr)
-
-
-def engine(name: str, workers: int | None, submit: tuple[str, ...], ray_address: str | None) -> Any:
-    """The engine of these options.
-
-    Raises:
-        InputError: an option of another engine, a parameter without a value, or an extra that is missing.
-    """
-    from bornbiased_jax.ledger.engines import engine_named
-
-    parameters: dict[str, Any] = {}
-    for entry in submit:
-        key, equals, value = entry.partition("=")
-        if not (key and equals and value):
-            raise InputError(f"--submit {shown(entry)} is not of the form NAME=VALUE")
-        parameters[key] = int(value) if value.isdecimal() and len(value) < 20 else value
-    return engine_named(name, workers=workers, submit=parameters, address=ray_address)
 
 
 def common_options(function: F) -> F:

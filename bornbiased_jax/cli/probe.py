@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bornbiased_jax.cli import beside, options
+from bornbiased_jax.cli import beside, engines, options
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Seed
@@ -35,18 +35,7 @@ def _probe_options(function: F) -> F:
         click.option(
             "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
         ),
-        click.option(
-            "--range",
-            "range_size",
-            type=options.Ranged(Count),
-            metavar="N",
-            help="Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.",
-        ),
-        click.option(
-            "--resume",
-            metavar="DIR",
-            help="A ledger: keep finished chunks here, so that a killed call goes on and several calls share the work.",
-        ),
+        engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given."),
         click.option(
             "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
         ),
@@ -83,7 +72,7 @@ def _probe_options(function: F) -> F:
         ),
     ):
         function = option(function)
-    return options.model_options(options.result_options(options.common_options(options.engine_options(function))))
+    return options.model_options(options.result_options(options.common_options(function)))
 
 
 @probe.command("preference")
@@ -173,22 +162,15 @@ def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[dict[str, Any]]]:
     """The configuration that was probed, and a record for each seed and length."""
-    from pathlib import Path
-
     from bornbiased_jax import progress
     from bornbiased_jax.inputs import parse_inputs
-    from bornbiased_jax.ledger.pages import Ledger
     from bornbiased_jax.probes.run import probe as run_probe
     from bornbiased_jax.probes.subject import given, newborn
 
     options.prepare_json(arguments["json_file"])
     if arguments["theory"]:
         beside.check(arguments["input_spec"])
-    if arguments["resume"]:
-        Ledger(arguments["resume"]).check()
-    elif options.given("engine") or arguments["range_size"] is not None:
-        raise InputError("other processes and ranges of inputs need a ledger to keep chunks in: give --resume DIR")
-    engine = options.engine(*(arguments[name] for name in ("engine", "workers", "submit", "ray_address")))
+    kept = engines.ledger(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
     mesh = options.start(**{name: arguments[name] for name in common})
     seeds = options.parse_seeds(arguments["seeds"])
@@ -202,7 +184,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
         from bornbiased_jax.checkpoints import open_checkpoint
 
         checkpoint = open_checkpoint(arguments["checkpoint"])
-        subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest())
+        subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest(), checkpoint.reference)
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
@@ -228,7 +210,6 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
             raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
-        resume = arguments["resume"]
         with progress.bar(total, label, unit="sequences") as advance:
             found = run_probe(
                 subject,
@@ -240,9 +221,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
                 chunk=arguments["chunk"],
                 mesh=mesh,
                 advance=advance,
-                resume=Path(resume) if resume else None,
-                engine=engine,
-                range_size=arguments["range_size"],
+                **kept,
             )
             known: dict[str, Any] = {"vocab_size": subject.cfg.vocab_size}
             known |= {"seed": None} if arguments["checkpoint"] else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import engines, options
 
 
 @click.command("reproduce")
@@ -27,6 +27,7 @@ from bornbiased_jax.cli import options
 @click.option(
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
+@engines.engine_options
 @options.result_options
 @options.common_options
 def reproduce(
@@ -46,6 +47,7 @@ def reproduce(
     Example:
       bornbiased reproduce demo --scale laptop --out out/demo
       bornbiased reproduce table1 figure2 --scale smoke --out out/smoke
+      bornbiased reproduce table1 calibration --out out/laptop --engine processes --workers 4
     """
     import experiments
     from experiments import runner
@@ -64,9 +66,12 @@ def reproduce(
         options.print_table("Experiments", columns, rows, to_stderr=json_file == "-")
         options.tell(value, to_stderr=json_file == "-")
         return 0
+    engine = engines.engine(common)
     mesh = options.start(**common)
     out = str(Path(out) / runner.COMPARE) if compare else out
-    outcome = runner.reproduce(names, scale, out, data, quiet=common["quiet"], mesh=mesh, overwrite=overwrite)
+    outcome = runner.reproduce(
+        names, scale, out, data, quiet=common["quiet"], mesh=mesh, overwrite=overwrite, engine=engine
+    )
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
     told: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
     told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import engines, options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Entries, Level
 
@@ -29,7 +31,7 @@ def _seed_range(text: str) -> range:
     show_default=True,
     help="Numbers drawn of each seed in the search.",
 )
-@click.option("--resume", metavar="FILE", help="Keep the state of the search here, and go on from it.")
+@engines.ledger_options("Seeds in one chunk of the ledger; a million unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
 def whichseed(
@@ -39,9 +41,9 @@ def whichseed(
     seeds: str,
     alpha: float,
     entries: int,
-    resume: str | None,
     quiet: bool,
     json_file: str | None,
+    **arguments: Any,
 ) -> None:
     """Which seed of this package was a model born from? Births are drawn and compared with its weights.
 
@@ -50,14 +52,14 @@ def whichseed(
     \b
     Example:
       bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny --seeds 0:100000
+      bornbiased whichseed model --seeds 0:4294967296 --resume search --engine slurm --workers 64
     """
-    from bornbiased_jax import files, progress
+    from bornbiased_jax import progress
     from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.seedprint.whichseed import which_seed
 
     options.prepare_json(json_file)
-    if resume is not None:
-        files.check_writable(resume)
+    kept = engines.ledger(arguments)
     options.start(quiet=quiet)
     wanted = _seed_range(seeds)
     reader = open_reader(suspect)
@@ -65,16 +67,7 @@ def whichseed(
         raise InputError("--set changes the model of --model: name that too")
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     with progress.bar(len(wanted), "whichseed", unit="seeds") as advance:
-        found = which_seed(
-            cfg,
-            reader,
-            wanted,
-            alpha=alpha,
-            entries=entries,
-            resume=resume,
-            digest=reader.digest() if resume is not None else "",
-            advance=advance,
-        )
+        found = which_seed(cfg, reader, wanted, alpha=alpha, entries=entries, advance=advance, **kept)
     value = {"suspect": reader.description, **found.to_json()}
     options.write_result(json_file, value)
     err = json_file == "-"

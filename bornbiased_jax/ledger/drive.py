@@ -3,18 +3,117 @@
 from __future__ import annotations
 
 import functools
+import io
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from bornbiased_jax import progress
+import numpy as np
+
+from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger.engines import Engine, WorkersLost, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks
-from bornbiased_jax.ledger.pages import Chunk, Compute, Page, resolve
+from bornbiased_jax.ledger.pages import Chunk, Compute, Ledger, Page, resolve, task_of
 
 STUCK = 5
 """Attempts in a row that may pass without a single chunk done."""
+
+
+class Request(NamedTuple):
+    """Chunks of one task that somebody wants, and what computes them.
+
+    Attributes:
+        function: ``module:compute``, which computes them in any process.
+        settings: all that the numbers depend on besides the chunk, JSON-ready.
+        chunks: what is wanted.
+        here: the same function for this process, with what it has at hand and its progress display.
+        block: chunks of equal range in one job.
+        sources: where other processes find what the settings name by its digest, JSON-ready.
+        arrays: what they need besides; each is put beside the chunks, and its path joins the sources.
+    """
+
+    function: str
+    settings: Mapping[str, Any]
+    chunks: Sequence[Chunk]
+    here: Compute | None = None
+    block: int = 1
+    sources: Mapping[str, Any] = {}
+    arrays: Mapping[str, np.ndarray] = {}
+
+
+def check(folder: Path | str | None, engine: Engine) -> None:
+    """Refuse what cannot be a ledger, and an engine without one; nothing is made.
+
+    Raises:
+        InputError: the folder holds other things, or chunks cross processes and there is no folder for them.
+    """
+    if folder is not None:
+        Ledger(folder).check()
+    elif engine is not local:
+        raise InputError("chunks for other processes need a ledger: name a folder to resume in")
+
+
+def fulfil(
+    request: Request,
+    folder: Path | str | None,
+    engine: Engine = local,
+    advance: Callable[[int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """The results of a request, in the order of its chunks, by way of a ledger where a folder is named.
+
+    Args:
+        request: what is wanted.
+        folder: the ledger; without one everything is computed in this process and nothing is kept.
+        engine: who computes what the ledger lacks.
+        advance: called with the length of each chunk that another process has computed; what this process computes
+            ``here`` tells of itself.
+
+    Raises:
+        InputError: as :func:`check` and :func:`results`.
+    """
+    check(folder, engine)
+    if folder is None:
+        own = request.here or resolve(request.function)
+        cut = _cut(list(dict.fromkeys(request.chunks)), request.block)
+        computed = {
+            chunk: tree
+            for some in cut
+            for chunk, tree in zip(some, own(request.settings, request.sources, some), strict=True)
+        }
+        return [dict(computed[chunk]) for chunk in request.chunks]
+    page = Ledger(folder).page(task_of(request.function, request.settings))
+    elsewhere = engine is not local
+
+    def sources() -> Mapping[str, Any]:
+        return {**request.sources, **{name: put(page, name, array) for name, array in request.arrays.items()}}
+
+    def there(chunk: Chunk) -> None:
+        if advance is not None:
+            advance(chunk.stop - chunk.start)
+
+    found = results(
+        page,
+        request.chunks,
+        block=request.block,
+        engine=engine,
+        compute=None if elsewhere else request.here,
+        sources=sources if elsewhere or request.here is None else lambda: {},
+        advance=there if elsewhere or request.here is None else None,
+    )
+    return [found[chunk] for chunk in request.chunks]
+
+
+def put(page: Page, name: str, array: np.ndarray) -> str:
+    """Write an array that workers need beside a page's chunks; where it lies.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return str(files.write_bytes(page.path / f"{name}.npy", buffer.getvalue()).resolve())
 
 
 def results(

@@ -38,7 +38,10 @@ Compute = Callable[[Mapping[str, Any], Mapping[str, Any], list["Chunk"]], Iterab
 
 
 class Chunk(NamedTuple):
-    """The smallest thing that is kept: one seed on a range of inputs, the end left out."""
+    """The smallest thing that is kept: one seed on a range of inputs, the end left out.
+
+    A task of one model has seed 0, and so has one that goes through something else: its ranges are of that.
+    """
 
     seed: int
     start: int

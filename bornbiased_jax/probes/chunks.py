@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from bornbiased_jax import files, sweep
+from bornbiased_jax import sweep
+from bornbiased_jax.checkpoints.elsewhere import open_again
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
-from bornbiased_jax.ledger.pages import Chunk, Page
+from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.inputs.facts import facts_of, from_facts
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.probes.measure import Batches, order_inputs, stream, work_of
-from bornbiased_jax.probes.subject import Subject, newborn
+from bornbiased_jax.probes.subject import Subject, given, newborn
 from bornbiased_jax.sweep import Mode, Work
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"
-TABLE = "inputs.npy"
 
 
 class Pass(NamedTuple):
@@ -68,7 +65,7 @@ class Pass(NamedTuple):
         """All that the numbers depend on besides seed and range, JSON-ready."""
         return {
             "subject": self.subject.description,
-            "inputs": _described(self.inputs),
+            "inputs": facts_of(self.inputs),
             "batch_size": self.batches.size,
             "intra": self.intra,
             "second_moment": self.second_moment,
@@ -78,46 +75,27 @@ class Pass(NamedTuple):
         }
 
 
-def _described(inputs: Inputs) -> dict[str, Any]:
-    kept = ("kind", "num_inputs", "seq_len", "vocab_size", "d_model", "seed", "digest")
-    return {name: getattr(inputs, name) for name in kept}
-
-
-def sources(inputs: Inputs, page: Page) -> dict[str, Any]:
-    """Where other processes find the inputs: ids that no seed draws are put beside the chunks.
-
-    Raises:
-        InputError: they cannot be written.
-    """
-    if inputs.tokens_NT is None:
-        return {}
-    buffer = io.BytesIO()
-    np.save(buffer, inputs.tokens_NT, allow_pickle=False)
-    return {"tokens": str(files.write_bytes(page.path / TABLE, buffer.getvalue()).resolve())}
-
-
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
     """The chunks of a job, from JSON alone.
 
     Raises:
-        InputError: the inputs are not those of the settings.
+        InputError: the inputs, or the weights, are not those of the settings.
     """
-    yield from compute_pass(_pass(json.dumps(settings, sort_keys=True), found_at.get("tokens")), chunks)
+    texts = (json.dumps(part, sort_keys=True) for part in (settings, found_at))
+    yield from compute_pass(_pass(*texts), chunks)
 
 
 @functools.lru_cache(maxsize=2)
-def _pass(settings: str, tokens: str | None) -> Pass:
+def _pass(settings: str, found_at: str) -> Pass:
     content = json.loads(settings)
-    about, facts = content["subject"], content["inputs"]
+    about = content["subject"]
     cfg = ModelConfig.from_dict(about["model"])
-    subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
-    if tokens is not None:
-        inputs = from_tokens(np.load(Path(tokens), allow_pickle=False), facts["vocab_size"])
+    if "weights" in about:
+        opened = open_again(json.loads(found_at)["checkpoint"], about["weights"])
+        subject = given(cfg, opened.params, about["weights"])
     else:
-        sizes = facts["num_inputs"], facts["seq_len"]
-        inputs = random_inputs(facts["kind"], *sizes, cfg, seed=facts["seed"], vocab_size=facts["vocab_size"])
-    if inputs.digest != facts["digest"]:
-        raise InputError(f"the inputs drawn here have the digest {inputs.digest}, not {facts['digest']}: they differ")
+        subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
+    inputs = from_facts(content["inputs"], cfg, json.loads(found_at))
     return Pass(
         subject,
         inputs,

@@ -10,12 +10,14 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 
+from bornbiased_jax.checkpoints.elsewhere import named_for_others
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.inputs.facts import arrays_of
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.ledger import drive, engines
-from bornbiased_jax.ledger.pages import Chunk, Ledger, task_of
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.measure import (
@@ -103,17 +105,16 @@ def probe(
     what = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1)
     layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
     if resume is None:
-        if engine is not engines.local or range_size is not None:
-            raise InputError(
-                "chunks for other processes, or of a range of inputs, need a ledger: name a folder to resume in"
-            )
+        drive.check(resume, engine)
+        if range_size is not None:
+            raise InputError("ranges of inputs need a ledger: name a folder to resume in")
         work = what.work(partial=False)
         ticker = _Ticker(advance, batches)
         rows = sweep(work, seeds, lambda: stream(inputs, batches), advance=ticker, **layout)
     else:
         steady = plan(what.work(partial=False), None, len(seeds) or 1, steady=True, **layout)
         what = what._replace(mode=steady.mode, at_once=steady.at_once)
-        rows = iter(_kept(what, seeds, Ledger(resume), engine, steady.chunk, mesh, range_size, advance))
+        rows = iter(_kept(what, seeds, resume, engine, steady.chunk, mesh, range_size, advance))
     for seed, result in rows:
         yield _record(cfg, seed, inputs, result, intra)
 
@@ -121,7 +122,7 @@ def probe(
 def _kept(
     what: chunks.Pass,
     seeds: Sequence[int],
-    ledger: Ledger,
+    folder: Path,
     engine: engines.Engine,
     block: int,
     mesh: jax.sharding.Mesh | None,
@@ -129,35 +130,32 @@ def _kept(
     advance: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each seed's result by way of a ledger, in the order given."""
-    ledger.check()
+    drive.check(folder, engine)
     distinct = list(dict.fromkeys(check_seed(seed) for seed in seeds))
     if not distinct:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    elsewhere = engine is not engines.local
-    if elsewhere and what.subject.weights is not None:
-        raise InputError("the weights of one model stay in this process: leave --engine out")
+    elsewhere, reference = engine is not engines.local, what.subject.reference
+    if elsewhere and what.subject.weights is not None and reference is None:
+        raise InputError("other processes cannot have weights that lie in this one alone: give their reference as well")
     if elsewhere and mesh is not None:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
     ranges = input_ranges(what.subject.cfg, what.inputs.seq_len, what.batches, range_size)
-    page = ledger.page(task_of(chunks.FUNCTION, what.settings()))
 
     def here(_: Any, __: Any, some: list[Chunk]) -> Iterator[dict[str, Any]]:
         ticker = _Ticker(advance, what.batches, *some[0][1:])
         yield from chunks.compute_pass(what, some, mesh=mesh, advance=ticker)
 
-    def there(chunk: Chunk) -> None:
-        if advance is not None:
-            advance(chunk.stop - chunk.start)
-
-    found = drive.results(
-        page,
-        [Chunk(seed, *span) for span in ranges for seed in distinct],
-        block=block,
-        engine=engine,
-        compute=None if elsewhere else here,
-        sources=lambda: chunks.sources(what.inputs, page) if elsewhere else {},
-        advance=there if elsewhere else None,
+    asked = [Chunk(seed, *span) for span in ranges for seed in distinct]
+    request = drive.Request(
+        chunks.FUNCTION,
+        what.settings(),
+        asked,
+        here,
+        block,
+        sources={} if reference is None else named_for_others(reference),
+        arrays=arrays_of(what.inputs),
     )
+    found = dict(zip(asked, drive.fulfil(request, folder, engine, advance), strict=True))
     for seed in seeds:
         parts = [found[Chunk(seed, *span)] for span in ranges]
         if len(parts) == 1:

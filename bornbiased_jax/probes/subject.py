@@ -21,6 +21,8 @@ class Subject(NamedTuple):
     embedding_mean: float
     embedding_std: float
     description: dict[str, Any]
+    reference: str | None = None
+    """Under which other processes open the same weights, where they can."""
 
 
 def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
@@ -35,8 +37,8 @@ def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SE
     return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
 
 
-def given(cfg: ModelConfig, params: Params, digest: str) -> Subject:
-    """One model with its weights; the seed is ignored."""
+def given(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
+    """One model with its weights; the seed is ignored. Other processes need its ``reference``."""
     table = np.asarray(params["embed"]["embedding"], np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
-    return Subject(cfg, None, params, float(table.mean()), float(table.std()), about)
+    return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)

@@ -21,9 +21,12 @@ from bornbiased_jax import files, record, schema
 from bornbiased_jax.checkpoints import Checkpoint, value_digests
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.ledger import drive
+from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.ranges import Layers
+from bornbiased_jax.seedprint.output_chunks import kept_outputs
 from bornbiased_jax.seedprint.outputs import check_memory, embedding_moments, last_outputs
 
 FORMAT = "bornbiased-fingerprint-1"
@@ -77,6 +80,9 @@ def fingerprint(
     layer: int | None = None,
     batch_size: int | None = None,
     advance: Callable[..., None] | None = None,
+    resume: Path | str | None = None,
+    engine: Engine = local,
+    range_size: int | None = None,
 ) -> Fingerprint:
     """Compute a model's fingerprint.
 
@@ -88,10 +94,16 @@ def fingerprint(
         layer: None for the output of the final norm, or a block (1 to L) to read the residual after.
         batch_size: sequences at a time.
         advance: called with the number of sequences done since the last call.
+        resume: a ledger, in which finished ranges of inputs are kept, so that a killed call goes on and several
+            processes may share the work.
+        engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
+        range_size: sequences in a chunk of the ledger; by the sizes of model and inputs unless given.
 
     Raises:
-        InputError: inputs that do not fit the model, or outputs that are not finite.
+        InputError: inputs that do not fit the model, outputs that are not finite, a ledger that cannot be written, or
+            another engine without one.
     """
+    drive.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, batch_size)
     facts = inputs.describe()
@@ -99,16 +111,11 @@ def fingerprint(
     if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.params)
         facts |= {"mean": mean, "std": std}
-    outputs_ND = last_outputs(
-        checkpoint.cfg,
-        checkpoint.params,
-        inputs,
-        mean=mean,
-        std=std,
-        layer=layer,
-        batch_size=batch_size,
-        advance=advance,
-    )
+    reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, advance=advance)
+    if resume is None:
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading)
+    else:
+        outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
     trivial = _trivial_tensors(checkpoint.params)
     return Fingerprint(
         outputs_ND=outputs_ND,

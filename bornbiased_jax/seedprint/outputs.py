@@ -34,6 +34,7 @@ def last_outputs(
     std: float = 1.0,
     layer: int | None = None,
     batch_size: int | None = None,
+    span: tuple[int, int] | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
     """Outputs at the last position, float32 products at "highest" precision.
@@ -46,10 +47,12 @@ def last_outputs(
         layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
         batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
             several batches at once, one for each core, at most ``MAX_SHARDS``.
+        span: of sequences, the end left out; all by default. One that begins at a multiple of the batch size gives the
+            same bits as all at once.
         advance: called with the number of sequences done since the last call.
 
     Returns:
-        [N, D] float32.
+        [N, D] float32, N being the length of the span.
 
     Raises:
         InputError: inputs that do not fit the model, no such layer.
@@ -63,17 +66,18 @@ def last_outputs(
         raise InputError(f"batch size {batch_size} is not at least 1")
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, batch_size)
-    outputs_ND = np.empty((inputs.num_inputs, cfg.d_model), np.float32)
+    begin, end = (0, inputs.num_inputs) if span is None else span
+    outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
     def compute(start: int) -> int:
-        stop = min(start + size, inputs.num_inputs)
+        stop = min(start + size, end)
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         x = inputs.scaled(x, mean, std)
-        outputs_ND[start:stop] = np.asarray(_last(cfg, layer, params, x))[: stop - start]
+        outputs_ND[start - begin : stop - begin] = np.asarray(_last(cfg, layer, params, x))[: stop - start]
         return stop - start
 
-    first, *rest = range(0, inputs.num_inputs, size)
+    first, *rest = range(begin, end, size)
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and _on_one_device(params) else 1
     threads = ThreadPoolExecutor(shards)

@@ -169,22 +169,26 @@ class Probe:
 
 
 def read_outputs(
-    side: Side, probe: Probe, *, moments: tuple[float, float] | None = None, layer: int | None = None
+    side: Side,
+    probe: Probe,
+    *,
+    moments: tuple[float, float] | None = None,
+    layer: int | None = None,
+    **further: Any,
 ) -> Fingerprint:
     """A model's fingerprint on a probe: the stored one, or computed with a progress display.
 
     Args:
         side: the model.
         probe: with every choice made (:meth:`Probe.fitted`).
-        moments, layer: as in :func:`.fingerprint.fingerprint`.
+        moments, layer, further: as in :func:`.fingerprint.fingerprint`.
     """
     if side.stored is not None:
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)
     with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
-        return prints.fingerprint(
-            side.checkpoint, inputs, moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance
-        )
+        reading: dict[str, Any] = dict(moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance)
+        return prints.fingerprint(side.checkpoint, inputs, **reading, **further)
 
 
 def trace(

@@ -78,6 +78,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
                     mesh=context.mesh,
                     advance=advance,
                     resume=resume,
+                    engine=context.engine,
                 )
             )
     theory = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,18 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import Inputs, random_inputs
-from bornbiased_jax.record import jsonable
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.seedprint.population import population_test
 from bornbiased_jax.seedprint.verdict import Verdict
-from experiments.base import Context
+from experiments.base import Context, part_of
 
 KINDS = ("tokens", "gaussian")
 TESTS = ("permutation", "population", "paper t", "paper U", "iclr")
 # Seeds of one case; a case takes far fewer.
 _SEEDS_A_CASE = 10_000_000
+FUNCTION = "experiments.lineage.calibrating:compute"
 
 Case = Mapping[str, Any]
 """model, init, inputs ("tokens" or "gaussian") and its number, which sets its seeds and its inputs apart."""
@@ -50,22 +50,24 @@ def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int)
     return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
 
 
-def results(context: Context, part: str, work: Work) -> list[dict[str, Any]]:
-    """``work`` of the settings on every case, each kept in the experiment's folder so that a killed run goes on."""
+def results(context: Context, part: str) -> list[dict[str, Any]]:
+    """What :data:`PARTS` has under a name of every case, each kept in a ledger so that a killed run goes on."""
     every = cases(context.settings)
     # What only by_size and the page read does not change a case.
     power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
-    settings = jsonable({**context.settings, "power": power})
-    found = []
-
-    def one_case(case: Case) -> Callable[[Path], dict[str, Any]]:
-        return lambda folder: {"case": case, **work(context.settings, case)}
-
+    settings = {"part": part, "settings": {**context.settings, "power": power}}
+    spans = [(number, number + 1) for number in range(len(every))]
     with progress.bar(len(every), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
-        for case in every:
-            found.append(context.cached(f"calibration/{part}", [settings, case], one_case(case), code=work))
-            advance(1)
-    return found
+        found = context.parts(f"calibration/{part}", FUNCTION, settings, spans, advance=advance)
+    return [{"case": case, **outcome} for case, outcome in zip(every, found, strict=True)]
+
+
+def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """The outcome of each case that a chunk names by its number."""
+    work, given = PARTS[settings["part"]], settings["settings"]
+    every = cases(given)
+    for chunk in chunks:
+        yield part_of(work(given, every[chunk.start]))
 
 
 def published(base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int) -> dict[str, Verdict]:
@@ -151,6 +153,9 @@ def _power(verdicts: list[Verdict]) -> dict[str, Any]:
     return {name: summary[name] for name in ("num_pairs", "num_undefined", "rates", "z_mean", "z_std")}
 
 
+PARTS: dict[str, Work] = {"unrelated": unrelated, "related": related}
+
+
 def by_size(context: Context) -> list[dict[str, Any]]:
     """The permutation test's power on tokens against n, length and width, all else as in the settings."""
     settings, found = context.settings, []
@@ -183,8 +188,8 @@ def run(context: Context) -> dict[str, Any]:
     population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
     checked at 0.05 divided by their number (Bonferroni).
     """
-    null = results(context, "unrelated", unrelated)
-    found = results(context, "related", related)
+    null = results(context, "unrelated")
+    found = results(context, "related")
     claimed = [
         (outcome, test) for outcome in null for test in TESTS if claims_calibration(test, outcome["case"]["inputs"])
     ]

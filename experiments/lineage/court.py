@@ -16,7 +16,9 @@ Matchings: units of each block that two independent matchings pair alike, 1 by c
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,10 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax import progress
-from bornbiased_jax.record import jsonable
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.seedprint.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.base import Context, Experiment
+from experiments.base import Context, Experiment, part_of
 from experiments.lineage import court_tables
 from experiments.lineage.court_models import Model, births, trained
 from experiments.lineage.court_tests import TESTS, examine, matchings
@@ -40,6 +42,7 @@ LEVELS = (0.01, 0.05)
 SCORE_LEVEL = 0.05
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
+FUNCTION = "experiments.lineage.court:compute"
 
 Pair = tuple[str, Model, Model]
 
@@ -51,10 +54,24 @@ def run(context: Context) -> dict[str, Any]:
     for width in settings["widths"]:
         models, newborn = trained(context, width), births(settings, width)
         pairs = list(pairs_of(models, newborn))
+        spans = [(start, min(start + _CHUNK, len(pairs))) for start in range(0, len(pairs), _CHUNK)]
+
+        def here(_: Any, __: Any, chunks: list[Chunk], pairs: Sequence[Pair] = pairs) -> Iterator[dict[str, Any]]:
+            for chunk in chunks:
+                yield part_of(examined(settings, pairs, chunk))
+                advance(chunk.stop - chunk.start)
+
         with progress.bar(len(pairs), f"court, width {width}", unit="pairs", quiet=context.quiet) as advance:
-            for start in range(0, len(pairs), _CHUNK):
-                rows += _part(context, width, pairs, start)
-                advance(min(_CHUNK, len(pairs) - start))
+            parts = context.parts(
+                "court/pairs",
+                FUNCTION,
+                {"settings": settings, "width": width},
+                spans,
+                here=here,
+                sources={"work": str(context.work.resolve())},
+                advance=advance,
+            )
+        rows += [row for part in parts for row in part]
     summaries = [
         summary
         for name, kind in itertools.product(TESTS, KINDS)
@@ -83,26 +100,32 @@ def pairs_of(models: Sequence[Model], newborn: Sequence[Model]) -> Iterator[Pair
         yield MIXED, newborn[at], models[(at + step) % len(models)]
 
 
-def _part(context: Context, width: int, pairs: Sequence[Pair], start: int) -> list[dict[str, Any]]:
-    """Some pairs under every test, kept so that a killed run goes on."""
-    settings = context.settings
-    some = pairs[start : start + _CHUNK]
+def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
+    """Some pairs of one width under every test."""
     mixed = [index for index, (kind, _, _) in enumerate(pairs) if kind == MIXED]
     # Every second mixed pair is of the same places, so that no model is ranked twice.
     ranked = set(mixed[::2][: settings["num_ranked"]])
+    found = []
+    for index in range(chunk.start, chunk.stop):
+        kind, base, suspect = pairs[index]
+        draw = {"num_permutations": settings["num_permutations"], "seed": index}
+        values = examine(base, suspect, draw, rank=index in ranked)
+        names = [_name(model) for model in (base, suspect)]
+        found.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
+    return found
 
-    def compute(folder: Path) -> list[dict[str, Any]]:
-        found = []
-        for index, (kind, base, suspect) in enumerate(some, start):
-            draw = {"num_permutations": settings["num_permutations"], "seed": index}
-            values = examine(base, suspect, draw, rank=index in ranked)
-            names = [_name(model) for model in (base, suspect)]
-            found.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
-        return found
 
-    identity = [jsonable(settings), width, start, len(some)]
-    rows: list[dict[str, Any]] = context.cached("court/pairs", identity, compute)
-    return rows
+def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Some pairs in a process of their own: trained models are read from where the first process kept them."""
+    pairs = _pairs(json.dumps(settings["settings"]), settings["width"], found_at["work"])
+    for chunk in chunks:
+        yield part_of(examined(settings["settings"], pairs, chunk))
+
+
+@functools.lru_cache(maxsize=1)
+def _pairs(settings: str, width: int, work: str) -> list[Pair]:
+    context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
+    return list(pairs_of(trained(context, width), births(context.settings, width)))
 
 
 def _name(model: Model) -> str:

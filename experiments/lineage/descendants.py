@@ -37,9 +37,11 @@ an exact one by the accusations of that kind, any other by calling at most 5% of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -47,10 +49,10 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models import init_seed
 from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.record import jsonable
-from experiments.base import Context, Experiment
+from experiments.base import Context, Experiment, part_of
 from experiments.lineage import descendants_tables
 from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of
 from experiments.lineage.descendants_families import Families, make_families
@@ -70,20 +72,30 @@ from experiments.lineage.descendants_summary import summarise
 Row = dict[str, Any]
 
 _MOST = 1e6
+FUNCTION = "experiments.lineage.descendants:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
     """Every change under every test, kept change by change, then what each test makes of each change."""
-    families = make_families(context)
+    stand = _stand(context)
+    families, bases = stand.families, stand.bases
     changes = all_changes(context.settings)
-    bases = [_subject(context, families, place) for place in range(len(families.seeds))]
-    births = [_birth(context, families, place) for place in range(context.settings["num_born"])]
-    fresh = fresh_births(families.cfg, context.settings["num_fresh"])
-    made = []
-    with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
-        for change in changes:
-            made.append(_tried(context, families, change, bases, births, fresh))
+
+    def here(_: Any, __: Any, chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+        for chunk in chunks:
+            yield part_of(tried(context.settings, stand, changes[chunk.start]))
             advance()
+
+    with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
+        made = context.parts(
+            "descendants/pairs",
+            FUNCTION,
+            {"settings": context.settings},
+            [(number, number + 1) for number in range(len(changes))],
+            here=here,
+            sources={"work": str(context.work.resolve())},
+            advance=advance,
+        )
     return {
         "num_families": len(families.seeds),
         "loss": _loss(families, [(base.cfg, base.params) for base in bases]),
@@ -113,28 +125,47 @@ def _birth(context: Context, families: Families, place: int) -> Subject:
     return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_birth=True)
 
 
-def _tried(
-    context: Context,
-    families: Families,
-    change: Change,
-    bases: Sequence[Subject],
-    births: Sequence[Subject],
-    fresh: Sequence[WeightsReader],
-) -> dict[str, Any]:
-    """One change under every test, kept so that a killed run goes on."""
-    settings = context.settings
+class Stand(NamedTuple):
+    """What every change is tried on: families, their trained models, their births, and fresh births."""
 
-    def compute(folder: Path) -> dict[str, Any]:
-        models = [change.make(families, place) for place in range(len(bases))]
-        suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
-        return {
-            "loss": _loss(families, models),
-            "rows": _rows(settings, change, bases, births, suspects, fresh),
-        }
+    families: Families
+    bases: list[Subject]
+    births: list[Subject]
+    fresh: Sequence[WeightsReader]
 
-    identity = [jsonable(settings), change.name]
-    found: dict[str, Any] = context.cached("descendants/pairs", identity, compute)
-    return found
+
+def _stand(context: Context) -> Stand:
+    families = make_families(context)
+    return Stand(
+        families,
+        [_subject(context, families, place) for place in range(len(families.seeds))],
+        [_birth(context, families, place) for place in range(context.settings["num_born"])],
+        fresh_births(families.cfg, context.settings["num_fresh"]),
+    )
+
+
+def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str, Any]:
+    """One change under every test."""
+    families = stand.families
+    models = [change.make(families, place) for place in range(len(stand.bases))]
+    suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
+    return {
+        "loss": _loss(families, models),
+        "rows": _rows(settings, change, stand.bases, stand.births, suspects, stand.fresh),
+    }
+
+
+def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Changes by their numbers in a process of their own: families are read from where the first one kept them."""
+    stand = _stand_of(json.dumps(settings["settings"]), found_at["work"])
+    changes = all_changes(settings["settings"])
+    for chunk in chunks:
+        yield part_of(tried(settings["settings"], stand, changes[chunk.start]))
+
+
+@functools.lru_cache(maxsize=1)
+def _stand_of(settings: str, work: str) -> Stand:
+    return _stand(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
 
 
 def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:

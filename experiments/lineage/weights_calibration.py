@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,7 @@ from scipy import stats
 from bornbiased_jax import models, progress
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.record import jsonable
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
@@ -35,7 +34,7 @@ from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.view import token_rows
 from bornbiased_jax.stats.permutations import permutation_p
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, part_of
 
 
 class Case(NamedTuple):
@@ -71,6 +70,7 @@ CASES: dict[str, Case] = {
 }
 # Seeds of one case; far fewer are used.
 _SEEDS_A_CASE = 1_000_000
+FUNCTION = "experiments.lineage.weights_calibration:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -81,11 +81,17 @@ def run(context: Context) -> dict[str, Any]:
     with progress.bar(total, "weights calibration", unit="pairs", quiet=context.quiet) as advance:
         for number, name in enumerate(CASES):
             verdicts[name] = []
-            for start in range(0, settings["num_pairs"], settings["chunk"]):
-                stop = min(start + settings["chunk"], settings["num_pairs"])
-                rows = _part(context, name, number, start, stop)
+            given = {key: settings[key] for key in ("model", "changes", "num_permutations")}
+            starts = range(0, settings["num_pairs"], settings["chunk"])
+            parts = context.parts(
+                "weights_calibration/pairs",
+                FUNCTION,
+                {**given, "test": name, "number": number},
+                [(start, min(start + settings["chunk"], settings["num_pairs"])) for start in starts],
+                advance=advance,
+            )
+            for rows in parts:
                 verdicts[name] += [Verdict("unrelated", "", p, None, z, name, None, 0.01) for p, z in rows]
-                advance(stop - start)
     confidence = 0.95
     cases, family = [], {}
     for name, case in CASES.items():
@@ -97,24 +103,17 @@ def run(context: Context) -> dict[str, Any]:
     return {"cases": cases, "family": calibration.check_family(family), "tied_rows_alone": rows_alone(settings)}
 
 
-def _part(context: Context, name: str, number: int, start: int, stop: int) -> list[list[float | None]]:
-    """p and z of some pairs, kept so that a killed run goes on."""
-    settings = context.settings
-    given = {key: settings[key] for key in ("model", "changes", "num_permutations")}
-
-    def compute(folder: Path) -> list[list[float | None]]:
-        case = CASES[name]
-        cfg = config(settings, case)
+def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """p and z of some pairs of one test."""
+    case = CASES[settings["test"]]
+    cfg = config(settings, case)
+    for chunk in chunks:
         found = []
-        for index, (base, suspect) in enumerate(birth_pairs(cfg, number * _SEEDS_A_CASE + 2 * start, stop - start)):
-            verdict = case.test(base, suspect, settings["num_permutations"], start + index)
+        first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
+        for index, (base, suspect) in enumerate(birth_pairs(cfg, first, chunk.stop - chunk.start)):
+            verdict = case.test(base, suspect, settings["num_permutations"], chunk.start + index)
             found.append([verdict.p_value, verdict.z])
-        return found
-
-    rows: list[list[float | None]] = context.cached(
-        "weights_calibration/pairs", [jsonable(given), name, number, start, stop], compute
-    )
-    return rows
+        yield part_of(found)
 
 
 def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:

@@ -79,6 +79,30 @@ def on_model(target: str, name: str) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
+def engines(before: str = "") -> list[tuple[str, str, dict[str, Any]]]:
+    """--engine and what goes with it, after what the command needs for that."""
+    return [
+        (f"{before}--engine processes", NAMED, {"name": "processes", "workers": None}),
+        (f"{before}--engine processes --workers 3", NAMED, {"workers": 3}),
+        (
+            f"{before}--submit timeout_min=9 --submit slurm_partition=long",
+            NAMED,
+            {"submit": {"timeout_min": 9, "slurm_partition": "long"}},
+        ),
+        (f"{before}--engine ray --ray-address h:1", NAMED, {"address": "h:1"}),
+    ]
+
+
+def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """A ledger, its ranges and its engines."""
+    return [
+        ("--resume kept", target, {"resume": "kept"}),
+        ("--resume kept --range 5", target, {"range_size": 5}),
+        ("--resume kept --engine processes ", target, {"engine": "the engine"}),
+        *engines("--resume kept "),
+    ]
+
+
 PROBE = [
     *on_model(INPUTS, "cfg"),
     *COMMON,
@@ -91,16 +115,7 @@ PROBE = [
     ("--no-fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": None}),
     ("--fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 0}),
     ("--embedding-seed 5", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 5}),
-    ("--resume kept", SWEEP, {"resume": "kept"}),
-    ("--resume kept --range 5", SWEEP, {"range_size": 5}),
-    ("--resume kept --engine processes", NAMED, {"name": "processes", "workers": None}),
-    ("--resume kept --engine processes --workers 3", NAMED, {"workers": 3}),
-    (
-        "--resume kept --submit timeout_min=9 --submit slurm_partition=long",
-        NAMED,
-        {"submit": {"timeout_min": 9, "slurm_partition": "long"}},
-    ),
-    ("--resume kept --engine ray --ray-address h:1", NAMED, {"address": "h:1"}),
+    *kept_by(SWEEP),
     ("--chunk 3", SWEEP, {"chunk": 3}),
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),
@@ -240,6 +255,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
         ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
         ("--layer 2", PRINT, {"layer": 2}),
+        *kept_by(PRINT),
         *DRAWN,
         *prepared(),
     ],
@@ -272,7 +288,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
         ("--alpha 0.05", WHICH, {"alpha": 0.05}),
         ("--entries 64", WHICH, {"entries": 64}),
-        ("--resume kept", WHICH, {"resume": "kept", "digest": "digest"}),
+        *kept_by(WHICH),
         ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
@@ -345,6 +361,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
         ("--compare", REPRODUCE, {"out": "out/compare"}),
         ("--mesh data=1", REPRODUCE, {"mesh": "the mesh"}),
+        *engines(),
+        ("--engine processes ", REPRODUCE, {"engine": "the engine"}),
         *COMMON,
         *prepared(),
     ],

@@ -19,7 +19,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.seedprint.verdict import undefined
 from tests.cli.commands import commands, locate
-from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, OPEN, PRINT, READ, ROWS
+from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, READ, ROWS
 
 
 class Reached(BaseException):
@@ -118,6 +118,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
+        NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         DERIVE: lambda *unused: fake_checkpoint("changed weights"),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,

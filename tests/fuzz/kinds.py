@@ -26,7 +26,6 @@ from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.runs import list_runs
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.seedprint import fingerprint as prints
-from bornbiased_jax.seedprint.whichseed import _resumed
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from tests.checkpoints.test_gguf_file import write as write_gguf
@@ -192,18 +191,6 @@ def _signed(folder: Path, path: Path) -> Any:
     return found
 
 
-SEARCH = {"format": "a", "digest": "b", "start": 0, "entries": 64}
-
-
-def _search(folder: Path, path: Path) -> Any:
-    return _resumed(path, SEARCH, range(0, 100))
-
-
-def _searched(folder: Path) -> str:
-    (folder / "state.json").write_text(json.dumps({**SEARCH, "position": 64, "best": [[3, 0.5], [9, 0.25]]}))
-    return "state.json"
-
-
 def _chunk(folder: Path) -> str:
     _results(folder, folder)
     return f"{_page(folder).path.name}/{CHUNK.name}"
@@ -298,7 +285,6 @@ KINDS: dict[str, Kind] = {
     "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),
     "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_fingerprint(path)),
     "facts of a fingerprint": Kind(_facts, _signed),
-    "state of a search": Kind(_searched, _search),
     "chunk of a ledger": Kind(_chunk, _results),
     "task of a ledger": Kind(_noted("task"), lambda folder, path: status(folder)),
     "chunks asked of a ledger": Kind(_noted("asked-"), lambda folder, path: status(folder)),

@@ -10,9 +10,23 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-CALL = ["probe", "preference", "--model", "gpt2-tiny", "--seeds", "0:5", "--num-inputs", "64", "--seq-len", "8",
-        "--set", "num_layers=1", "--set", "d_model=16", "--set", "num_heads=2", "--set", "d_ff=16",
-        "--set", "vocab_size=64", "--batch-size", "8", "--range", "32", "--quiet"]  # fmt: skip
+SMALL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 16, "vocab_size": 64}
+SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+BIRTH = f"seed:31@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
+SIZES = ["--num-inputs", "64", "--seq-len", "8", "--batch-size", "8", "--range", "16"]
+PROBE = ["probe", "preference", "--model", "gpt2-tiny", *SETTINGS, *SIZES]
+# The words of a call, the option that names its ledger, and what of its JSON does not depend on the call.
+CALLS = {
+    "probe": ([*PROBE, "--seeds", "0:5"], "--resume", lambda found: found["records"]),
+    "probe of a checkpoint": (
+        ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
+        "--resume",
+        lambda found: found["records"],
+    ),
+    "fingerprint": (["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"], "--resume", lambda found: found),
+    "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda found: found),
+    "reproduce": (["reproduce", "figure2", "weights_calibration", "--scale", "smoke"], "--out", lambda found: None),
+}
 ENGINES = {
     "four processes": ["--engine", "processes", "--workers", "4"],
     "submitit": ["--engine", "slurm", "--workers", "2", "--submit", "timeout_min=9"],
@@ -20,28 +34,39 @@ ENGINES = {
 }
 
 
-def called(place, *further):
-    """The records and the chunks of one call, as its user has it: with the compiler's own settings."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    words = [sys.executable, "-m", "bornbiased_jax", *CALL, "--json", "-", "--resume", str(place), *further]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=500)
+def called(name, place, *further):
+    """The result and the chunks of one call, as its user has it: with the compiler's own settings."""
+    words, option, part = CALLS[name]
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment["PYTHONPATH"] = os.getcwd()
+    command = [sys.executable, "-m", "bornbiased_jax", *words, "--json", "-", "--quiet", option, str(place / "ledger")]
+    done = subprocess.run([*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["records"], {path.name: path.read_bytes() for path in place.rglob("seed*.npz")}
+    chunks = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in place.rglob("seed*.npz")}
+    return part(json.loads(done.stdout)), chunks
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return called(tmp_path_factory.mktemp("ledgers") / "alone")
+    found = {}
+
+    def of(name):
+        if name not in found:
+            found[name] = called(name, tmp_path_factory.mktemp("alone"))
+        return found[name]
+
+    return of
 
 
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_writes_what_one_process_does(engine, alone, tmp_path):
+def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path):
     if engine in ("submitit", "ray") and importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: pip install {engine}")
-    found = called(tmp_path / "ledger", *ENGINES[engine])
-    assert found == alone and len(found[1]) >= 10
+    found = called(name, tmp_path, *ENGINES[engine])
+    assert found == alone(name) and len(found[1]) >= 4
 
 
 def test_engines_can_be_changed_half_way(alone, tmp_path):
-    called(tmp_path / "ledger", "--seeds", "0:2", *ENGINES["four processes"])
-    assert called(tmp_path / "ledger", "--seeds", "0:5") == alone
+    called("probe", tmp_path, "--seeds", "0:2", *ENGINES["four processes"])
+    assert called("probe", tmp_path, "--seeds", "0:5") == alone("probe")

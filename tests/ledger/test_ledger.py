@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import engines as cli_engines
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import MARKER
@@ -208,7 +208,7 @@ def test_workers_that_die_again_and_again_end_the_drive(tmp_path):
 
 
 def test_engines_by_name():
-    assert options.ENGINES == engines.ENGINES and engine_named("local") is local
+    assert cli_engines.ENGINES == engines.ENGINES and engine_named("local") is local
     for name, workers in (("clouds", None), ("local", 3)):
         with pytest.raises(InputError, match="engine"):
             engine_named(name, workers=workers)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import models
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import from_tokens, gaussian, random_tokens
@@ -92,6 +93,19 @@ def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
 
 
+def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
+    name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
+    opened = open_checkpoint(f"seed:5@{name}")
+    subject = given(opened.cfg, opened.params, opened.digest(), opened.reference)
+    kept = {"batch_size": 8, "range_size": 16}
+    here = list(probe(subject, [0], TEXT, resume=tmp_path / "here", **kept))
+    assert list(probe(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
+    assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
+    other = subject._replace(reference=f"seed:6@{name}")
+    with pytest.raises(InputError, match="see the same files"):
+        list(probe(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
+
+
 def test_ranges_cover_all_inputs_and_part_no_last_token():
     last_N = np.repeat(np.arange(7), [3, 9, 1, 1, 20, 2, 14])
     batches = Batches(np.arange(50), last_N, 4)
@@ -155,7 +169,7 @@ def test_inputs_that_are_not_those_of_the_page_are_refused(tmp_path):
         (dict(range_size=8), "a folder to resume in"),
         (dict(seeds=[], resume=True), "no seeds"),
         (dict(seeds=[-1], resume=True), "seed"),
-        (dict(subject=given(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True), "leave --engine out"),
+        (dict(subject=given(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True), "their reference"),
     ],
 )
 def test_bad_calls_are_refused(tmp_path, options, word):

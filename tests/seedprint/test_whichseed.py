@@ -14,7 +14,8 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import distributions, flatten, init, unflatten
-from bornbiased_jax.seedprint import whichseed
+from bornbiased_jax.ledger.jobs import perform
+from bornbiased_jax.seedprint import seed_search, whichseed
 from bornbiased_jax.seedprint.births import drifted
 from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.seedprint.whichseed import which_seed
@@ -30,8 +31,8 @@ def birth(seed, cfg=CFG):
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_the_numbers_drawn_are_those_of_the_birth(name):
     cfg = preset(name, **SMALL)
-    places = whichseed.decision_places(cfg, entries=700)
-    drawn = np.asarray(jax.jit(lambda seed: whichseed.drawn(places, seed))(np.uint32(31)))
+    places = seed_search.decision_places(cfg, entries=700)
+    drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
     flat, start = flatten(birth(31, cfg)), 0
     for path, layer, count in places:
         leaf = np.asarray(flat[path] if layer is None else flat[path][layer]).ravel()[:count]
@@ -78,7 +79,7 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
 def test_a_hit_that_the_weights_do_not_confirm_is_told():
     """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
     ours, other = (flatten(birth(seed)) for seed in (7, 8))
-    counts = {(place.path, place.layer): place.entries for place in whichseed.decision_places(CFG, 80)}
+    counts = {(place.path, place.layer): place.entries for place in seed_search.decision_places(CFG, 80)}
     spliced = {path: np.array(leaf) for path, leaf in other.items()}
     for (path, layer), count in counts.items():
         target, source = (flat[path] if layer is None else flat[path][layer] for flat in (spliced, ours))
@@ -103,7 +104,7 @@ def test_the_p_of_one_seed_follows_the_t_distribution():
     suspect = drifted(birth(1), birth(2), 0.5)
     suspect = params_reader(CFG, suspect)
     decided = whichseed._decide(CFG, suspect, list(range(100, 600)))
-    freedom = sum(place.entries for place in whichseed.decision_places(CFG)) - 2
+    freedom = sum(place.entries for place in seed_search.decision_places(CFG)) - 2
     p = stats.t.sf([row.t for row in decided], freedom)
     assert stats.kstest(p, "uniform").pvalue > 1e-3
     # What is reported is that p times 2³², in log space.
@@ -112,42 +113,59 @@ def test_the_p_of_one_seed_follows_the_t_distribution():
     assert own.log10_p < expected
 
 
+def elsewhere(jobs, here):
+    """An engine that hands over nothing but text, as those of other processes do."""
+    for job in jobs:
+        perform(job.text())
+        yield job
+
+
+def ranges_in(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
+
+
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(whichseed, "CHUNK", 32)
-    monkeypatch.setattr(whichseed, "SAVE_EVERY", 1)
-    suspect, state = drifted(birth(150), birth(151_000), 0.8), tmp_path / "state.json"
-    whole = which_seed(CFG, suspect, range(0, 200))
+    monkeypatch.setattr(seed_search, "CHUNK", 32)
+    suspect, kept = drifted(birth(150), birth(151_000), 0.8), tmp_path / "kept"
+    whole = which_seed(CFG, suspect, range(10, 200))
     steps = []
 
     def stop(count):
         steps.append(count)
-        if len(steps) == 3:
+        if len(steps) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        which_seed(CFG, suspect, range(0, 200), resume=state, advance=stop)
-    position = json.loads(state.read_text())["position"]
-    assert position == 64
+        which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=stop)
+    done = len(ranges_in(kept))
+    assert 1 <= done <= 3
     steps.clear()
-    again = which_seed(CFG, suspect, range(0, 200), resume=state, advance=steps.append)
-    assert steps[0] == position and sum(steps) == 200
-    assert again == whole and again.seed == 150
-    # A longer search goes on from a finished one; another suspect or a shorter range is refused.
-    assert which_seed(CFG, suspect, range(0, 230), resume=state).seed == 150
-    state_before = state.read_text()
-    state.write_text(state_before.replace('"position": 230', '"position": 229'))
-    assert which_seed(CFG, suspect, range(0, 230), resume=state) == which_seed(CFG, suspect, range(0, 230))
-    assert (tmp_path / "state.json.damaged").exists()
-    state.write_text(state_before[:-30])
-    assert which_seed(CFG, suspect, range(0, 230), resume=state).seed == 150
-    assert (tmp_path / "state.json.damaged.1").read_text() == state_before[:-30]
-    (tmp_path / "own.json").write_text("{ not a state")
-    with pytest.raises(InputError, match="own.json is not readable"):
-        which_seed(CFG, suspect, range(0, 230), resume=tmp_path / "own.json")
-    with pytest.raises(InputError, match="another search"):
-        which_seed(CFG, suspect, range(0, 300), resume=state, digest="other")
-    with pytest.raises(InputError, match="searched 230 seeds already"):
-        which_seed(CFG, suspect, range(0, 100), resume=state)
+    again = which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=steps.append)
+    assert again == whole and again.seed == 150 and 0 < sum(steps) < 190
+    before = ranges_in(kept)
+    assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
+    # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
+    steps.clear()
+    longer = which_seed(CFG, suspect, range(0, 230), resume=kept, range_size=64, advance=steps.append)
+    assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
+    assert which_seed(CFG, birth(3), range(0, 230), resume=kept, range_size=64).seed == 3
+    there = which_seed(CFG, suspect, range(10, 200), resume=tmp_path / "there", range_size=64, engine=elsewhere)
+    assert there == whole and ranges_in(tmp_path / "there") == before
+
+
+def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
+    def swapped(jobs, here):
+        path = next(tmp_path.rglob("suspect.npy"))
+        np.save(path, np.load(path)[::-1])
+        yield from elsewhere(jobs, here)
+
+    with pytest.raises(InputError, match="does not hold this search's numbers"):
+        which_seed(CFG, birth(3), range(0, 9), resume=tmp_path, engine=swapped)
+
+
+def test_ranges_of_a_search_are_not_too_many():
+    with pytest.raises(InputError, match="too many ranges"):
+        which_seed(CFG, birth(3), range(0, 2**32), range_size=9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""A checkpoint that other processes open as well: named so that they find it, and known by its digest."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from bornbiased_jax.errors import InputError
+
+
+def named_for_others(reference: str) -> dict[str, Any]:
+    """The reference under which processes that began in other folders open the same, as a source of a ledger's jobs.
+
+    Example:
+        >>> named_for_others("seed:42@gpt2-tiny")
+        {'checkpoint': 'seed:42@gpt2-tiny'}
+    """
+    if reference.startswith("seed:"):
+        return {"checkpoint": reference}
+    path = files.user_path(reference)
+    before, at, after = reference.rpartition("@")
+    if not path.exists() and at:
+        return {"checkpoint": f"{files.user_path(before).absolute()}@{after}"}
+    return {"checkpoint": str(path.absolute())}
+
+
+@functools.lru_cache(maxsize=1)
+def open_again(reference: str, digest: str) -> Checkpoint:
+    """A checkpoint that another process has named, opened once in this one.
+
+    Raises:
+        InputError: it is not there, or has other weights.
+    """
+    found = open_checkpoint(reference)
+    if found.digest() != digest:
+        raise InputError(
+            f"{reference} has the digest {found.digest()} here, not {digest}: let all processes see the same files"
+        )
+    return found

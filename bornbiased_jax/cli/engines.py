@@ -1,0 +1,96 @@
+"""Options of commands whose work is cut into chunks: where these are kept, and who computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Count, Processes
+from bornbiased_jax.schema import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# bornbiased_jax.ledger.engines.ENGINES, named here because --help does not wait for jax; a test holds them together.
+ENGINES = ("local", "processes", "slurm", "ray")
+
+
+def engine_options(function: F) -> F:
+    """--engine, and what goes with one of them."""
+    for option in (
+        click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster; else one is started here."),
+        click.option(
+            "--submit",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="For slurm, as submitit names it: timeout_min=60, gpus_per_node=1, slurm_partition=long.",
+        ),
+        click.option(
+            "--workers", type=options.Ranged(Processes), metavar="N", help="Processes or tasks; 2 unless given."
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default=ENGINES[0],
+            show_default=True,
+            help="Who computes what the ledger lacks: this process, others here, a Slurm array, or Ray.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def ledger_options(range_help: str) -> Callable[[F], F]:
+    """--resume, --range with its help, and :func:`engine_options`; :func:`ledger` takes them out of the arguments."""
+
+    def add(function: F) -> F:
+        for option in (
+            click.option("--range", "range_size", type=options.Ranged(Count), metavar="N", help=range_help),
+            click.option(
+                "--resume",
+                metavar="DIR",
+                help="A ledger: keep finished chunks here; a killed call goes on, and several calls share the work.",
+            ),
+        ):
+            function = option(function)
+        return engine_options(function)
+
+    return add
+
+
+def engine(arguments: dict[str, Any]) -> Any:
+    """The engine of a command's arguments, which are taken out of them.
+
+    Raises:
+        InputError: an option of another engine, a parameter without a value, or an extra that is missing.
+    """
+    from bornbiased_jax.ledger.engines import engine_named
+
+    name, workers, submit, address = (arguments.pop(key) for key in ("engine", "workers", "submit", "ray_address"))
+    parameters: dict[str, Any] = {}
+    for entry in submit:
+        key, equals, value = entry.partition("=")
+        if not (key and equals and value):
+            raise InputError(f"--submit {shown(entry)} is not of the form NAME=VALUE")
+        parameters[key] = int(value) if value.isdecimal() and len(value) < 20 else value
+    return engine_named(name, workers=workers, submit=parameters, address=address)
+
+
+def ledger(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a command with a ledger hands on, taken out of its arguments: ``resume``, ``engine``, ``range_size``.
+
+    Raises:
+        InputError: the folder holds other things, there is none for what needs one, or as :func:`engine`.
+    """
+    from bornbiased_jax.ledger.pages import Ledger
+
+    resume, range_size = arguments.pop("resume"), arguments.pop("range_size")
+    if resume:
+        Ledger(resume).check()
+    elif options.given("engine") or range_size is not None:
+        raise InputError("other processes and chunks of a range need a ledger to keep them in: give --resume DIR")
+    return {"resume": Path(resume) if resume else None, "engine": engine(arguments), "range_size": range_size}
