@@ -23,6 +23,7 @@ NAMES = (
     "disguised",
     "loading",
     "audit",
+    "ledger",
     "all",
 )
 

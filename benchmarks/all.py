@@ -37,6 +37,7 @@ ORDER = (
     "bound",
     "whichseed",
     "weights_7b",
+    "ledger",
 )
 
 

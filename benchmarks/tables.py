@@ -348,6 +348,27 @@ def loading(record: Record) -> list[Table]:
     return [Table("Memory of commands that read one checkpoint", ["command"], quantities, rows, note)]
 
 
+def ledger(record: Record) -> list[Table]:
+    """What a ledger adds to chunks of ten seconds, and what a look at a large one takes."""
+    rows = [
+        Row(
+            [row["engine"], row["workers"], row["chunks"]],
+            {"seconds": row["wall_s"], "overhead": row["overhead"]},
+        )
+        for row in record["engines"]
+    ]
+    scan = record["scan"]
+    note = (
+        f"Chunks of {record['seconds_of_a_chunk']:g} s that sleep; from the call to the last result read back, the "
+        f"start of the processes included. Wanted: at most {100 * record['goals']['overhead']:g}%. One chunk costs "
+        f"{1000 * record['seconds_for_a_chunk']:.1f} ms. A driver looks through {scan['chunks']:,} chunks in "
+        f"{scan['driver_s']:.2f} s (wanted: under {record['goals']['scan_s']:g} s), `bornbiased status` in "
+        f"{scan['status_s']:.2f} s."
+    )
+    quantities = [Quantity("seconds", fixed(1)), Quantity("overhead", percent(1))]
+    return [Table("What a ledger adds to its chunks", ["engine", "workers", "chunks"], quantities, rows, note)]
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
     for made in (
@@ -365,6 +386,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         kill_resume,
         audit,
         theory_mutations,
+        ledger,
     )
 }
 """Name of a record in ``benchmarks/results`` -> its tables."""

@@ -97,5 +97,5 @@ def memory_in_use_peak() -> int | None:
     """Bytes that the first device held at most so far, or None where it does not say."""
     import jax
 
-    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
     return None if peak is None else int(peak)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import whole
 
 AXES = ("seed", "data", "fsdp")
 BATCH_AXES = ("data", "fsdp")
+_LOST = re.compile("gloo|nccl|coordination service|heartbeat|connection (closed|reset|refused)", re.IGNORECASE)
+HEARTBEAT_SECONDS = 15
+"""A process of a computation that has not been heard of for so long is taken for dead, and the others end too."""
 
 
 def parse_mesh(text: str | None) -> dict[str, int]:
@@ -92,12 +96,17 @@ def initialise_distributed(coordinator: str, num_processes: int, process_id: int
     if not 0 <= process_id < num_processes:
         raise InputError(f"process id {process_id} is not from 0 to {num_processes - 1}")
     try:
-        jax.distributed.initialize(coordinator, num_processes, process_id)
+        jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except RuntimeError as error:
         raise InputError(
             f"cannot join the computation at {coordinator} as process {process_id} of {num_processes}: "
             f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def lost_process(error: BaseException) -> bool:
+    """Whether an error says that another process of this computation is not there any more."""
+    return jax.process_count() > 1 and _LOST.search(str(error)) is not None
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -179,6 +188,58 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
     """
     shape = (*local.shape[:axis], rows, *local.shape[axis + 1 :])
     return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
+
+
+def on_host(mesh: Mesh | None) -> Callable[[str], SingleDeviceSharding] | None:
+    """Where the parameters of a model lie before they are spread over a mesh; None where there is none."""
+    if mesh is None:
+        return None
+    host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    return lambda path: host
+
+
+def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
+    """Arrays on the host, the same in every process, as arrays over all devices of a mesh.
+
+    Args:
+        tree: of arrays.
+        mesh: where to.
+        spec: how each is cut; whole everywhere by default.
+    """
+    sharding = NamedSharding(mesh, spec or PartitionSpec())
+    return jax.tree.map(lambda leaf: _place(leaf, sharding), tree)
+
+
+def place_params(params: Any, mesh: Mesh) -> Any:
+    """The parameters of one model over a mesh, each matrix cut along ``fsdp``."""
+
+    def place_leaf(path: Any, leaf: Any) -> jax.Array:
+        names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        spec = parameter_spec("/".join(names), (1, *leaf.shape), mesh)
+        return _place(leaf, NamedSharding(mesh, PartitionSpec(*spec[1:])))
+
+    return jax.tree_util.tree_map_with_path(place_leaf, params)
+
+
+def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    array = np.asarray(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def batch_parts(mesh: Mesh | None) -> int:
+    """In how many parts a batch is cut."""
+    return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def broadcast(text: str) -> str:
+    """The text that process 0 has, in every process."""
+    from jax.experimental import multihost_utils
+
+    data = np.frombuffer(text.encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    first = jax.process_index() == 0
+    told = multihost_utils.broadcast_one_to_all(data if first else np.zeros(size, np.uint8)) if size else data[:0]
+    return np.asarray(told, np.uint8).tobytes().decode()
 
 
 def fetch(tree: Any) -> Any:

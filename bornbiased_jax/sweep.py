@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, parallel
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
 
@@ -90,7 +90,8 @@ def plan(
         raise InputError(f"chunk={chunk} is not at least 1")
     if mesh is not None and "seed" not in mesh.axis_names:
         raise InputError(f"the mesh has axes {', '.join(mesh.axis_names)}: a sweep needs an axis seed")
-    devices = 1 if mesh is None else mesh.shape["seed"]
+    # One given model is one seed: its devices share the inputs.
+    devices = 1 if mesh is None or work.birth is None else mesh.shape["seed"]
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     params = _shapes(weights) if work.birth is None else jax.eval_shape(work.birth, seed)
     state = jax.eval_shape(work.zero)
@@ -152,7 +153,8 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
         return jax.lax.map(lambda args: fn(*args, *shared), mapped)
 
     def over_mesh(fn: Callable[..., Any], in_specs: tuple[PartitionSpec, ...]) -> Callable[..., Any]:
-        if mesh is None:
+        # What is done to one given model the compiler cuts itself, by where weights and inputs lie.
+        if mesh is None or work.birth is None:
             return fn
         # check_vma: a scan inside starts from constants, which the checker takes for replicated.
         return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec("seed"), check_vma=False)
@@ -172,11 +174,10 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
             return over_seeds(lambda own, p: work.finish(p, own), (state,), (params,))
         return over_seeds(work.finish, (params, state))
 
-    weights = everywhere if work.birth is None else by_seed
     return Lifted(
         birth=jax.jit(over_mesh(lambda seeds: over_seeds(born, (seeds,)), (by_seed,))),
-        step=jax.jit(over_mesh(step, (weights, by_seed, everywhere)), donate_argnums=(1,)),
-        finish=jax.jit(over_mesh(finish, (weights, by_seed))),
+        step=jax.jit(over_mesh(step, (by_seed, by_seed, everywhere)), donate_argnums=(1,)),
+        finish=jax.jit(over_mesh(finish, (by_seed, by_seed))),
     )
 
 
@@ -200,7 +201,8 @@ def sweep(
         batches: called once per chunk; yields pytrees of equal shapes.
         mode: "vmap", "map" (one after the other) or "auto".
         chunk: seeds held in memory together; chosen by memory unless given.
-        mesh: devices along an axis ``seed``.
+        mesh: devices along an axis ``seed``; where weights are given, along ``data`` and ``fsdp``, and batches are to
+            be multiples of their number. It may be of several processes, which all call this alike and get all results.
         weights: the parameters, the same for every seed, where ``work.birth`` is None.
         advance: called with the number of (real) seeds after each batch, for a progress display.
         steady: the same bits for a seed whatever else is asked for (see :func:`plan`): for what is kept in a ledger.
@@ -215,6 +217,10 @@ def sweep(
     first = next(iter(batches()))
     layout = plan(work, first, len(distinct), mode=mode, chunk=chunk, mesh=mesh, weights=weights, steady=steady)
     lifted = lift(work, layout.mode, mesh)
+    if mesh is not None:
+        cut = PartitionSpec("seed") if work.birth is not None else PartitionSpec()
+        lifted = _over(lifted, mesh, cut)
+        weights = None if weights is None else parallel.place_params(weights, mesh)
     done: dict[int, Any] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
@@ -225,6 +231,16 @@ def sweep(
             done[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
     for seed in seeds:
         yield seed, done[seed]
+
+
+def _over(lifted: Lifted, mesh: jax.sharding.Mesh, seeds: PartitionSpec) -> Lifted:
+    """The same functions of arrays on the host, with results on the host, in every process of a mesh."""
+    rows = PartitionSpec(parallel.BATCH_AXES) if seeds == PartitionSpec() else PartitionSpec()
+    return Lifted(
+        birth=lambda given: lifted.birth(parallel.place(given, mesh, seeds)),
+        step=lambda params, state, batch: lifted.step(params, state, parallel.place(batch, mesh, rows)),
+        finish=lambda params, state: parallel.fetch(lifted.finish(params, state)),
+    )
 
 
 def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:

@@ -55,6 +55,7 @@ def _tests() -> str:
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
 )
 @_probe_options
+@options.process_options
 @engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
 @options.result_options
 def fingerprint(
@@ -67,17 +68,18 @@ def fingerprint(
       bornbiased fingerprint seed:42@llama-tiny --num-inputs 2000 --seq-len 64 --out birth.fingerprint
       bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
     """
-    from bornbiased_jax import files
+    from bornbiased_jax import files, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint import trace
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
     options.prepare_json(json_file)
     kept = engines.ledger(arguments)
-    options.start(quiet=quiet)
+    shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
+    mesh = options.start(quiet=quiet, **shared, axis="data")
     files.check_writable(Path(out))
-    side = trace.Side(open_checkpoint(checkpoint))
-    found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, **kept)
+    side = trace.Side(open_checkpoint(checkpoint, sharding=parallel.on_host(mesh)))
+    found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **kept)
     save_fingerprint(out, found)
     num_outputs, width = found.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}

@@ -146,6 +146,8 @@ def run(argv: Sequence[str]) -> int:
             return _complain(
                 "there is not enough memory for this: use shorter sequences, a smaller batch or fewer seeds"
             )
+        if "jax" in sys.modules and _lost_process(error):
+            return 1
         if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
             return _lost_output(error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename is not None:
@@ -153,6 +155,17 @@ def run(argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1
+
+
+def _lost_process(error: Exception) -> bool:
+    """Answer an error that another process's end has brought about."""
+    from bornbiased_jax.parallel import lost_process
+
+    if not lost_process(error):
+        return False
+    reason = str(error).strip().splitlines()[0]
+    _say(f"another process of this computation has ended ({reason}): start all again; what is kept goes on")
+    return True
 
 
 def _complain(sentence: str) -> int:

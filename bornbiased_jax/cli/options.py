@@ -243,13 +243,17 @@ def explain(*terms: str, to_stderr: bool = False) -> None:
 
 
 def common_options(function: F) -> F:
-    """--quiet, --mesh and the options of multi-process runs."""
+    """--quiet, and :func:`process_options`."""
+    return click.option("--quiet", is_flag=True, help="No progress display.")(process_options(function))
+
+
+def process_options(function: F) -> F:
+    """--mesh and the options of multi-process runs."""
     for option in (
         click.option("--process-id", type=Ranged(Rank), help="Rank of this process, from 0."),
         click.option("--num-processes", type=Ranged(Processes), help="How many processes run this same command."),
         click.option("--coordinator", metavar="HOST:PORT", help="Address of process 0."),
         click.option("--mesh", "mesh", metavar="AXIS=N,…", help="Devices by axis, as in seed=2,data=4."),
-        click.option("--quiet", is_flag=True, help="No progress display."),
     ):
         function = option(function)
     return function
@@ -262,8 +266,12 @@ def start(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
+    axis: str | None = None,
 ) -> Any:
-    """Apply the common options; returns the mesh, or None."""
+    """Apply the common options; returns the mesh, or None.
+
+    Several processes without --mesh have one of all their devices, along ``axis``.
+    """
     from bornbiased_jax import parallel, progress
 
     progress.set_quiet(quiet)
@@ -272,6 +280,11 @@ def start(
         if coordinator is None or num_processes is None or process_id is None:
             raise InputError("--coordinator, --num-processes and --process-id go together: give all three")
         parallel.initialise_distributed(coordinator, num_processes, process_id)
+        import jax
+
+        progress.set_quiet(quiet or process_id > 0)
+        if not mesh and axis is not None:
+            return parallel.build_mesh({axis: jax.device_count()})
     return parallel.build_mesh(parallel.parse_mesh(mesh)) if mesh else None
 
 

@@ -162,7 +162,7 @@ def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[dict[str, Any]]]:
     """The configuration that was probed, and a record for each seed and length."""
-    from bornbiased_jax import progress
+    from bornbiased_jax import parallel, progress
     from bornbiased_jax.inputs import parse_inputs
     from bornbiased_jax.probes.run import probe as run_probe
     from bornbiased_jax.probes.subject import given, newborn
@@ -172,7 +172,8 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
         beside.check(arguments["input_spec"])
     kept = engines.ledger(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
-    mesh = options.start(**{name: arguments[name] for name in common})
+    axis = "data" if arguments["checkpoint"] else "seed"
+    mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
     seeds = options.parse_seeds(arguments["seeds"])
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     tokenizer: Any = arguments["tokenizer"]
@@ -183,7 +184,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
             progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
         from bornbiased_jax.checkpoints import open_checkpoint
 
-        checkpoint = open_checkpoint(arguments["checkpoint"])
+        checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.on_host(mesh))
         subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest(), checkpoint.reference)
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer

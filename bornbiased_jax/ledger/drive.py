@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ledger import together
 from bornbiased_jax.ledger.engines import Engine, WorkersLost, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks
 from bornbiased_jax.ledger.pages import Chunk, Compute, Ledger, Page, resolve, task_of
@@ -51,7 +53,9 @@ def check(folder: Path | str | None, engine: Engine) -> None:
     """
     if folder is not None:
         Ledger(folder).check()
-    elif engine is not local:
+    if engine is not local and jax.process_count() > 1:
+        raise InputError("several processes that compute together are an engine of their own: ask for no other one")
+    if folder is None and engine is not local:
         raise InputError("chunks for other processes need a ledger: name a folder to resume in")
 
 
@@ -144,6 +148,22 @@ def results(
         InputError: the ledger cannot be written, or the task refuses; or workers die again and again.
     """
     own = compute or resolve(page.task.function)
+    if jax.process_count() > 1:
+        further: dict[str, Any] = dict(block=block, sources=sources, advance=advance)
+        return together.results(page, chunks, own, lambda made: _lead(page, chunks, compute=made, **further))
+    return _lead(page, chunks, block=block, engine=engine, compute=own, sources=sources, advance=advance)
+
+
+def _lead(
+    page: Page,
+    chunks: Sequence[Chunk],
+    *,
+    block: int,
+    engine: Engine = local,
+    compute: Compute,
+    sources: Callable[[], Mapping[str, Any]],
+    advance: Callable[[Chunk], None] | None,
+) -> dict[Chunk, dict[str, Any]]:
     found: dict[Chunk, dict[str, Any]] = {}
     stuck, missing = 0, _collect(page, chunks, found)
     while missing:
@@ -155,7 +175,7 @@ def results(
         random.shuffle(jobs)
         why = "what was written was not found again"
         try:
-            for job in engine(jobs, functools.partial(compute_chunks, page, compute=own)):
+            for job in engine(jobs, functools.partial(compute_chunks, page, compute=compute)):
                 if advance is not None:
                     for chunk in job.chunks:
                         advance(chunk)

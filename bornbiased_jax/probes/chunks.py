@@ -31,6 +31,7 @@ class Pass(NamedTuple):
         intra, second_moment, dtype: as of :func:`bornbiased_jax.probes.run.probe`.
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
+        shards: parts of a batch of a given model on devices of their own.
     """
 
     subject: Subject
@@ -41,6 +42,7 @@ class Pass(NamedTuple):
     dtype: str | None
     mode: Mode
     at_once: int
+    shards: int = 1
 
     @property
     def whole(self) -> tuple[int, int]:
@@ -72,6 +74,7 @@ class Pass(NamedTuple):
             "dtype": self.dtype,
             "mode": self.mode,
             "at_once": self.at_once,
+            "shards": self.shards,
         }
 
 
@@ -100,7 +103,7 @@ def _pass(settings: str, found_at: str) -> Pass:
         subject,
         inputs,
         order_inputs(inputs, content["batch_size"]),
-        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once")),
+        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once", "shards")),
     )
 
 
@@ -116,17 +119,17 @@ def compute_pass(
     Args:
         what: all but the seeds.
         chunks: of one range; of all inputs the results are whole, else they are sums.
-        mesh: devices along an axis ``seed``.
+        mesh: as of :func:`bornbiased_jax.sweep.sweep`.
         advance: called with the number of seeds after each batch.
     """
     (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
-    vmapped = what.mode == "vmap"
+    vmapped, given = what.mode == "vmap", what.subject.weights is not None
     rows = sweep.sweep(
         what.work(partial=span != what.whole),
         [chunk.seed for chunk in chunks],
         lambda: stream(what.inputs, what.batches, *span),
         mode=what.mode,
-        chunk=what.at_once * (1 if mesh is None else mesh.shape["seed"]) if vmapped else None,
+        chunk=what.at_once * (1 if mesh is None or given else mesh.shape["seed"]) if vmapped else None,
         mesh=mesh,
         weights=what.subject.weights,
         advance=advance,

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 
+from bornbiased_jax import parallel
 from bornbiased_jax.checkpoints.elsewhere import named_for_others
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -99,10 +100,12 @@ def probe(
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
     size = batch_size_for(cfg, inputs, batch_size)
+    shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
+    size = -(-size // shards) * shards
     check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=second_moment)
     batches = order_inputs(inputs, size)
     name = None if dtype is None else jnp.dtype(dtype).name
-    what = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1)
+    what = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1, shards)
     layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
     if resume is None:
         drive.check(resume, engine)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import numpy as np
+from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
@@ -83,6 +84,7 @@ def fingerprint(
     resume: Path | str | None = None,
     engine: Engine = local,
     range_size: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Fingerprint:
     """Compute a model's fingerprint.
 
@@ -98,6 +100,8 @@ def fingerprint(
             processes may share the work.
         engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
         range_size: sequences in a chunk of the ledger; by the sizes of model and inputs unless given.
+        mesh: devices that share the inputs (``data``) and the weights too (``fsdp``); of several processes, which all
+            call this alike, too.
 
     Raises:
         InputError: inputs that do not fit the model, outputs that are not finite, a ledger that cannot be written, or
@@ -111,7 +115,7 @@ def fingerprint(
     if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.params)
         facts |= {"mean": mean, "std": std}
-    reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, advance=advance)
+    reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, mesh=mesh, advance=advance)
     if resume is None:
         outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading)
     else:

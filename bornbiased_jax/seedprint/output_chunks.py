@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
+from bornbiased_jax import parallel
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.elsewhere import named_for_others, open_again
 from bornbiased_jax.errors import InputError
@@ -49,13 +51,14 @@ def kept_outputs(
     std: float = 1.0,
     layer: int | None = None,
     batch_size: int | None = None,
+    mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
     """:func:`.outputs.last_outputs` by way of a ledger: the same bits, whoever computes them.
 
     Args:
         checkpoint: the model; other processes open it by its reference.
-        inputs, mean, std, layer, batch_size, advance: as there.
+        inputs, mean, std, layer, batch_size, mesh, advance: as there.
         folder: the ledger.
         engine: who computes what it lacks (:mod:`bornbiased_jax.ledger.engines`).
         range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
@@ -64,16 +67,23 @@ def kept_outputs(
         InputError: as there, or a ledger that cannot be written.
     """
     inputs.check_fits(checkpoint.cfg)
-    size = check_memory(checkpoint.cfg, inputs, batch_size)
+    if mesh is not None and engine is not local:
+        raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
+    size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
     reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
     chunks = spans(checkpoint, inputs, size, range_size)
 
     def here(_: Any, __: Any, some: list[Chunk]) -> Iterator[dict[str, Any]]:
-        yield from compute_outputs(checkpoint, inputs, reading, some, advance)
+        yield from compute_outputs(checkpoint, inputs, {**reading, "mesh": mesh}, some, advance)
 
     request = drive.Request(
         FUNCTION,
-        {"weights": checkpoint.digest(), "inputs": facts_of(inputs), **reading},
+        {
+            "weights": checkpoint.digest(),
+            "inputs": facts_of(inputs),
+            "shards": parallel.batch_parts(mesh),
+            **reading,
+        },
         chunks,
         here,
         sources={} if engine is local else named_for_others(checkpoint.reference),

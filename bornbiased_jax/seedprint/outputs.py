@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
-from bornbiased_jax import hardware, models
+from bornbiased_jax import hardware, models, parallel
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
@@ -35,6 +36,7 @@ def last_outputs(
     layer: int | None = None,
     batch_size: int | None = None,
     span: tuple[int, int] | None = None,
+    mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
     """Outputs at the last position, float32 products at "highest" precision.
@@ -49,6 +51,7 @@ def last_outputs(
             several batches at once, one for each core, at most ``MAX_SHARDS``.
         span: of sequences, the end left out; all by default. One that begins at a multiple of the batch size gives the
             same bits as all at once.
+        mesh: as of :func:`.fingerprint.fingerprint`; the parameters are on the host then.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -65,7 +68,8 @@ def last_outputs(
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch size {batch_size} is not at least 1")
     on_cpu = jax.default_backend() == "cpu"
-    size = check_memory(cfg, inputs, batch_size)
+    size = check_memory(cfg, inputs, batch_size, mesh)
+    given = params if mesh is None else parallel.place_params(params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
@@ -74,12 +78,14 @@ def last_outputs(
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         x = inputs.scaled(x, mean, std)
-        outputs_ND[start - begin : stop - begin] = np.asarray(_last(cfg, layer, params, x))[: stop - start]
+        if mesh is not None:
+            x = parallel.place(x, mesh, PartitionSpec(parallel.BATCH_AXES))
+        outputs_ND[start - begin : stop - begin] = parallel.fetch(_last(cfg, layer, given, x))[: stop - start]
         return stop - start
 
     first, *rest = range(begin, end, size)
     # Programs over several devices must start on all of them in one order, so they share no device with another.
-    shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and _on_one_device(params) else 1
+    shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
     threads = ThreadPoolExecutor(shards)
     try:
         # The first alone, so that one thread compiles and not each.
@@ -93,8 +99,8 @@ def last_outputs(
     return outputs_ND
 
 
-def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None) -> int:
-    """How many sequences :func:`last_outputs` takes at a time.
+def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None, mesh: Mesh | None = None) -> int:
+    """How many sequences :func:`last_outputs` takes at a time, a multiple of the devices of a mesh that share them.
 
     Raises:
         InputError: not even one batch and the outputs of all fit in memory.
@@ -102,7 +108,8 @@ def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None
     tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
     size = min(batch_size or max(1, tokens // inputs.seq_len), inputs.num_inputs)
     check_forward(cfg, size, inputs.seq_len, also=4.0 * inputs.num_inputs * cfg.d_model)
-    return size
+    parts = parallel.batch_parts(mesh)
+    return -(-size // parts) * parts
 
 
 def _on_one_device(params: Params) -> bool:

@@ -256,6 +256,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
         ("--layer 2", PRINT, {"layer": 2}),
         *kept_by(PRINT),
+        *[row for row in COMMON if row[1] != QUIET],
+        ("--mesh data=1", PRINT, {"mesh": "the mesh"}),
         *DRAWN,
         *prepared(),
     ],

@@ -73,7 +73,7 @@ class FakeTokenizer(str):
     name = "its name"
 
 
-def fake_checkpoint(reference: str, *unused: Any) -> SimpleNamespace:
+def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNamespace:
     """What the commands ask of an opened model, without weights."""
     return SimpleNamespace(
         cfg=preset("gpt2-tiny"),

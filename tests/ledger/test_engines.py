@@ -17,15 +17,15 @@ SIZES = ["--num-inputs", "64", "--seq-len", "8", "--batch-size", "8", "--range",
 PROBE = ["probe", "preference", "--model", "gpt2-tiny", *SETTINGS, *SIZES]
 # The words of a call, the option that names its ledger, and what of its JSON does not depend on the call.
 CALLS = {
-    "probe": ([*PROBE, "--seeds", "0:5"], "--resume", lambda found: found["records"]),
+    "probe": ([*PROBE, "--seeds", "0:5"], "--resume", lambda value: value["records"]),
     "probe of a checkpoint": (
         ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
         "--resume",
-        lambda found: found["records"],
+        lambda value: value["records"],
     ),
-    "fingerprint": (["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"], "--resume", lambda found: found),
-    "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda found: found),
-    "reproduce": (["reproduce", "figure2", "weights_calibration", "--scale", "smoke"], "--out", lambda found: None),
+    "fingerprint": (["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"], "--resume", lambda value: value),
+    "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda value: value),
+    "reproduce": (["reproduce", "figure2", "weights_calibration", "--scale", "smoke"], "--out", lambda value: None),
 }
 ENGINES = {
     "four processes": ["--engine", "processes", "--workers", "4"],

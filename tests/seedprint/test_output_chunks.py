@@ -43,8 +43,8 @@ def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opene
     plain = fingerprint(opened, INPUTS[inputs], **reading)
     here = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "here", range_size=20)
     there = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "there", range_size=20, engine=elsewhere)
-    saved = {name: save_fingerprint(tmp_path / name, found) for name, found in zip("abc", (plain, here, there))}
-    assert saved["a"].read_bytes() == saved["b"].read_bytes() == saved["c"].read_bytes()
+    saved = {save_fingerprint(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
+    assert len(saved) == 1
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     # Ranges are whole batches: 20 sequences are three batches of eight.
     assert sorted(chunks_of(tmp_path / "here")) == [

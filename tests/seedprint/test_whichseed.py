@@ -13,8 +13,8 @@ from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import distributions, flatten, init, unflatten
 from bornbiased_jax.ledger.jobs import perform
+from bornbiased_jax.models import distributions, flatten, init, unflatten
 from bornbiased_jax.seedprint import seed_search, whichseed
 from bornbiased_jax.seedprint.births import drifted
 from bornbiased_jax.seedprint.weights import weights_test

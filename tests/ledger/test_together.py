@@ -1,0 +1,111 @@
+"""Several processes that compute together: the numbers of one, and none of them waits for one that is dead."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.slow
+
+SMALL = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 32, "vocab_size": 64}
+SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+BIRTH = f"seed:5@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
+SIZES = ["--num-inputs", "64", "--seq-len", "8", "--batch-size", "8"]
+NEWBORN = ["probe", "contraction", "--model", "gpt2-tiny", *SETTINGS]
+KEPT = ["--resume", "ledger", "--range", "16"]
+CALLS = {
+    "probe of births": [*NEWBORN, *SIZES, "--seeds", "0:5"],
+    "probe of births in a ledger": [*NEWBORN, *SIZES, "--seeds", "0:5", *KEPT],
+    "probe of a checkpoint": ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
+    "fingerprint": ["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"],
+    "fingerprint in a ledger, weights cut": [
+        *("fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint", *KEPT, "--mesh", "fsdp=2")
+    ],
+}
+DEAD_WITHIN_SECONDS = 30.0
+
+
+def begin(words, folder, *further):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)
+    command = [sys.executable, "-m", "bornbiased_jax", *words, "--quiet", *further]
+    return subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def begin_two(words, folder):
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    several = ["--coordinator", address, "--num-processes", "2", "--process-id"]
+    return [begin(words, folder, *several, str(rank), "--json", f"{rank}.json") for rank in range(2)]
+
+
+def end(process):
+    _, error = process.communicate(timeout=300)
+    return process.returncode, error.decode()
+
+
+def numbers(value):
+    """All numbers of a record by their places, what the call itself adds left out."""
+    if isinstance(value, dict):
+        return {f"{k}/{n}": v for k, part in value.items() if k != "provenance" for n, v in numbers(part).items()}
+    if isinstance(value, list):
+        return {f"{k}/{n}": v for k, part in enumerate(value) for n, v in numbers(part).items()}
+    return {"": value}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_two_processes_give_the_numbers_of_one(name, tmp_path):
+    words = [word for word in CALLS[name]]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    alone = words[: words.index("--mesh")] if "--mesh" in words else words
+    code, error = end(begin(alone, tmp_path / "one", "--json", "one.json"))
+    assert code == 0, error
+    for code, error in map(end, begin_two(words, tmp_path / "two")):
+        assert code == 0, error
+    if words[0] == "fingerprint":
+        one, two = (load_file(tmp_path / folder / "a.fingerprint")["outputs"] for folder in ("one", "two"))
+        np.testing.assert_allclose(two, one, rtol=0, atol=1e-6 * np.abs(one).max())
+        return
+    one, *both = (json.loads((tmp_path / place).read_text()) for place in ("one/one.json", "two/0.json", "two/1.json"))
+    assert both[0]["records"] == both[1]["records"]
+    expected, found = (numbers(value["records"]) for value in (one, both[0]))
+    assert expected.keys() == found.keys()
+    for place, value in expected.items():
+        # log10 p is as many times larger than the cosines it comes from.
+        exact = not isinstance(value, float)
+        assert found[place] == (value if exact else pytest.approx(value, rel=1e-6, abs=1e-6)), place
+    if "births" in name:
+        assert expected == found  # each seed's program is that of one device
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_is_killed_the_other_ends_and_the_ledger_goes_on(victim, tmp_path):
+    sizes = ["--num-inputs", "4096", "--seq-len", "32", "--batch-size", "16", "--range", "256"]
+    words = [*NEWBORN, *sizes, "--seeds", "0:64", "--resume", "ledger"]
+    both = begin_two(words, tmp_path)
+    deadline = time.monotonic() + 200
+    while len(list(tmp_path.glob("ledger/*/*.npz"))) < 3:
+        assert time.monotonic() < deadline and all(process.poll() is None for process in both)
+        time.sleep(0.2)
+    both[victim].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    code, error = end(both[1 - victim])
+    print(error)
+    assert time.monotonic() - killed < DEAD_WITHIN_SECONDS
+    assert code not in (0, 2) and "another process" in error
+    done = {path: path.read_bytes() for path in tmp_path.glob("ledger/*/*.npz")}
+    some = [*NEWBORN, *sizes, "--seeds", "0:2", "--resume", "ledger"]
+    for code, error in map(end, begin_two(some, tmp_path)):
+        assert code == 0, error
+    assert all(path.read_bytes() == data for path, data in done.items())
