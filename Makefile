@@ -32,10 +32,10 @@ FILES := --dist loadfile --no-loadscope-reorder
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) $(FILES)
 
-# What `make test` leaves out; and the models and their training again, compiled as users compile: `make test` has the
-# compiler hurry (tests/conftest.py).
+# What `make test` leaves out; and the models and their training again, compiled as users compile and with each random
+# key watched: `make test` has the compiler hurry and spares the watch (tests/conftest.py).
 test-all: $(VENV)/.installed-dev
-	XLA_FLAGS= $(BIN)/python -m pytest -n $(JOBS) $(FILES) tests/models tests/pretrain
+	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) tests/models tests/pretrain
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 check: $(VENV)/.installed-dev

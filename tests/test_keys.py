@@ -6,9 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.errors import KeyReuseError
 
-from bornbiased_jax import keys
+from bornbiased_jax import keys, models
+from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import gaussian, random_tokens
 
 
 def test_stable_hash_is_pinned():
@@ -22,6 +26,21 @@ def test_random_bits_are_pinned():
     bits = jax.random.bits(jax.random.fold_in(leaf, 3), (1000,), "uint32")
     digest = hashlib.sha256(np.asarray(bits).astype("<u4").tobytes()).hexdigest()
     assert digest == "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"
+
+
+@pytest.mark.parametrize("model", ["gpt2-tiny", "llama-tiny"])
+def test_a_key_is_used_once(model):
+    """Two draws from one key would be the same numbers: of weights, of inputs, of one tensor drawn by itself."""
+    cfg = preset(model, num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=60)
+    with jax.debug_key_reuse(True):
+        key = jax.random.key(0)
+        jax.random.normal(key)
+        with pytest.raises(KeyReuseError):
+            jax.random.normal(key)
+        models.init_seed(cfg, 7)
+        random_tokens(8, 4, 60).generate(np.arange(8))
+        gaussian(8, 4, 16).generate(np.arange(8))
+        birth_reader(cfg, 7).read("blocks/mlp/up/kernel", 1)
 
 
 def test_normal_is_within_its_stated_bound():
