@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import keys
-from bornbiased_jax.checkpoints.digests import combine, tensor_digests
+from bornbiased_jax.checkpoints.digests import combine, constant_tensors, tensor_digests, value_digests
 from bornbiased_jax.checkpoints.gguf_file import open_gguf
 from bornbiased_jax.checkpoints.huggingface import Opened, open_directory, training_context
 from bornbiased_jax.checkpoints.llama2c import open_llama2c
@@ -24,6 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, init_seed, parameter_shapes, unflatten
 from bornbiased_jax.models.memory import check_weights
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import StreamedWeights, Weights
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
 
@@ -41,6 +43,8 @@ class Checkpoint:
         files: the files that hold the weights; none for a birth.
         tokenizer_files: where its tokenizer may be.
         info: what else the source knows (a run: its seed and step).
+        streamed: weights that stay in their file, with no ``params`` beside them (:func:`.blocks.open_streamed`).
+        streamed_facts: what is known of their tensors.
     """
 
     cfg: ModelConfig
@@ -51,6 +55,18 @@ class Checkpoint:
     files: tuple[Path, ...] = ()
     tokenizer_files: tuple[Path, ...] = ()
     info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
+    streamed: StreamedWeights | None = None
+    streamed_facts: Callable[[], Mapping[str, Any]] = dict
+
+    @property
+    def weights(self) -> Weights:
+        """The parameters, in memory or in their file."""
+        return self.params if self.streamed is None else self.streamed
+
+    def close(self) -> None:
+        """Remove what passes through streamed weights kept on disk: the work that they were for is done."""
+        if self.streamed is not None:
+            self.streamed.clear()
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -81,11 +97,19 @@ class Checkpoint:
 
     @cached_property
     def _digests(self) -> dict[str, str]:
-        return tensor_digests(self.params)
+        return tensor_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["digests"])
 
     def tensor_digests(self) -> dict[str, str]:
         """SHA-256 of every tensor by path and layer; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
         return dict(self._digests)
+
+    def value_digests(self) -> dict[str, str]:
+        """SHA-256 of every tensor's numbers in any order; see :func:`bornbiased_jax.checkpoints.value_digests`."""
+        return value_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["values"])
+
+    def constant_tensors(self) -> set[str]:
+        """Names of tensors that hold one number throughout."""
+        return constant_tensors(self.params) if self.streamed is None else set(self.streamed_facts()["constant"])
 
     def digest(self) -> str:
         """SHA-256 of all weights, independent of the file format and the order of the tensors in it."""

@@ -32,13 +32,25 @@ def value_digests(params: Params) -> dict[str, str]:
 
     A transposed or rearranged copy of a tensor has the digest of the original.
     """
-    found = {}
-    for name, tensor in _tensors(params):
-        hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
-        bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
-        hasher.update(np.sort(bits).view(np.uint8).data)
-        found[name] = hasher.hexdigest()
-    return found
+    return {name: value_digest(tensor) for name, tensor in _tensors(params)}
+
+
+def value_digest(tensor: np.ndarray) -> str:
+    """SHA-256 of one tensor's type, size and sorted bytes."""
+    hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
+    bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
+    hasher.update(np.sort(bits).view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+def constant_tensors(params: Params) -> set[str]:
+    """Names of tensors that hold one number throughout: norm scales and biases at birth."""
+    return {name for name, tensor in _tensors(params) if is_constant(tensor)}
+
+
+def is_constant(tensor: np.ndarray) -> bool:
+    """Whether a tensor holds one number throughout."""
+    return bool((tensor == tensor.flat[0]).all())
 
 
 def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:

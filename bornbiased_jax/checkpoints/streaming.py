@@ -137,7 +137,7 @@ def _leaf(
 ) -> jax.Array:
     whole: Region = tuple((0, size) for size in shape)
     places = {None: whole} if target is None else _regions(target, shape)
-    buffers = {region: _zeros([stop - start for start, stop in region], dtype) for region in places.values()}
+    buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in places.values()}
     for entry, index in holders:
         wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
         if not wanted:
@@ -158,7 +158,7 @@ def _leaf(
     return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
 
 
-def _zeros(shape: list[int], dtype: Any) -> np.ndarray:
+def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:
     """Zeros that begin where arrays of a CPU do, so that jax takes them as they are: NumPy's own begin elsewhere."""
     size = math.prod(shape) * dtype.itemsize
     room = np.zeros(size + ALIGNMENT, np.uint8)

@@ -92,6 +92,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")
+@options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
 def evaluate(
@@ -102,6 +103,8 @@ def evaluate(
     context: int | None,
     tokenizer: str | None,
     batch_size: int,
+    stream: bool,
+    scratch: str | None,
     quiet: bool,
     json_file: str | None,
 ) -> None:
@@ -111,7 +114,6 @@ def evaluate(
     Example:
       bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.text import tokenizer_for
 
@@ -119,7 +121,7 @@ def evaluate(
     options.start(quiet=quiet)
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    opened = open_checkpoint(checkpoint)
+    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
     found = evaluate_checkpoint(
         opened,
         str(text or data),
@@ -130,6 +132,7 @@ def evaluate(
         quiet=quiet,
     )
     options.write_result(json_file, found)
+    opened.close()
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
     rows = [
         [f"{name} ({units[name]})" if name in units else name, value]

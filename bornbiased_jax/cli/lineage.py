@@ -57,9 +57,17 @@ def _tests() -> str:
 @_probe_options
 @options.process_options
 @engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
+@options.stream_options
 @options.result_options
 def fingerprint(
-    checkpoint: str, out: str, layer: int | None, json_file: str | None, quiet: bool, **arguments: Any
+    checkpoint: str,
+    out: str,
+    layer: int | None,
+    stream: bool,
+    scratch: str | None,
+    json_file: str | None,
+    quiet: bool,
+    **arguments: Any,
 ) -> None:
     """Store a model's last-position outputs with the digests of its inputs and weights.
 
@@ -69,7 +77,6 @@ def fingerprint(
       bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
     """
     from bornbiased_jax import files, parallel
-    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.seedprint import trace
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
@@ -78,9 +85,13 @@ def fingerprint(
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
     files.check_writable(Path(out))
-    side = trace.Side(open_checkpoint(checkpoint, sharding=parallel.on_host(mesh)))
+    place = options.scratch_folder(stream, scratch)
+    if place is not None and (mesh is not None or kept.get("resume") is not None):
+        raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
+    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.on_host(mesh)))
     found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **kept)
     save_fingerprint(out, found)
+    side.close()
     num_outputs, width = found.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}
     about = {"layer": found.layer, "inputs": found.inputs, "weights_digest": found.weights_digest}
@@ -137,12 +148,15 @@ def fingerprint(
     "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )
 @_probe_options
+@options.stream_options
 @click.option("--page", metavar="FILE", help="Draw the verdict as one HTML page here: where it shows, and its null.")
 @options.result_options
 def seedprint(
     base: str,
     suspect: str,
     baselines: bool,
+    stream: bool,
+    scratch: str | None,
     page: str | None,
     json_file: str | None,
     quiet: bool,
@@ -151,7 +165,8 @@ def seedprint(
     """Were two models born from the same seed? Checkpoints or stored fingerprints.
 
     The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them. Inputs are needed by tests
-    of outputs alone; with --num-inputs or --seq-len given the permutation test of outputs joins auto.
+    of outputs alone; with --num-inputs or --seq-len given the permutation test of outputs joins auto. Tests of weights
+    read both models tensor by tensor, those of outputs do so with --stream.
 
     \b
     Example:
@@ -169,13 +184,16 @@ def seedprint(
         files.check_writable(page)
     options.start(quiet=quiet)
     pair: tuple[Any, Any] = (base, suspect)
+    place = options.scratch_folder(stream, scratch)
     if baselines:
+        if stream:
+            raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
         if any(trace.Side(ref).stored is not None for ref in pair):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
         opened = {ref: open_checkpoint(ref) for ref in dict.fromkeys(pair)}
         pair = (opened[base], opened[suspect])
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
-    verdict = trace.trace(*pair, probe=probe, **arguments)
+    verdict = trace.trace(*pair, probe=probe, scratch=place, **arguments)
     scores = weight_scores(*pair) if baselines else []
     value, text = verdict.to_json(), verdict.text()
     if baselines:

@@ -199,6 +199,44 @@ def result_options(function: F) -> F:
     )(function)
 
 
+def stream_options(function: F) -> F:
+    """--stream and --scratch."""
+    for option in (
+        click.option(
+            "--scratch", metavar="DIR", help="Where --stream keeps hidden states; below the user's cache unless given."
+        ),
+        click.option(
+            "--stream", is_flag=True, help="Read the model block by block: for one that does not fit in memory."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
+    """Where a streamed model keeps its hidden states; None where it is not streamed.
+
+    Raises:
+        InputError: --scratch without --stream.
+    """
+    if scratch is not None and not stream:
+        raise InputError("--scratch is where --stream keeps hidden states: give --stream too")
+    if not stream:
+        return None
+    from bornbiased_jax.text.cache import cache_dir
+
+    return files.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
+
+
+def open_model(reference: str, scratch: Path | None, **how: Any) -> Any:
+    """A checkpoint, streamed where there is a folder for it, else loaded as ``open_checkpoint`` is told to."""
+    from bornbiased_jax import checkpoints
+
+    if scratch is not None:
+        return checkpoints.open_streamed(reference, scratch)
+    return checkpoints.open_checkpoint(reference, **how)
+
+
 _PARAGRAPH = f"{__name__}.paragraph"
 
 

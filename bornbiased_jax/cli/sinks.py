@@ -72,6 +72,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 @click.option(
     "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
 )
+@options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
 def sinks(
@@ -86,6 +87,8 @@ def sinks(
     quantise: str | None,
     granularity: str,
     keep_sinks: str,
+    stream: bool,
+    scratch: str | None,
     **arguments: Any,
 ) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
@@ -95,7 +98,6 @@ def sinks(
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json --figures sinks
     """
     from bornbiased_jax import files
-    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.sink_report import sinks_report
     from bornbiased_jax.folders import Folder
     from bornbiased_jax.quantise import parse_granularities, parse_kept, parse_schemes
@@ -110,7 +112,7 @@ def sinks(
     options.start(quiet=quiet)
     schemes = [] if quantise is None else parse_schemes(quantise)
     granularities, kept = parse_granularities(granularity), parse_kept(keep_sinks)
-    opened = open_checkpoint(checkpoint)
+    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
     report = sinks_report(
         opened,
         text,
@@ -123,6 +125,7 @@ def sinks(
         **arguments,
     )
     options.write_result(json_file, report)
+    opened.close()
     drawn = [] if place is None else draw_report(report, place)
     if json_file != "-":
         _print(report)

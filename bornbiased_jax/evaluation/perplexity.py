@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import files, progress
@@ -19,10 +18,11 @@ from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.limits import check_length, check_tokens
-from bornbiased_jax.models.loss import bits_per_byte, loss_sum
+from bornbiased_jax.models.loss import bits_per_byte, loss_of_final, loss_sum
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import Reading, Weights, over_batches
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
@@ -35,7 +35,7 @@ HELD = 1 << 20
 
 def evaluate(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     documents: Iterable[str],
     tokenizer: Tokenizer,
     *,
@@ -51,7 +51,7 @@ def evaluate(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         documents: the text, as :func:`bornbiased_jax.text.documents.read_documents` yields it; no more is read than
             is needed.
         tokenizer: the model's own.
@@ -127,10 +127,10 @@ def evaluate_checkpoint(
     tokenizer = tokenizer or checkpoint.tokenizer
     if tokenizer is None:
         raise InputError(f"{checkpoint.reference} has no tokenizer: name one with --tokenizer")
-    check_overflow(checkpoint.cfg, checkpoint.params)
+    check_overflow(checkpoint.cfg, checkpoint.weights)
     found = evaluate(
         checkpoint.cfg,
-        checkpoint.params,
+        checkpoint.weights,
         read_documents(source),
         tokenizer,
         num_sequences=num_sequences,
@@ -206,7 +206,7 @@ def evaluate_tokens(
 
 def _evaluate(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     pieces: Iterable[np.ndarray],
     sequences: int | None,
     tokenizer: Tokenizer,
@@ -215,13 +215,15 @@ def _evaluate(
 ) -> dict[str, Any]:
     """The evaluation of pieces [n, T] of a text, n a multiple of the batch's ``size`` in all but the last."""
     score = _scorer(cfg)
+    needs = ("embed/embedding" if cfg.tie_embeddings else "head/kernel",)
+    reading = Reading(needs=needs, enter=_inputs, finish=functools.partial(_score, cfg))
     total, count, num_bytes, num_sequences, context = 0.0, 0, 0, 0, 0
     open_ids: list[int] = []
     with progress.bar(sequences, "evaluating", unit="sequences", quiet=quiet) as advance:
         for piece_NT in pieces:
             check_tokens(piece_NT, cfg.vocab_size)
-            for rows in _batches(piece_NT, size):
-                nats, tokens = score(params, jnp.asarray(rows))
+            parts = list(_batches(piece_NT, size))
+            for rows, (nats, tokens) in zip(parts, over_batches(params, parts, score, reading), strict=True):
                 total, count = total + float(nats), count + int(tokens)
                 advance(int((rows[:, 0] >= 0).sum()))
             found, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
@@ -240,9 +242,20 @@ def _evaluate(
     }
 
 
-@lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
     return jax.jit(lambda params, tokens: loss_sum(cfg, params, tokens))
+
+
+def _inputs(tokens_BT1: np.ndarray) -> np.ndarray:
+    """What :func:`.loss.loss_sum` feeds the model of a batch."""
+    return np.maximum(tokens_BT1[:, :-1], 0)
+
+
+def _score(
+    cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT1: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return loss_of_final(cfg, params, final_BTD, tokens_BT1[:, 1:], precision="highest")
 
 
 def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:

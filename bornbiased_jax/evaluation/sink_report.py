@@ -17,7 +17,7 @@ from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, strea
 from bornbiased_jax.models.limits import check_length, check_sequences
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import StreamedWeights, Weights, check_plain
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
@@ -93,7 +93,7 @@ def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -
 
 def report_on_ids(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     ids: Any,
     *,
     epsilon: float = 0.25,
@@ -116,7 +116,7 @@ def report_on_ids(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed; streamed ones have no ``schemes`` and no ``streaming``.
         ids: the token ids of the text, one long row.
         epsilon, convention, threshold, position, normalise: see
             :func:`~bornbiased_jax.probes.sinks.measure_sinks`.
@@ -153,6 +153,7 @@ def report_on_ids(
         {'32': 0.0}
     """
     check_epsilon(epsilon)
+    check_plain(params, quantisation=list(schemes) or None, streaming=streaming)
     if not lengths:
         raise InputError("no length is asked for: give at least one, as in 64,128")
     longest = max(lengths)
@@ -196,11 +197,11 @@ def report_on_ids(
         report["outliers"] = _outliers(cfg, params, x_DT, advance)
         if cfg.mlp and x_DT.shape[1] > 1:
             report["super_neurons"] = super_neurons(cfg, params, x_DT, advance=advance)
-    if schemes:
+    if schemes and not isinstance(params, StreamedWeights):
         report["quantisation"] = prices(
             cfg, params, x_NT[:DETAIL_SEQUENCES], schemes, granularities=granularities, keep=keep_sinks, advance=advance
         )
-    if streaming is not None:
+    if streaming is not None and not isinstance(params, StreamedWeights):
         report["streaming"] = streaming_losses(
             cfg, params, x_NT[:DETAIL_SEQUENCES], window=streaming, keep=keep_sinks, advance=advance
         )
@@ -250,12 +251,13 @@ def sinks_report(
     for length in lengths:
         check_length(opened.cfg, length)
     check_forward(opened.cfg, 1, max(lengths, default=1), all_weights=True)
+    check_plain(opened.weights, quantisation=list(schemes) or None, streaming=streaming)
     if by_step:
         check_run(opened)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
-    check_overflow(opened.cfg, opened.params)
+    check_overflow(opened.cfg, opened.weights)
     if opened.source_format == "gguf":
         schemes = [_stored_weights(scheme) for scheme in schemes]
     used = read_text(text)
@@ -265,7 +267,7 @@ def sinks_report(
     with progress.bar(total, "sinks", unit="sequences", quiet=quiet) as advance:
         report = report_on_ids(
             opened.cfg,
-            opened.params,
+            opened.weights,
             ids,
             lengths=lengths,
             epsilon=epsilon,
@@ -325,7 +327,7 @@ def count_sequences(cfg: ModelConfig, num_sequences: int, details: bool) -> int:
 
 
 def _variance(
-    cfg: ModelConfig, params: Params, shape: tuple[int, ...], seed: int, advance: Callable[[int], None] | None
+    cfg: ModelConfig, params: Weights, shape: tuple[int, ...], seed: int, advance: Callable[[int], None] | None
 ) -> dict[str, Any] | None:
     N, T = shape
     if T < 2:
@@ -348,7 +350,7 @@ def _variance(
 
 
 def _outliers(
-    cfg: ModelConfig, params: Params, x_NT: np.ndarray, advance: Callable[[int], None] | None
+    cfg: ModelConfig, params: Weights, x_NT: np.ndarray, advance: Callable[[int], None] | None
 ) -> dict[str, Any]:
     found = measure_outliers(cfg, params, x_NT, advance=advance)
     top_LC = np.argsort(-found.first_LD, axis=-1)[:, :_TOP_CHANNELS]

@@ -66,9 +66,16 @@ def loss_sum(
         cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll,
         stream_sharding=rows,
     )  # fmt: skip
+    return loss_of_final(cfg, params, out.final_BTD, labels_BT, precision=precision)
+
+
+def loss_of_final(
+    cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: Any
+) -> tuple[jax.Array, jax.Array]:
+    """What :func:`loss_sum` returns, from the output of the final norm and the labels (−1 counts for nothing)."""
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
-    total = cross_entropy(out.final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
+    total = cross_entropy(final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
     return total, jnp.sum(labels_BT >= 0)
 
 

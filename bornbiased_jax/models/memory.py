@@ -36,6 +36,23 @@ def largest_tensor_bytes(cfg: ModelConfig) -> int:
     return FLOAT * max(math.prod(row.shape[1:] if row.stacked else row.shape) for row in rows)
 
 
+def streamed_bytes(cfg: ModelConfig) -> int:
+    """Bytes of the weights that are held at once where blocks are read one at a time: two blocks, or the vocabulary.
+
+    One block is applied while the next is read; the embedding is needed before the first, the head after the last.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> cfg = preset("gpt2-1.2b")
+        >>> 11 < weights_bytes(cfg) / streamed_bytes(cfg) < 13
+        True
+    """
+    rows = distributions(cfg).values()
+    block = sum(math.prod(row.shape[1:]) for row in rows if row.stacked)
+    outside = max(math.prod(row.shape) for row in rows if not row.stacked)
+    return FLOAT * max(2 * block, outside)
+
+
 def forward_bytes(
     cfg: ModelConfig, sequences: int, length: int, *, logits: int = 0, all_weights: bool = False, kept: bool = False
 ) -> int:

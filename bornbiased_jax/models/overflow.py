@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +13,8 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.models.transformer import apply
+from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, over_batches
+from bornbiased_jax.models.transformer import apply, logits_of
 
 LARGE = 1e3
 """No trained model has a weight of this size, and products of smaller ones stay within float32."""
@@ -20,21 +25,52 @@ class Overflow(InputError):
     """The forward pass of some weights leaves the range of their numbers: whatever comes of it says nothing."""
 
 
-def check_overflow(cfg: ModelConfig, params: Params) -> None:
+def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
     """Refuse weights whose forward pass overflows float32 on a few ids; those without a large weight are not tried.
 
     Raises:
         Overflow: the stream, its squares or the logits are not finite.
     """
-    # Not the largest of all sizes, which would be an array as large as the leaf.
-    largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(params))
+    if isinstance(weights, StreamedWeights):
+        largest = weights.largest()
+    else:
+        # Not the largest of all sizes, which would be an array as large as the leaf.
+        largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(weights))
     if largest <= LARGE:
         return
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
-    out = apply(cfg, params, jnp.asarray(ids), capture=("residual",), dtype=jnp.float32)
-    seen = (jnp.square(out.layers["residual"]), jnp.square(out.final_BTD), out.logits_BTV)
-    if not all(values is not None and bool(jnp.isfinite(values).all()) for values in seen):
+    seen = [
+        *over_batches(weights, [ids], functools.partial(_residual, cfg), Reading(("residual",), _squares)),
+        *over_batches(weights, [ids], functools.partial(_last, cfg), Reading(needs=_head(cfg), finish=_ends_of(cfg))),
+    ]
+    if not all(bool(jnp.isfinite(values).all()) for values in jax.tree.leaves(seen)):
         raise Overflow(
             f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
             "check them, or fetch or train them again"
         )
+
+
+def _squares(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.square(captured["residual"])
+
+
+def _residual(cfg: ModelConfig, params: Params, ids: Any) -> jax.Array:
+    how: dict[str, Any] = dict(logits=False, capture=("residual",), reduce=_squares, dtype=jnp.float32)
+    squares: jax.Array = apply(cfg, params, jnp.asarray(ids), **how).layers
+    return squares
+
+
+def _last(cfg: ModelConfig, params: Params, ids: Any) -> tuple[jax.Array, jax.Array]:
+    final_BTD = apply(cfg, params, jnp.asarray(ids), logits=False, dtype=jnp.float32).final_BTD
+    return _ends_of(cfg)(params, final_BTD, ids)
+
+
+def _head(cfg: ModelConfig) -> tuple[str, ...]:
+    return ("embed/embedding",) if cfg.tie_embeddings else ("head/kernel",)
+
+
+def _ends_of(cfg: ModelConfig) -> Callable[[Params, jax.Array, Any], tuple[jax.Array, jax.Array]]:
+    def ends(params: Params, final_BTD: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
+        return jnp.square(final_BTD), logits_of(cfg, params, final_BTD)
+
+    return ends

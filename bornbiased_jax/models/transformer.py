@@ -16,7 +16,7 @@ from bornbiased_jax.models.cache import Cache, RollingCache
 from bornbiased_jax.models.limits import check_length, check_width
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.models.sites import Edit, Edits, as_edits, of_layer
+from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits, of_layer
 
 CAPTURABLE = (
     "residual",
@@ -127,14 +127,11 @@ def apply(
 
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
-        module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
         past = None if past_layer is None else (*past_layer, start)
-        applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling)
-        stream, found = applied
-        filled = found.pop("_past", None)
-        if last and not last_only:
-            found = {name: _last_position(name, value) for name, value in found.items()}
-        return placed(stream), (reduce(found) if reduce is not None else found, filled)
+        how: dict[str, Any] = dict(capture=capture, reduce=reduce, last=last, last_only=last_only, precision=precision)
+        how |= dict(mask_TT=mask_TT, edits=edits, past=past, rolling=rolling)
+        stream, *kept = through_block(cfg, weights, stream, positions_T, index, **how)
+        return placed(stream), tuple(kept)
 
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
@@ -157,11 +154,59 @@ def apply(
         stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
     captured, filled = stacked
 
-    final_norm = Norm(cfg.norm, cfg.norm_eps)
-    final_BTD: Any = final_norm.apply({"params": params.get("final_norm", {})}, stream)
+    final_BTD = final_of(cfg, params, stream)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
     new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
+
+
+def through_block(
+    cfg: ModelConfig,
+    weights: Params,
+    stream: jax.Array,
+    positions_T: jax.Array,
+    index: jax.Array,
+    *,
+    capture: Sequence[str] = (),
+    reduce: ReduceLayer | None = None,
+    last: bool = False,
+    last_only: bool = False,
+    precision: Any = "highest",
+    mask_TT: jax.Array | None = None,
+    edits: Edits = NO_EDITS,
+    past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+    rolling: RollingCache | None = None,
+) -> tuple[jax.Array, Any, Any]:
+    """One block of :func:`apply`.
+
+    Args:
+        cfg: the architecture.
+        weights: the block's parameters, without the axis of layers.
+        stream: the residual stream before it [B, T, D].
+        positions_T: of the tokens, from 0.
+        index: of the block, from 0.
+        capture, reduce, precision, mask_TT, rolling: as in :func:`apply`.
+        last: position-wise captures keep their last position alone.
+        last_only: so does the block's output.
+        edits: by site.
+        past: keys and values of earlier positions, and how many they are.
+
+    Returns:
+        The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to here.
+    """
+    module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
+    applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling)
+    stream, found = applied
+    filled = found.pop("_past", None)
+    if last and not last_only:
+        found = {name: _last_position(name, value) for name, value in found.items()}
+    return stream, reduce(found) if reduce is not None else found, filled
+
+
+def final_of(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
+    """The final norm of the residual stream after the last block."""
+    final: Any = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
+    return final
 
 
 def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:

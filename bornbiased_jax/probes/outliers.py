@@ -7,7 +7,8 @@ super neurons and the effective rank it reports; Roy and Vetterli (2007) for the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches, parameter
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
@@ -85,7 +87,7 @@ def effective_rank(gram_DD: np.ndarray) -> float:
 
 def measure_outliers(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     *,
     rank_rows: int = 4096,
@@ -97,7 +99,7 @@ def measure_outliers(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T], or vectors [N, T, D].
         rank_rows: how many states, whole sequences at a time, enter the matrix of the effective rank.
         batch_size: sequences in one forward pass; chosen by memory unless given.
@@ -121,29 +123,34 @@ def measure_outliers(
 
     largest_L, at_L3, massive_L = np.zeros(L), np.zeros((L, 3), int), np.zeros(L)
     ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
-    gram_LDD = np.zeros((L, D, D))
+    grams = _Grams(L, D, for_rank * T)
     done = rows = 0
-    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
-        found = jax.device_get(_batch_outliers(cfg, params, batch, with_states=done < for_rank, dtype=dtype))
+    check_plain(params, dtype=dtype)
+    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
+    begins = np.cumsum([0, *map(len, parts)])
+    with_states = sum(int(begin) < for_rank for begin in begins[:-1])
+    computed = itertools.chain(
+        _outliers_of(cfg, params, parts[:with_states], True, dtype),
+        _outliers_of(cfg, params, parts[with_states:], False, dtype),
+    )
+    for batch, statistics in zip(parts, computed, strict=True):
         for layer in range(L):
-            best = int(np.argmax(found["largest"][layer]))
-            if found["largest"][layer, best] > largest_L[layer]:
-                largest_L[layer] = found["largest"][layer, best]
-                at_L3[layer] = (done + best, *divmod(int(found["at"][layer, best]), D))
+            best = int(np.argmax(statistics["largest"][layer]))
+            if statistics["largest"][layer, best] > largest_L[layer]:
+                largest_L[layer] = statistics["largest"][layer, best]
+                at_L3[layer] = (done + best, *divmod(int(statistics["at"][layer, best]), D))
         massive_L += np.sum(
-            (found["largest"] > MASSIVE_ABSOLUTE) & (found["largest"] > MASSIVE_RELATIVE * found["median"]),
+            (statistics["largest"] > MASSIVE_ABSOLUTE)
+            & (statistics["largest"] > MASSIVE_RELATIVE * statistics["median"]),
             axis=1,
         )
-        ratio_LT += found["ratio"]
-        first_LD += found["first"]
-        all_LD += found["all"]
-        if "states" in found:
-            states_LRD = found["states"][:, : for_rank - done].reshape(L, -1, D)
+        ratio_LT += statistics["ratio"]
+        first_LD += statistics["first"]
+        all_LD += statistics["all"]
+        if "states" in statistics:
+            states_LRD = statistics["states"][:, : for_rank - done].reshape(L, -1, D)
             rows += states_LRD.shape[1]
-            # Block by block, as below: float64 copies of all blocks would be larger than the model.
-            for gram_DD, states_RD in zip(gram_LDD, states_LRD, strict=True):
-                wide_RD = states_RD.astype(np.float64)
-                gram_DD += wide_RD.T @ wide_RD
+            grams.add(states_LRD)
         done += len(batch)
         if advance is not None:
             advance(len(batch))
@@ -154,14 +161,14 @@ def measure_outliers(
         dom_ratio_LT=ratio_LT / N,
         first_LD=first_LD / N,
         rest_LD=(all_LD - first_LD) / (N * max(1, T - 1)),
-        effective_rank_L=np.array([effective_rank(gram_DD) for gram_DD in gram_LDD]),
+        effective_rank_L=np.array([effective_rank(gram_DD) for gram_DD in grams]),
         rank_rows=rows,
     )
 
 
 def super_neurons(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     *,
     firing_ratio: float = 10.0,
@@ -179,7 +186,7 @@ def super_neurons(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T] or vectors [N, T, D], T at least 2.
         firing_ratio: see above.
         norm_ratio: see above.
@@ -206,24 +213,34 @@ def super_neurons(
     if T < 2:
         raise InputError("super neurons fire at the first position alone: give sequences of at least 2")
 
+    check_plain(params, dtype=dtype)
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
-    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
-        for total, new in zip(sums, _batch_firing(cfg, params, batch, dtype=dtype), strict=True):
+    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
+    firing = functools.partial(_batch_firing, cfg, dtype=dtype)
+    computed = over_batches(params, parts, firing, Reading(("mlp_hidden",), _firing_sums))
+    for batch, added in zip(parts, computed, strict=True):
+        for total, new in zip(sums, added, strict=True):
             total += np.asarray(new)
         if advance is not None:
             advance(len(batch))
     signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))
 
-    mlp = params["blocks"]["mlp"]
-    down_LFD = np.asarray(mlp["down"]["kernel"])
-    channel_LF = np.stack([np.square(down_FD, dtype=np.float64).argmax(axis=-1) for down_FD in down_LFD])
-    weight_LF = np.take_along_axis(down_LFD, channel_LF[..., None], -1)[..., 0].astype(np.float64)
+    down = functools.partial(parameter, params, "blocks/mlp/down/kernel")
+    channel_LF = np.zeros((cfg.num_layers, cfg.d_ff), int)
+    weight_LF = np.zeros((cfg.num_layers, cfg.d_ff))
+    for layer in range(cfg.num_layers):
+        down_FD = down(layer)
+        channel_LF[layer] = np.square(down_FD, dtype=np.float64).argmax(axis=-1)
+        weight_LF[layer] = np.take_along_axis(down_FD, channel_LF[layer][:, None], -1)[:, 0]
     write_LF = signed_LF * weight_LF
-    norms = {name: _norm_ratio(mlp[name]["kernel"]) for name in ("gate", "up") if name in mlp}
+    names = ("gate", "up") if cfg.gated_mlp else ("up",)
+    norms = {
+        name: _norm_ratio(cfg, functools.partial(parameter, params, f"blocks/mlp/{name}/kernel")) for name in names
+    }
     neurons = []
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
-        row_D = np.square(down_LFD[at], dtype=np.float64)
+        row_D = np.square(down(int(at[0]))[at[1]], dtype=np.float64)
         rest = float(rest_LF[at])
         ratio = float(first_LF[at]) / rest if rest > 0 else None
         heaviest = max(float(norm[at]) for norm in norms.values())
@@ -247,45 +264,101 @@ def super_neurons(
     return neurons
 
 
+class _Grams:
+    """XᵀX of the states X [R, D] of each block, float64, added up batch by batch.
+
+    What is kept meanwhile is the smaller of the sums and the states in float32, as sums of all blocks may be larger
+    than the model; both give the same numbers, the same products being added in the same order.
+    """
+
+    def __init__(self, num_layers: int, width: int, rows: int) -> None:
+        self._width = width
+        self._states: list[np.ndarray] | None = [] if 4 * rows < 8 * width else None
+        self._sums_LDD = np.zeros((num_layers if self._states is None else 0, width, width))
+        self._num_layers = num_layers
+
+    def add(self, states_LRD: np.ndarray) -> None:
+        """Take the states of one batch."""
+        if self._states is not None:
+            self._states.append(np.array(states_LRD))
+            return
+        # Block by block: float64 copies of all blocks would be larger than the model.
+        for gram_DD, states_RD in zip(self._sums_LDD, states_LRD, strict=True):
+            _add_gram(gram_DD, states_RD)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        if self._states is None:
+            yield from self._sums_LDD
+            return
+        for layer in range(self._num_layers):
+            gram_DD = np.zeros((self._width, self._width))
+            for states_LRD in self._states:
+                _add_gram(gram_DD, states_LRD[layer])
+            yield gram_DD
+
+
+def _add_gram(gram_DD: np.ndarray, states_RD: np.ndarray) -> None:
+    wide_RD = states_RD.astype(np.float64)
+    gram_DD += wide_RD.T @ wide_RD
+
+
+def _outliers_of(
+    cfg: ModelConfig, params: Weights, parts: list[np.ndarray], with_states: bool, dtype: Any
+) -> Iterator[dict[str, Any]]:
+    """What :func:`measure_outliers` needs of each batch."""
+    if not parts:
+        return iter(())
+    reduce = _with_states if with_states else _without_states
+    batch_outliers = functools.partial(_batch_outliers, cfg, with_states=with_states, dtype=dtype)
+    return over_batches(params, parts, batch_outliers, Reading(("residual",), reduce))
+
+
 @functools.partial(jax.jit, static_argnames=("cfg", "with_states", "dtype"))
 def _batch_outliers(
     cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool, dtype: Any
 ) -> dict[str, jax.Array]:
-    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        h_BTD = captured["residual"].astype(jnp.float32)
-        size_BTD = jnp.abs(h_BTD)
-        flat_BN = size_BTD.reshape(len(h_BTD), -1)
-        kept = {
-            "largest": jnp.max(flat_BN, axis=-1),
-            "at": jnp.argmax(flat_BN, axis=-1),
-            "median": jnp.median(flat_BN, axis=-1),
-            "ratio": jnp.sum(dom_ratio(h_BTD), axis=0),
-            "first": jnp.sum(size_BTD[:, 0], axis=0),
-            "all": jnp.sum(size_BTD, axis=(0, 1)),
-        }
-        return kept | ({"states": h_BTD} if with_states else {})
-
+    reduce = _with_states if with_states else _without_states
     found: dict[str, jax.Array]
     found = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce, dtype=dtype).layers
     return found
+
+
+def _without_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    h_BTD = captured["residual"].astype(jnp.float32)
+    size_BTD = jnp.abs(h_BTD)
+    flat_BN = size_BTD.reshape(len(h_BTD), -1)
+    return {
+        "largest": jnp.max(flat_BN, axis=-1),
+        "at": jnp.argmax(flat_BN, axis=-1),
+        "median": jnp.median(flat_BN, axis=-1),
+        "ratio": jnp.sum(dom_ratio(h_BTD), axis=0),
+        "first": jnp.sum(size_BTD[:, 0], axis=0),
+        "all": jnp.sum(size_BTD, axis=(0, 1)),
+    }
+
+
+def _with_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return _without_states(captured) | {"states": captured["residual"].astype(jnp.float32)}
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
 def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any) -> tuple[jax.Array, ...]:
     """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
 
-    def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-        a_BTF = captured["mlp_hidden"].astype(jnp.float32)
-        size_BTF = jnp.abs(a_BTF)
-        first, size = jnp.sum(a_BTF[:, 0], axis=0), jnp.sum(size_BTF[:, 0], axis=0)
-        return first, size, jnp.sum(size_BTF[:, 1:], axis=(0, 1))
-
     found: tuple[jax.Array, ...]
-    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=reduce, dtype=dtype).layers
+    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums, dtype=dtype).layers
     return found
 
 
-def _norm_ratio(kernel_LDF: Any) -> np.ndarray:
-    """Norm of each neuron's input column over the median of its layer, [L, F]."""
-    norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in np.asarray(kernel_LDF)])
+def _firing_sums(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    a_BTF = captured["mlp_hidden"].astype(jnp.float32)
+    size_BTF = jnp.abs(a_BTF)
+    first, size = jnp.sum(a_BTF[:, 0], axis=0), jnp.sum(size_BTF[:, 0], axis=0)
+    return first, size, jnp.sum(size_BTF[:, 1:], axis=(0, 1))
+
+
+def _norm_ratio(cfg: ModelConfig, kernel_of: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Norm of each neuron's input column over the median of its layer, [L, F]; kernels [D, F] by layer."""
+    kernels = map(kernel_of, range(cfg.num_layers))
+    norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in kernels])
     return norm_LF / np.median(norm_LF, axis=-1, keepdims=True)

@@ -27,19 +27,22 @@ from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits
+from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
+from bornbiased_jax.models.transformer import ReduceLayer
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 Convention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
 CONVENTIONS: tuple[Convention, ...] = ("all_rows", "rows_from_k")
 THRESHOLDS: tuple[Threshold, ...] = ("per_sequence", "average")
+_WEIGHTS = ("attention_weights",)
 NOTHING = 1e-4
 """A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
 
 
 def measure_sinks(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     *,
     epsilon: float = 0.25,
@@ -58,7 +61,7 @@ def measure_sinks(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids, or of vectors [N, T, D] fed in place of embeddings.
         epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
         convention: what a column's sum is divided by, see above.
@@ -95,11 +98,17 @@ def measure_sinks(
     T = x.shape[1]
     check_epsilon(epsilon)
     wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
+    check_plain(params, mask_TT=mask_TT, edit=edit, dtype=dtype)
     options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit), dtype=dtype)
+
+    def column_sums(params: Params, batch: Any) -> tuple[jax.Array, jax.Array]:
+        return _column_sums(cfg, params, batch, position, _mask(mask_TT), **options)
+
+    reading = Reading(_WEIGHTS, _columns_of(position, normalise), settings=("sinks", position, normalise))
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in wanted}
-    for batch in batches(x, batch_size_for(cfg, T, batch_size)):
-        column_LBHT, sums_LBHT = jax.device_get(_column_sums(cfg, params, batch, position, _mask(mask_TT), **options))
+    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
+    for batch, (column_LBHT, sums_LBHT) in zip(parts, over_batches(params, parts, column_sums, reading), strict=True):
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
         for length in wanted:
@@ -256,6 +265,14 @@ def _column_sums(
 ) -> tuple[jax.Array, jax.Array]:
     """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
 
+    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), dtype=dtype, mask_TT=mask_TT, edit=edit)
+    found = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
+    return found[0], found[1]
+
+
+def _columns_of(position: Any, normalise: bool) -> ReduceLayer:
+    """From a block's weights to what position k receives from every query, and every position from all of them."""
+
     def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
         if normalise:
@@ -266,9 +283,7 @@ def _column_sums(
         column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
 
-    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
-    found = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
-    return found[0], found[1]
+    return reduce
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "dtype"))

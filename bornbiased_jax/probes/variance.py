@@ -22,6 +22,8 @@ from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import Edit, Edits, as_edits
+from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
+from bornbiased_jax.models.transformer import ReduceLayer
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
@@ -43,7 +45,7 @@ class PositionMoments(NamedTuple):
 
 def position_moments(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     x: Any,
     *,
     quantities: Sequence[str] = ("attention_output", "residual"),
@@ -57,7 +59,7 @@ def position_moments(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         x: random-token sequences [N, T], or vectors [N, T, D]; N at least 2.
         quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the mitigations and
             before W_O.
@@ -94,9 +96,15 @@ def position_moments(
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
     mask = None if mask_TT is None else jnp.asarray(mask_TT, bool)
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        found = _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=as_edits(edit), dtype=dtype)
-        for name, (mean, square) in jax.device_get(found).items():
+    check_plain(params, mask_TT=mask_TT, edit=edit, dtype=dtype)
+
+    def moments(params: Params, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
+        return _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=as_edits(edit), dtype=dtype)
+
+    reading = Reading(tuple(quantities), _centred_of(tuple(quantities)), settings=("moments", *quantities))
+    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
+    for batch, sums in zip(parts, over_batches(params, parts, moments, reading), strict=True):
+        for name, (mean, square) in sums.items():
             new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new
         if advance is not None:
@@ -145,13 +153,17 @@ def _batch_moments(
     edit: Edit | Edits | None,
     dtype: Any,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    def reduce(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return {name: _centred(captured[name]) for name in quantities}
-
-    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
+    options: dict[str, Any] = dict(reduce=_centred_of(quantities), dtype=dtype, mask_TT=mask_TT, edit=edit)
     found: dict[str, tuple[jax.Array, jax.Array]]
     found = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
     return found
+
+
+def _centred_of(quantities: tuple[str, ...]) -> ReduceLayer:
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+        return {name: _centred(captured[name]) for name in quantities}
+
+    return reduce
 
 
 def _centred(x: jax.Array) -> tuple[jax.Array, jax.Array]:

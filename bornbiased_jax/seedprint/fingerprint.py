@@ -19,13 +19,12 @@ from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
 from bornbiased_jax import files, record, schema
-from bornbiased_jax.checkpoints import Checkpoint, value_digests
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.models import flatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import check_plain
 from bornbiased_jax.ranges import Layers
 from bornbiased_jax.seedprint.output_chunks import kept_outputs
 from bornbiased_jax.seedprint.outputs import check_memory, embedding_moments, last_outputs
@@ -113,37 +112,26 @@ def fingerprint(
     facts = inputs.describe()
     mean, std = 0.0, 1.0
     if inputs.vectors:
-        mean, std = moments or embedding_moments(checkpoint.params)
+        mean, std = moments or embedding_moments(checkpoint.weights)
         facts |= {"mean": mean, "std": std}
     reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, mesh=mesh, advance=advance)
     if resume is None:
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading)
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **reading)
     else:
+        check_plain(checkpoint.weights, resume=resume)
         outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
-    trivial = _trivial_tensors(checkpoint.params)
+    trivial = checkpoint.constant_tensors()
     return Fingerprint(
         outputs_ND=outputs_ND,
         inputs=record.jsonable(facts),
         layer=layer,
         weights_digest=checkpoint.digest(),
         tensor_digests={name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial},
-        value_digests={name: value for name, value in value_digests(checkpoint.params).items() if name not in trivial},
+        value_digests={name: value for name, value in checkpoint.value_digests().items() if name not in trivial},
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
         provenance=record.lasting(record.provenance(precision="float32 highest")),
     )
-
-
-def _trivial_tensors(params: Params) -> set[str]:
-    """Names of tensors that hold one number throughout: norm scales and biases at birth."""
-    trivial = set()
-    for path, leaf in flatten(params).items():
-        array = np.asarray(leaf)
-        layers = {f"{path}/{index}": layer for index, layer in enumerate(array)}
-        for name, tensor in (layers if path.startswith("blocks/") else {path: array}).items():
-            if (tensor == tensor.flat[0]).all():
-                trivial.add(name)
-    return trivial
 
 
 def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +17,7 @@ from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import Overflow, check_overflow
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, check_plain, over_batches, parameter
 
 # Tokens at a time: on a CPU what its caches hold, elsewhere enough to fill the device.
 BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
@@ -28,7 +27,7 @@ MAX_SHARDS = 4
 
 def last_outputs(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     inputs: Inputs,
     *,
     mean: float = 0.0,
@@ -43,7 +42,7 @@ def last_outputs(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         inputs: N sequences; ids must be below the vocabulary, vectors as wide as the model.
         mean, std: vectors are multiplied by ``std`` and shifted by ``mean``; ids are left alone.
         layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
@@ -69,31 +68,33 @@ def last_outputs(
         raise InputError(f"batch size {batch_size} is not at least 1")
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, batch_size, mesh)
-    given = params if mesh is None else parallel.place_params(params, mesh)
+    check_plain(params, mesh=mesh)
+    given = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
-    def compute(start: int) -> int:
-        stop = min(start + size, end)
+    def made(start: int) -> jax.Array:
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         x = inputs.scaled(x, mean, std)
-        if mesh is not None:
-            x = parallel.place(x, mesh, PartitionSpec(parallel.BATCH_AXES))
-        outputs_ND[start - begin : stop - begin] = parallel.fetch(_last(cfg, layer, given, x))[: stop - start]
-        return stop - start
+        scaled: jax.Array = x if mesh is None else parallel.place(x, mesh, PartitionSpec(parallel.BATCH_AXES))
+        return scaled
 
-    first, *rest = range(begin, end, size)
+    def last(params: Params, x: jax.Array) -> np.ndarray:
+        return parallel.fetch(_last(cfg, layer, params, x))
+
+    starts = range(begin, end, size)
+    batches = [functools.partial(made, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
-    threads = ThreadPoolExecutor(shards)
-    try:
-        # The first alone, so that one thread compiles and not each.
-        for count in itertools.chain([compute(first)], threads.map(compute, rest)):
-            if advance is not None:
-                advance(count)
-    finally:
-        threads.shutdown(cancel_futures=True)
+    computed = over_batches(given, batches, last, _reading(layer), workers=shards)
+    for start, found_BD in zip(starts, computed, strict=True):
+        stop = min(start + size, end)
+        # Streamed, the states of all blocks.
+        last_BD = found_BD if layer is None or not isinstance(params, StreamedWeights) else found_BD[layer - 1]
+        outputs_ND[start - begin : stop - begin] = last_BD[: stop - start]
+        if advance is not None:
+            advance(stop - start)
     if not np.isfinite(outputs_ND).all():
         raise Overflow("the model's outputs hold NaN or infinite numbers: check its weights")
     return outputs_ND
@@ -112,27 +113,38 @@ def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None
     return -(-size // parts) * parts
 
 
-def _on_one_device(params: Params) -> bool:
-    return all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array))
+def _on_one_device(params: Weights) -> bool:
+    return isinstance(params, StreamedWeights) or all(
+        len(leaf.devices()) == 1 for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _last(cfg: ModelConfig, layer: int | None, params: Params, x: jax.Array) -> jax.Array:
     if layer is None:
-        return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, -1].astype(jnp.float32)
+        return _of_final(params, models.apply(cfg, params, x, positions="last", logits=False).final_BTD, x)
     found = models.apply(
-        cfg,
-        params,
-        x,
-        positions="last",
-        logits=False,
-        capture=("residual",),
-        reduce=lambda captured: captured["residual"][:, -1],
-    )
+        cfg, params, x, positions="last", logits=False, capture=("residual",), reduce=_of_residual
+    )  # fmt: skip
     return found.layers[layer - 1].astype(jnp.float32)
 
 
-def embedding_moments(params: Params) -> tuple[float, float]:
+def _reading(layer: int | None) -> Reading:
+    """What a streamed pass gives: the final norm's output, or the stream after every block."""
+    if layer is None:
+        return Reading(positions="last", finish=_of_final)
+    return Reading(positions="last", capture=("residual",), reduce=_of_residual)
+
+
+def _of_final(params: Params, final_BTD: jax.Array, x: jax.Array) -> jax.Array:
+    return final_BTD[:, -1].astype(jnp.float32)
+
+
+def _of_residual(captured: dict[str, jax.Array]) -> jax.Array:
+    return captured["residual"][:, -1]
+
+
+def embedding_moments(params: Weights) -> tuple[float, float]:
     """Mean and standard deviation over all entries of the token embedding."""
-    table = np.asarray(params["embed"]["embedding"], np.float32)
+    table = np.asarray(parameter(params, "embed/embedding"), np.float32)
     return float(table.mean(dtype=np.float64)), float(table.std(dtype=np.float64))

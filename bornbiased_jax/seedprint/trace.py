@@ -44,9 +44,11 @@ class Side:
     Attributes:
         source: a reference as :func:`.checkpoints.open_checkpoint` takes it, a file of a stored fingerprint, or
             either of them opened.
+        scratch: where to keep hidden states of a model that is read block by block; None loads it.
     """
 
     source: Source
+    scratch: Path | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +73,11 @@ class Side:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
         source = self._with_weights
-        return checkpoints.open_checkpoint(source) if isinstance(source, str | Path) else source
+        if not isinstance(source, str | Path):
+            return source
+        if self.scratch is not None:
+            return checkpoints.open_streamed(source, self.scratch)
+        return checkpoints.open_checkpoint(source)
 
     @cached_property
     def reader(self) -> WeightsReader:
@@ -82,6 +88,11 @@ class Side:
         """
         source = self._with_weights
         return open_reader(source if isinstance(source, str | Path) else source.reference)
+
+    def close(self) -> None:
+        """Remove what a pass block by block kept on disk."""
+        if "checkpoint" in self.__dict__:
+            self.checkpoint.close()
 
     @property
     def _with_weights(self) -> str | Path | Checkpoint:
@@ -200,6 +211,7 @@ def trace(
     probe: Probe | None = None,
     num_references: int | None = None,
     base_digest: str | None = None,
+    scratch: Path | None = None,
     **options: Any,
 ) -> Verdict:
     """Say whether two models share a birth, whatever they are given as.
@@ -216,6 +228,8 @@ def trace(
         num_references: fresh seeds, for tests that need them; 200 by default.
         base_digest: what the base's weights were published as beforehand (:mod:`.commitment`); without it the verdict
             says that their labelling rests on somebody's word.
+        scratch: for tests of outputs: read the models block by block, with hidden states in this folder, rather than
+            load them.
         options: the test's own (``num_permutations`` …); None counts as not given.
 
     Raises:
@@ -231,8 +245,8 @@ def trace(
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
-    ours = Side(base)
-    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect)
+    ours = Side(base, scratch)
+    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect, scratch)
     test = _default_test(ours, theirs, options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
@@ -267,7 +281,10 @@ def trace(
         verdict = _by_outputs(test, ours, theirs, probe, alpha, num_references=births, **options)
     given = {"alpha": alpha} if alpha != entry.alpha else {}
     verdict = with_choices(verdict, {**given, **{name: options[name] for name in sorted(options) if name != "outputs"}})
-    return with_commitment(verdict, ours.digest, committed=base_digest is not None)
+    verdict = with_commitment(verdict, ours.digest, committed=base_digest is not None)
+    for side in (ours, theirs):
+        side.close()
+    return verdict
 
 
 def _default_test(ours: Side, theirs: Side, options: Mapping[str, Any]) -> str:

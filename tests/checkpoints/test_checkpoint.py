@@ -188,8 +188,8 @@ def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
 
 def test_what_was_read_is_the_parameter_and_no_copy_of_it(monkeypatch, tmp_path):
     """On a CPU: else every parameter is there twice for a moment, the largest too."""
-    made, real = [], streaming._zeros
-    monkeypatch.setattr(streaming, "_zeros", lambda *some: made.append(real(*some)) or made[-1])
+    made, real = [], streaming.aligned_zeros
+    monkeypatch.setattr(streaming, "aligned_zeros", lambda *some: made.append(real(*some)) or made[-1])
     cfg = preset("llama-tiny", num_layers=2, d_model=24, num_heads=2, d_ff=40, vocab_size=61)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
     params = open_checkpoint(tmp_path / "model").params

@@ -39,6 +39,7 @@ INPUTS = "bornbiased_jax.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 NAMED = "bornbiased_jax.ledger.engines:engine_named"
+STREAMED = "bornbiased_jax.checkpoints:open_streamed"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
 READ = "bornbiased_jax.checkpoints.reader:open_reader"
 QUIET = "bornbiased_jax.progress:set_quiet"
@@ -100,6 +101,14 @@ def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("--resume kept --range 5", target, {"range_size": 5}),
         ("--resume kept --engine processes ", target, {"engine": "the engine"}),
         *engines("--resume kept "),
+    ]
+
+
+def streamed(ref: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """--stream and --scratch, which open a checkpoint in another way."""
+    return [
+        ("--stream", STREAMED, {"ref": ref}),
+        ("--stream --scratch kept", STREAMED, {"scratch": "kept"}),
     ]
 
 
@@ -206,6 +215,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--context 33", EVALUATE, {"context": 33}),
         ("--batch-size 3", EVALUATE, {"batch_size": 3}),
         ("--tokenizer bytes", EVALUATE, {"tokenizer": "bytes"}),
+        *streamed("model.gguf"),
         ("--quiet", EVALUATE, {"quiet": True}),
         *prepared(),
     ],
@@ -226,6 +236,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--granularity channel", SINKS, {"granularities": ["channel"]}),
         ("--keep-sinks 2,3", SINKS, {"keep_sinks": [2, 3]}),
         ("--streaming 9", SINKS, {"streaming": 9}),
+        *streamed("model.gguf"),
         ("--by-step", SINKS, {"by_step": True}),
         ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
         ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
@@ -258,6 +269,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *kept_by(PRINT),
         *[row for row in COMMON if row[1] != QUIET],
         ("--mesh data=1", PRINT, {"mesh": "the mesh"}),
+        *streamed("model.gguf"),
         *DRAWN,
         *prepared(),
     ],
@@ -272,6 +284,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
             "bornbiased_jax.seedprint.births:final_outputs",
             {"seeds": range(3_000_000_000, 3_000_000_150)},
         ),
+        *streamed("seed:1@gpt2-tiny"),
         ("--signs free", COMPARE, {"signs": "free"}),
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),

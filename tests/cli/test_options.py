@@ -83,6 +83,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         tokenizer=FakeTokenizer("its tokenizer"),
         info={},
         digest=lambda: "digest",
+        close=lambda: None,
     )
 
 

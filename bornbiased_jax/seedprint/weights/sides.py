@@ -94,6 +94,8 @@ def side_reader(side: Side) -> WeightsReader:
 
 def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
     """A reader of a checkpoint that is open already; what is known of its birth comes from its reference."""
+    if checkpoint.streamed is not None:
+        return open_reader(checkpoint.reference)
     held = params_reader(checkpoint.cfg, checkpoint.params)
     if checkpoint.source_format in ("birth", "run", "gguf"):
         told = open_reader(checkpoint.reference)

@@ -1,0 +1,201 @@
+"""What a pass through a model block by block keeps on disk: the residual stream, and what each block gave.
+
+A page is a folder with two files of streams in turn, one file for each whole block, and a list of what is whole with
+its digests. The list is written last, so that a killed pass goes on after its last whole block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Len
+from typing_extensions import TypedDict
+
+from bornbiased_jax import files, progress, schema
+from bornbiased_jax.errors import InputError
+
+LIST = "whole.json"
+FINISHED = "finished.npz"
+NOTHING = -1
+"""The number of whole blocks of a page that has not even the embedded sequences."""
+
+
+class Whole(TypedDict):
+    """What a page's list says: how many blocks are whole, and the digest of each file that they left."""
+
+    blocks: Annotated[int, Ge(0)]
+    files: Annotated[dict[str, str], Len(0, 1_000_000)]
+
+
+class Page:
+    """The folder of one pass.
+
+    Attributes:
+        path: where it is.
+        shapes: of the residual stream of each batch, [B, T, D].
+    """
+
+    def __init__(self, path: Path, shapes: Sequence[tuple[int, int, int]]) -> None:
+        self.path, self.shapes = path, list(shapes)
+        sizes = [4 * math.prod(shape) for shape in self.shapes]
+        self._offsets = [sum(sizes[:index]) for index in range(len(sizes))]
+        self.stream_bytes = sum(sizes)
+        self._files: dict[str, str] = {}
+
+    def resume(self) -> int:
+        """How many blocks are whole, 0 with the embedded sequences alone, :data:`NOTHING` without those.
+
+        A page of which a file is damaged or missing begins again; a line says so.
+
+        Raises:
+            InputError: its files cannot be made: the disk is full, or the folder is not to be written to.
+        """
+        blocks = self._whole_blocks()
+        if blocks is None:
+            progress.warn(f"{self.path} is damaged: its blocks are computed again from the first")
+            blocks = NOTHING
+        if blocks == NOTHING:
+            self._files = {}
+            self._make()
+        return blocks
+
+    def _whole_blocks(self) -> int | None:
+        if not (self.path / LIST).is_file():
+            return NOTHING
+        try:
+            said = schema.check(Whole, files.read_json(self.path / LIST), str(self.path / LIST))
+            self._files = dict(said["files"])
+            for name, digest in self._files.items():
+                known = self._stream_digest(name) if name.endswith(".f32") else files.sha256(self.path / name)
+                if known != digest:
+                    return None
+        except (InputError, OSError, ValueError):
+            return None
+        return said["blocks"]
+
+    def _make(self) -> None:
+        try:
+            for old in self.path.glob("*.npz"):
+                old.unlink()
+            (self.path / LIST).unlink(missing_ok=True)
+            for parity in range(2):
+                with (self.path / _stream_name(parity)).open("wb") as stream:
+                    # All of it now: a mapped page that finds no room later would end the process.
+                    os.posix_fallocate(stream.fileno(), 0, self.stream_bytes)
+        except OSError as error:
+            raise InputError(
+                f"cannot write {2 * self.stream_bytes:,} bytes into {self.path}: {error.strerror}; free some room or "
+                "choose another folder"
+            ) from error
+
+    def write_stream(self, blocks: int, batch: int, stream_BTD: np.ndarray) -> str:
+        """Store the stream of one batch after so many blocks; its digest."""
+        mapped = self._mapped(blocks, batch, "r+")
+        mapped[...] = stream_BTD
+        return _digest(mapped)
+
+    def read_stream(self, blocks: int, batch: int) -> np.ndarray:
+        """The stream of one batch after so many blocks."""
+        return np.array(self._mapped(blocks, batch, "r"))
+
+    def _mapped(self, blocks: int, batch: int, mode: str) -> np.ndarray:
+        # One batch at a time: what is mapped counts as memory of the process while it is.
+        place = self.path / _stream_name(blocks % 2)
+        return np.memmap(place, np.float32, mode, self._offsets[batch], self.shapes[batch])  # type: ignore[call-overload]
+
+    def _stream_digest(self, name: str) -> str:
+        parity = 0 if name == _stream_name(0) else 1
+        digests = [_digest(self._mapped(parity, index, "r")) for index in range(len(self.shapes))]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def commit(self, blocks: int, digests: Sequence[str], kept: Sequence[Sequence[np.ndarray]]) -> None:
+        """Call so many blocks whole.
+
+        Args:
+            blocks: how many.
+            digests: of the streams after them, by batch, as :meth:`write_stream` gave them.
+            kept: what the last of them gave, by batch; nothing for the embedded sequences.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        if kept:
+            self._store(_block_name(blocks - 1), kept)
+        self._files.pop(_stream_name((blocks - 1) % 2), None)
+        self._files[_stream_name(blocks % 2)] = hashlib.sha256("".join(digests).encode()).hexdigest()
+        descriptor = os.open(self.path / _stream_name(blocks % 2), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._write_list(blocks)
+
+    def finish(self, last: Sequence[Sequence[np.ndarray]], made: Sequence[Sequence[np.ndarray]], blocks: int) -> None:
+        """Store what the last of so many blocks gave, unless it is whole already, and what was made of the streams.
+
+        The streams go.
+        """
+        if last:
+            self._store(_block_name(blocks - 1), last)
+        self._store(FINISHED, made)
+        for parity in range(2):
+            self._files.pop(_stream_name(parity), None)
+        self._write_list(blocks)
+        for parity in range(2):
+            (self.path / _stream_name(parity)).unlink(missing_ok=True)
+
+    @property
+    def finished(self) -> bool:
+        """Whether :meth:`finish` was called."""
+        return FINISHED in self._files
+
+    def block(self, block: int, batch: int) -> list[np.ndarray]:
+        """What a block (from 0) gave for one batch."""
+        return _load(self.path / _block_name(block), batch)
+
+    def found(self, batch: int) -> list[np.ndarray]:
+        """What was made of one batch's stream after the last block."""
+        return _load(self.path / FINISHED, batch)
+
+    def _store(self, name: str, arrays: Sequence[Sequence[np.ndarray]]) -> None:
+        buffer = io.BytesIO()
+        named: dict[str, Any] = {
+            f"{batch}.{index}": array for batch, row in enumerate(arrays) for index, array in enumerate(row)
+        }
+        np.savez(buffer, **named)
+        data = buffer.getvalue()
+        files.write_bytes(self.path / name, data)
+        self._files[name] = hashlib.sha256(data).hexdigest()
+
+    def _write_list(self, blocks: int) -> None:
+        files.write_json(self.path / LIST, {"blocks": blocks, "files": self._files})
+
+    def remove(self) -> None:
+        """Remove the page."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(array.view(np.uint8).data).hexdigest()
+
+
+def _stream_name(parity: int) -> str:
+    return f"stream-{parity}.f32"
+
+
+def _block_name(block: int) -> str:
+    return f"block-{block:04}.npz"
+
+
+def _load(path: Path, batch: int) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        count = sum(name.startswith(f"{batch}.") for name in stored.files)
+        return [stored[f"{batch}.{index}"] for index in range(count)]
