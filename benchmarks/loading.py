@@ -29,6 +29,9 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
         "sinks": [checkpoint, "--text", text, "--lengths", str(LENGTH), "--num-sequences", str(SEQUENCES), "--quiet"],
         "evaluate": [checkpoint, "--text", text],
         "fingerprint": [checkpoint, *sizes, "--out", str(folder / "a.fingerprint")],
+        "probe preference": ["--checkpoint", checkpoint, *sizes],
+        "probe contraction": ["--checkpoint", checkpoint, *sizes],
+        "digest": [checkpoint],
         "generate": [checkpoint, "--prompt", "Once", "--max-new-tokens", "4"],
         "intervene": [checkpoint, "--text", text, "--silence", "blocks/1/mlp:0", "--length", str(LENGTH),
                       "--num-sequences", str(SEQUENCES), "--quiet"],
@@ -43,7 +46,7 @@ def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         for name, words in calls(checkpoint, text, Path(folder)).items():
             if not names or name in names:
-                child = run_child("bornbiased_jax", [name, *words])
+                child = run_child("bornbiased_jax", [*name.split(), *words])
                 child.pop("result")
                 found[name] = {**child, "over_weights": child["peak_bytes"] / weights}
     return {

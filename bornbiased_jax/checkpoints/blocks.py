@@ -62,7 +62,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
         ...     opened.weights.read("blocks/mlp/up/kernel", 1).shape
         (128, 512)
     """
-    reference = parse_ref(ref)
+    reference = parse_ref(ref).fetched()
     if reference.kind == "run":
         raise InputError(
             f"{ref} is a pretraining run, in which all blocks lie together, so that it cannot be streamed: "
@@ -97,7 +97,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
         params={},
         reference=str(ref),
         source_format=reference.kind,
-        description=reader.description,
+        description=reference.describe(reader.description),
         files=reader.files,
         tokenizer_files=reader.tokenizer_files,
         info=info,
