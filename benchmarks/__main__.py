@@ -24,6 +24,8 @@ NAMES = (
     "loading",
     "audit",
     "ledger",
+    "growth",
+    "cold_start",
     "all",
 )
 

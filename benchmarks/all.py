@@ -38,6 +38,8 @@ ORDER = (
     "whichseed",
     "weights_7b",
     "ledger",
+    "growth",
+    "cold_start",
 )
 
 
