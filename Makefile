@@ -11,13 +11,14 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-all check bench install clean
+.PHONY: help demo docs test test-all check bench install clean
 
 help:
 	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint, types and the tests of every day'
 	@echo 'make test-all  the slow tests: faults put in, kills, several processes, code blocks of the docs'
 	@echo 'make check     lint and types only'
+	@echo 'make docs      the documentation as a site: out/site/index.html'
 	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'
 	@echo 'make clean     remove the environment and all caches; results in out/ stay'
 
@@ -43,6 +44,14 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The pages' code runs while the site is built; a warning is an error, and so is a link that leads nowhere or away.
+docs: $(VENV)/.installed-docs
+	rm -rf out/site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
+	$(BIN)/python -m tests.docs.site out/site
+	$(BIN)/python -m pytest --quiet -m slow tests/docs/test_doc_pages.py
+	@echo "The site: $(abspath out/site)/index.html"
+
 bench: $(VENV)/.installed-torch
 	$(BIN)/python -m benchmarks
 
@@ -57,6 +66,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-dev
+	@$(PIP) --editable '.[dev,docs]'
 	@touch $@
 
 $(VENV)/.installed-torch: $(VENV)/.installed

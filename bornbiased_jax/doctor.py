@@ -38,6 +38,7 @@ EXTRAS = {
     "slurm": "`--engine slurm`, chunks as an array of a Slurm cluster",
     "ray": "`--engine ray`, chunks on a Ray cluster",
     "dev": "`make test`",
+    "docs": "`make docs`, the documentation's site",
 }
 """The extras of the package and what each is needed for."""
 

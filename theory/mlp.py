@@ -207,9 +207,8 @@ def mlp0_finite_width(
     hidden units are i.i.d., so the hidden kernel is a mean of F terms; given that, the d outputs are i.i.d.
     Gaussian, so the output kernel is a Wishart mean of d terms. Both means are unbiased, so only curvature
     shifts the average: the shift and the 3×3 covariance of the state are carried through the layers by the
-        Jacobian and Hessian of the kernel map, and
-    turned into a cosine at the end. What is left out is of order 1/width², and grows with depth: expect 10%
-    of the correction at layers = width/20.
+    Jacobian and Hessian of the kernel map, and turned into a cosine at the end. What is left out is of order
+    1/width², and grows with depth: expect 10% of the correction at layers = width/20.
 
     Args:
         width, hidden: d and F, coordinates of a representation and hidden units.

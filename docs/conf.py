@@ -1,0 +1,80 @@
+"""Settings of the documentation's site: `make docs` writes it to out/site/.
+
+Code cells of the pages run in an empty folder while the site is built, and a cell that fails ends the build. The site
+needs no network to be looked at: the theme uses the system's fonts, and MathJax with its fonts lies beside the pages.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import bornbiased_jax  # noqa: E402
+
+# What cells start is this checkout, on the CPU.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Plain words in boxes, no colours.
+os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="110")
+
+project = "bornbiased_jax"
+copyright = "the bornbiased_jax authors, Apache-2.0"
+version = release = bornbiased_jax.__version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+# MathJax with its fonts, copied beside the pages.
+extensions += ["sphinx-mathjax-offline"]
+exclude_patterns = ["extending/*.diff"]
+
+html_theme = "furo"
+html_title = "bornbiased_jax"
+html_show_sourcelink = False
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_timeout = 180
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+# Progress goes to standard error; what was found goes to standard output.
+nb_output_stderr = "remove"
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+# What lies beside the docs in the repository has a page of its own here.
+_ELSEWHERE = {"](../theory/ERRATA.md": "](errata.md"}
+_LITERAL = re.compile(r"(``.*?``)")
+
+
+def _relink(app: Any, page: str, source: list[str]) -> None:
+    for link, target in _ELSEWHERE.items():
+        source[0] = source[0].replace(link, target)
+
+
+def _escape_bars(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """In a docstring |x| is an absolute value, and no substitution."""
+    for number, line in enumerate(lines):
+        if "|" in line and not line.lstrip().startswith((">>>", "...")):
+            parts = _LITERAL.split(line)
+            parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+            lines[number] = "".join(parts)
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls this."""
+    app.connect("source-read", _relink)
+    app.connect("autodoc-process-docstring", _escape_bars)
