@@ -37,6 +37,8 @@ html_copy_source = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
+# Fields of two records may have one name.
+suppress_warnings = ["ref.python"]
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_timeout = 180

@@ -137,10 +137,9 @@ def write_page(steps: tuple[Step, ...] = STEPS) -> str:
                 parts.append(f"```\n{command}\n```\n\n```text\n{shown(output, folder)}\n```\n\n*{duration(seconds)}*\n")
     kept = record.provenance()
     where = kept["platform"]
-    revision = (kept["git"] or {}).get("revision", "unknown")[:10]
     machine = (
         f"{where['cores']} cores of {where['cpu']}, {busy:.1f} processes waiting for them at the start; "
-        f"jax {kept['versions']['jax']}, revision {revision}"
+        f"jax {kept['versions']['jax']}"
     )
     head = (
         "# Ten minutes from nothing\n\n"

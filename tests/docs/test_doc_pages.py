@@ -19,7 +19,7 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in itertools.chain(ROOT.glob("*.md"), *(ROOT.glob(f"{folder}/**/*.md") for folder in ("docs", "theory")))
 )
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w{}-]*)(?: \w+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -29,7 +29,8 @@ def _blocks(page: str, language: str) -> list[str]:
 def _commands(page: str) -> list[str]:
     """Whole commands: the lines of code blocks, and what is quoted in a sentence."""
     text = (ROOT / page).read_text()
-    lines = [line.strip() for body in _blocks(page, "") for line in body.replace("\\\n", " ").splitlines()]
+    bodies = [*_blocks(page, ""), *(body for body in _blocks(page, "{code-cell}") if body.startswith("%%bash\n"))]
+    lines = [" ".join(line.split()) for body in bodies for line in body.replace("\\\n", " ").splitlines()]
     quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
     return [command for command in lines + quoted if command.startswith("bornbiased ") and "…" not in command]
 
