@@ -354,19 +354,27 @@ def ledger(record: Record) -> list[Table]:
     rows = [
         Row(
             [row["engine"], row["workers"], row["chunks"]],
-            {"seconds": row["wall_s"], "overhead": row["overhead"]},
+            {
+                "seconds": row["wall_s"],
+                "start": row["start_s"],
+                "overhead": row["overhead"],
+                "without the start": row["overhead_without_start"],
+            },
         )
         for row in record["engines"]
     ]
     scan = record["scan"]
     note = (
-        f"Chunks of {record['seconds_of_a_chunk']:g} s that sleep; from the call to the last result read back, the "
-        f"start of the processes included. Wanted: at most {100 * record['goals']['overhead']:g}%. One chunk costs "
+        f"Chunks of {record['seconds_of_a_chunk']:g} s that sleep; from the call to the last result read back. The "
+        f"start is until the first chunk began. Wanted: at most {100 * record['goals']['overhead']:g}%. A chunk costs "
         f"{1000 * record['seconds_for_a_chunk']:.1f} ms. A driver looks through {scan['chunks']:,} chunks in "
         f"{scan['driver_s']:.2f} s (wanted: under {record['goals']['scan_s']:g} s), `bornbiased status` in "
         f"{scan['status_s']:.2f} s."
     )
-    quantities = [Quantity("seconds", fixed(1)), Quantity("overhead", percent(1))]
+    quantities = [
+        *(Quantity(name, fixed(1)) for name in ("seconds", "start")),
+        *(Quantity(name, percent(2)) for name in ("overhead", "without the start")),
+    ]
     return [Table("What a ledger adds to its chunks", ["engine", "workers", "chunks"], quantities, rows, note)]
 
 

@@ -103,6 +103,7 @@ def test_when_one_is_killed_the_other_ends_and_the_ledger_goes_on(victim, tmp_pa
     code, error = end(both[1 - victim])
     print(error)
     assert time.monotonic() - killed < DEAD_WITHIN_SECONDS
+    assert end(both[victim])[0] == -signal.SIGKILL
     assert code not in (0, 2) and "another process" in error
     done = {path: path.read_bytes() for path in tmp_path.glob("ledger/*/*.npz")}
     some = [*NEWBORN, *sizes, "--seeds", "0:2", "--resume", "ledger"]
