@@ -87,16 +87,21 @@ def processes(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
     Each starts afresh, compiles for itself and stays for further jobs; it ends when this process does, however that
     ends.
     """
+    others, through = set(multiprocessing.active_children()), False
     pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _begin_worker)
     try:
         futures = {pool.submit(attempt, [job.text()]): job for job in jobs}
         for future in as_completed(futures):
             _refuse(future.result())
             yield futures[future]
+        through = True
     except BrokenProcessPool as error:
         raise WorkersLost(str(error)) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # What they have under way nobody asks for any more, and a file that is not whole is none.
+        for child in () if through else set(multiprocessing.active_children()) - others:
+            child.terminate()
+        pool.shutdown(wait=not through, cancel_futures=True)
 
 
 def _refuse(sentence: str | None) -> None:

@@ -23,7 +23,11 @@ CALLS = {
         "--resume",
         lambda value: value["records"],
     ),
-    "fingerprint": (["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"], "--resume", lambda value: value),
+    "fingerprint": (
+        ["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"],
+        "--resume",
+        lambda value: {**value, "digest": None},
+    ),
     "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda value: value),
     "reproduce": (["reproduce", "figure2", "weights_calibration", "--scale", "smoke"], "--out", lambda value: None),
 }
