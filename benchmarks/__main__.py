@@ -22,6 +22,7 @@ NAMES = (
     "bound",
     "disguised",
     "loading",
+    "streamed",
     "audit",
     "ledger",
     "growth",

@@ -378,6 +378,25 @@ def ledger(record: Record) -> list[Table]:
     return [Table("What a ledger adds to its chunks", ["engine", "workers", "chunks"], quantities, rows, note)]
 
 
+def streamed(record: Record) -> list[Table]:
+    """Memory and rate of a fingerprint whose model is read block by block."""
+    sizes, whole = record["sizes"], record["full_depth"]
+    rows = [
+        ("peak memory of the command", f"{record['command']['peak_bytes'] / 1e9:.2f} GB"),
+        ("the weights in float32", f"{record['weights_bytes'] / 1e9:.1f} GB"),
+        ("the pass, fraction of the rate of float32 products", percent(0)(record["fraction_of_products"])),
+        ("seconds of the pass", f"{record['pass']['seconds']:.0f}"),
+        (f"{whole['layers']} blocks: weights in float32", f"{whole['weights_bytes'] / 1e9:.1f} GB"),
+        (f"{whole['layers']} blocks: seconds of the pass, extrapolated", f"{whole['seconds_extrapolated']:.0f}"),
+        ("the whole process", _process(record["command"])),
+    ]
+    title = (
+        f"{record['num_inputs']} sequences of {record['length']} tokens through {record['layers']} blocks of 7B shape "
+        f"(width {sizes['d_model']:,}, {sizes['d_ff']:,} hidden units)"
+    )
+    return _facts(title, rows)
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
     for made in (
@@ -392,6 +411,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         disguised,
         loading,
+        streamed,
         kill_resume,
         audit,
         theory_mutations,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
+
+# Numbers that are sorted or compared at once, and those that are looked at to cut a tensor into such parts.
+_PART, _SAMPLE = 1 << 22, 1 << 16
 
 
 def tensor_digests(params: Params) -> dict[str, str]:
@@ -39,8 +43,31 @@ def value_digest(tensor: np.ndarray) -> str:
     """SHA-256 of one tensor's type, size and sorted bytes."""
     hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
     bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
-    hasher.update(np.sort(bits).view(np.uint8).data)
+    for part in _sorted_parts(bits):
+        hasher.update(part.view(np.uint8).data)
     return hasher.hexdigest()
+
+
+def _sorted_parts(bits_N: np.ndarray) -> Iterator[np.ndarray]:
+    """The numbers of a row in ascending order, part by part: a sorted copy of a large embedding would be too much."""
+    if len(bits_N) <= _PART:
+        yield np.sort(bits_N)
+        return
+    # About equal parts, found from some of the numbers.
+    few = np.sort(bits_N[:: max(1, len(bits_N) // _SAMPLE)])
+    edges = np.unique(few[:: max(1, len(few) * _PART // len(bits_N))][1:])
+    for low, high in zip([None, *edges], [*edges, None], strict=True):
+        yield np.sort(np.concatenate([_between(piece, low, high) for piece in _pieces(bits_N)]))
+
+
+def _between(piece: np.ndarray, low: Any, high: Any) -> np.ndarray:
+    """Those from ``low`` on and below ``high``; None where there is no end."""
+    inside = np.ones(len(piece), bool) if low is None else piece >= low
+    return piece[inside if high is None else inside & (piece < high)]
+
+
+def _pieces(row_N: np.ndarray) -> Iterator[np.ndarray]:
+    return (row_N[start : start + _PART] for start in range(0, len(row_N), _PART))
 
 
 def constant_tensors(params: Params) -> set[str]:
@@ -50,7 +77,8 @@ def constant_tensors(params: Params) -> set[str]:
 
 def is_constant(tensor: np.ndarray) -> bool:
     """Whether a tensor holds one number throughout."""
-    return bool((tensor == tensor.flat[0]).all())
+    row_N = np.ascontiguousarray(tensor).ravel()
+    return all(bool((piece == row_N[0]).all()) for piece in _pieces(row_N))
 
 
 def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:

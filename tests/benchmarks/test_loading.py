@@ -1,6 +1,8 @@
 """The memory of commands is measured in processes of their own; how much it is, is not tested here."""
 
-from benchmarks import loading, tables
+import pytest
+
+from benchmarks import loading, streamed, tables
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import init_seed
@@ -19,4 +21,37 @@ def test_a_command_is_measured_beside_its_weights(tmp_path):
 
 
 def test_the_calls_are_of_commands_that_there_are(tmp_path):
-    assert set(loading.calls("model.gguf", "book.txt", tmp_path)) <= set(commands())
+    assert set(loading.calls("model.gguf", "book.txt", tmp_path)) <= {
+        *commands(),
+        *(f"{name}{loading.STREAM}" for name in loading.STREAMED),
+    }
+
+
+@pytest.mark.slow
+def test_a_streamed_fingerprint_is_measured_beside_products(tmp_path):
+    sizes = dict(d_model=32, d_ff=48, num_heads=2, num_kv_heads=2, vocab_size=64)
+    found = streamed.benchmark(sizes, tmp_path, num_inputs=4, length=8, layers=2)
+    D, F = 32, 48
+    # Keys and values of all positions and one query of the last block; causal attention is half of a square.
+    block = 8 * (4 * D * D + 3 * D * F) + 8 * 9 // 2 * 2 * D
+    last = 2 * D * D + 3 * D * F + 8 * 2 * D * D + 8 * 2 * D
+    assert found["pass"]["needed_gflop"] == pytest.approx(4 * 2 * (block + last) / 1e9)
+    assert found["fraction_of_products"] == pytest.approx(
+        found["pass"]["gflops"] * 1e9 / (sum(found["pass"]["product_rates"]) / 2)
+    )
+    assert found["full_depth"]["seconds_extrapolated"] > found["pass"]["seconds"] * 10
+    assert [place.name for place in (tmp_path / "command").iterdir() if place.is_dir()] == []
+    assert len(tables.streamed(found)[0].rows) == 7
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_blocks(tmp_path):
+    """Eight blocks more are 0.4 GB more of weights; what two blocks and the process take is the same."""
+    sizes = dict(d_model=1024, d_ff=2816, num_heads=8, num_kv_heads=8, vocab_size=512)
+    found = {}
+    for layers in (4, 12):
+        (tmp_path / str(layers)).mkdir()
+        found[layers] = streamed.benchmark(sizes, tmp_path / str(layers), num_inputs=4, length=16, layers=layers)
+    peaks = {layers: record["command"]["peak_bytes"] for layers, record in found.items()}
+    more = found[12]["weights_bytes"] - found[4]["weights_bytes"]
+    assert more > 4e8 and peaks[12] - peaks[4] < 0.15 * more

@@ -8,6 +8,9 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,7 @@ from bornbiased_jax.evaluation.sink_report import report_on_ids
 from bornbiased_jax.inputs import gaussian, random_tokens
 from bornbiased_jax.models import scratch
 from bornbiased_jax.models.overflow import Overflow, check_overflow
-from bornbiased_jax.seedprint.fingerprint import fingerprint
+from bornbiased_jax.seedprint.fingerprint import fingerprint, load_fingerprint
 from bornbiased_jax.text import ByteTokenizer
 
 # More blocks than are compiled in one piece for a loss.
@@ -242,3 +245,29 @@ def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypat
 
 def _full(*unused):
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.slow
+def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
+    """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
+    ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"
+    sizes = "--num-inputs 64 --seq-len 64 --batch-size 4 --quiet"
+    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", ref, *sizes.split()]
+    streamed = [*command, "--stream", "--scratch", str(tmp_path / "s"), "--out", str(tmp_path / "a")]
+    reached = [0]
+    while len(reached) < 50:
+        process = subprocess.Popen(streamed, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            lists = list((tmp_path / "s").glob(f"*/{scratch.LIST}"))
+            if lists and files.read_json(lists[0])["blocks"] > reached[-1] + 4:
+                process.kill()
+                process.wait()
+                reached.append(files.read_json(lists[0])["blocks"])
+            time.sleep(0.002)
+        if process.returncode == 0:
+            break
+    assert len(reached) > 2 and reached == sorted(set(reached))
+    subprocess.run([*command, "--out", str(tmp_path / "b")], check=True, stdout=subprocess.DEVNULL)
+    ours, theirs = (load_fingerprint(tmp_path / name).outputs_ND for name in "ab")
+    # float32 sums of tens of terms; the same bytes under the users' compiler.
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import inputs, models
-from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint, value_digests
+from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint, value_digests
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.seedprint import fingerprint as fp
 from bornbiased_jax.seedprint.compare import compare
@@ -31,6 +31,19 @@ def rearranged(path, leaf):
     if path == "embed/embedding":
         return leaf[::-1]
     return np.swapaxes(leaf, -1, -2).reshape(leaf.shape) if leaf.ndim == 3 else leaf
+
+
+def test_a_large_tensor_is_sorted_part_by_part_to_the_same_digest(monkeypatch):
+    draws = np.random.default_rng(0)
+    tensors = [draws.standard_normal((41, 7), np.float32), np.round(draws.standard_normal(200, np.float32))]
+    tensors += [np.zeros(50, np.float32), np.append(np.zeros(99, np.float32), np.float32(1.0))]
+    whole = [digests.value_digest(tensor) for tensor in tensors]
+    assert [digests.is_constant(tensor) for tensor in tensors] == [False, False, True, False]
+    monkeypatch.setattr(digests, "_PART", 16)
+    monkeypatch.setattr(digests, "_SAMPLE", 64)
+    assert len(list(digests._sorted_parts(tensors[0].ravel().view(np.uint32)))) > 5
+    assert [digests.value_digest(tensor) for tensor in tensors] == whole
+    assert [digests.is_constant(tensor) for tensor in tensors] == [False, False, True, False]
 
 
 def test_value_digests_forget_the_order_alone():

@@ -1,0 +1,122 @@
+"""A fingerprint of a model of 7B shape that is read block by block: its memory, and its rate beside that of products.
+
+    python -m benchmarks streamed --json benchmarks/results/streamed.json
+
+Random weights of LLaMA-7B's shape in bfloat16 and several safetensors files are written below a temporary folder,
+eight blocks deep unless told otherwise (4 GB, removed afterwards). Blocks are alike: memory does not grow with their
+number, and time does in proportion. The command ``bornbiased fingerprint --stream`` then runs in a process of its
+own, whose peak memory is taken; in another one the pass alone is timed, between two measurements of the rate of
+float32 products at the model's shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import run_child
+from benchmarks.matmul import matmul_rate, needed_operations
+from benchmarks.recorded import run
+from benchmarks.weights_7b import SIZES, write_model
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import open_streamed
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
+
+NUM_INPUTS, LENGTH = 64, 64
+LAYERS, FULL_DEPTH = 8, 32
+GOAL, GOAL_BYTES = 0.65, 6e9
+
+
+def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:
+    """What the outputs of all sequences at the last position cannot do without."""
+    return num_inputs * (needed_operations(cfg, length) - 2.0 * cfg.d_model * cfg.vocab_size)
+
+
+def time_pass(model: Path, scratch: Path, num_inputs: int, length: int) -> dict[str, Any]:
+    """Seconds of one streamed pass, and the rate of products before and after it; in this process."""
+    opened = open_streamed(model, scratch)
+    cfg = opened.cfg
+    assert opened.streamed is not None
+    opened.streamed.largest()  # reads every tensor once, for what the command keeps of them
+    inputs = random_tokens(num_inputs, length, cfg.vocab_size, 0)
+    rows = min(num_inputs, max(1, BATCH_TOKENS_CPU // length)) * length
+    rates = [matmul_rate(cfg, rows)]
+    start = time.perf_counter()
+    last_outputs(cfg, opened.weights, inputs)
+    seconds = time.perf_counter() - start
+    rates.append(matmul_rate(cfg, rows))
+    opened.close()
+    return {"seconds": seconds, "product_rates": rates}
+
+
+def benchmark(
+    sizes: dict[str, int], folder: Path, *, num_inputs: int = NUM_INPUTS, length: int = LENGTH, layers: int = LAYERS
+) -> dict[str, Any]:
+    """Write the model, stream it by the command and by itself, and put both side by side."""
+    cfg = preset("llama-tiny", num_layers=layers, **sizes)
+    model = folder / "model"
+    progress.note("writing the model")
+    write_model(model, cfg, 0)
+    words = ["fingerprint", str(model), "--num-inputs", str(num_inputs), "--seq-len", str(length)]
+    words += ["--stream", "--scratch", str(folder / "command"), "--out", str(folder / "a.fingerprint"), "--quiet"]
+    progress.note("the command")
+    command = run_child("bornbiased_jax", words)
+    command.pop("result")
+    progress.note("the pass alone")
+    child = ["--child", str(folder), "--num-inputs", str(num_inputs), "--length", str(length)]
+    timed = run_child("benchmarks.streamed", child)
+    needed, found = operations(cfg, num_inputs, length), timed["result"]
+    rate, products = needed / found["seconds"], statistics.mean(found["product_rates"])
+    full = cfg.replace(num_layers=FULL_DEPTH)
+    return {
+        "num_inputs": num_inputs,
+        "length": length,
+        "layers": layers,
+        "sizes": sizes,
+        "weights_bytes": weights_bytes(cfg),
+        "command": command,
+        "pass": {**found, "needed_gflop": needed / 1e9, "gflops": rate / 1e9, "load": timed["load"]},
+        "fraction_of_products": rate / products,
+        "full_depth": {
+            "layers": FULL_DEPTH,
+            "weights_bytes": weights_bytes(full),
+            "seconds_extrapolated": operations(full, num_inputs, length) / rate,
+        },
+        "goal": GOAL,
+        "goal_bytes": GOAL_BYTES,
+        "within": {"memory": command["peak_bytes"] < GOAL_BYTES, "rate": rate / products >= GOAL},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Measure and print; returns the record, or None in the child."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layers", type=int, default=LAYERS, help="Blocks, half a gigabyte of disk each.")
+    parser.add_argument("--num-inputs", type=int, default=NUM_INPUTS)
+    parser.add_argument("--length", type=int, default=LENGTH)
+    parser.add_argument("--folder", help="Where the model is written; a temporary folder unless given.")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    sizes = dict(num_inputs=options.num_inputs, length=options.length)
+    if options.child:
+        place = Path(options.child)
+        found = time_pass(place / "model", place / "alone", **sizes)
+        Path(options.json).write_text(json.dumps(found))
+        return None
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        work = lambda: benchmark(SIZES, Path(folder), layers=options.layers, **sizes)  # noqa: E731
+        return run(work, options.json, precision="float32 highest")
+
+
+if __name__ == "__main__":
+    main()
