@@ -12,7 +12,7 @@ def test_the_exponent_is_that_of_the_power_law():
     assert growth.slope(sizes, 5 * sizes**1.7) == pytest.approx(1.7)
     # Twice as wide is between twice and four times the work: the head and the scores grow with D, the products with D².
     axes = {axis: growth.operations({**growth.BASE, axis: 2 * size}) for axis, size in growth.BASE.items()}
-    ratios = {axis: found / growth.operations(growth.BASE) for axis, found in axes.items()}
+    ratios = {axis: number / growth.operations(growth.BASE) for axis, number in axes.items()}
     assert ratios["seeds"] == ratios["inputs"] == 2
     assert 2 < ratios["length"] < 4 and 2 < ratios["width"] < 4 and 1.5 < ratios["layers"] < 2.5
 
