@@ -198,11 +198,9 @@ def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys)
     assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
     assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
     assert files.sha256("a") == files.sha256("b")
-    assert (
-        run(f"evaluate {TINY} --data builtin:prose --tokenizer bytes --num-sequences 2 --context 16 {kept}".split())
-        == 0
-    )
-    assert run(f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --num-sequences 2 {kept}".split()) == 0
+    text = "builtin:prose --tokenizer bytes --num-sequences 2"
+    assert run(f"evaluate {TINY} --data {text} --context 16 {kept}".split()) == 0
+    assert run(f"sinks {TINY} --text {text} --lengths 8 --no-details {kept}".split()) == 0
     assert run(f"seedprint {TINY} {TINY} --test permutation --num-inputs 4 --seq-len 8 {kept}".split()) == 0
     assert [place for place in Path("s").iterdir() if place.is_dir()] == []
     assert Path("s/.bornbiased.jsonl").is_file()
