@@ -136,6 +136,8 @@ def test_no_module_is_imported_out_of_sight():
     # A ledger's page is named by the digest of the module that it imports by name.
     silent = {
         "bornbiased_jax/cli/catalogue.py",
+        # Libraries that may be absent, none of ours.
+        "bornbiased_jax/hub.py",
         "bornbiased_jax/ledger/pages.py",
         "experiments/docs.py",
         "experiments/runner.py",
