@@ -4,9 +4,12 @@ Code cells of the pages run in an empty folder while the site is built, and a ce
 needs no network to be looked at: the theme uses the system's fonts, and MathJax with its fonts lies beside the pages.
 """
 
+import atexit
 import os
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,25 @@ import bornbiased_jax  # noqa: E402
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# IPython's own %%bash hands over what a command prints in pieces of 100 bytes, which a page shows as lines.
+_BASH = """
+import subprocess
+from IPython.core.magic import register_cell_magic
+
+@register_cell_magic
+def bash(line, cell):
+    done = subprocess.run(["bash", "-e", "-c", cell], capture_output=True, text=True)
+    print(done.stdout, end="")
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+"""
+_IPYTHON = Path(tempfile.mkdtemp(prefix="site"))
+atexit.register(shutil.rmtree, _IPYTHON, ignore_errors=True)
+(_IPYTHON / "profile_default" / "startup").mkdir(parents=True)
+(_IPYTHON / "profile_default" / "startup" / "bash.py").write_text(_BASH)
+os.environ["IPYTHONDIR"] = str(_IPYTHON)
 # Plain words in boxes, no colours.
-os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="110")
+os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
 
 project = "bornbiased_jax"
 copyright = "the bornbiased_jax authors, Apache-2.0"
@@ -34,6 +54,8 @@ html_theme = "furo"
 html_title = "bornbiased_jax"
 html_show_sourcelink = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.files import write_bytes
+from bornbiased_jax.report.hover import spots
 
 # Okabe and Ito's colours, the two palest ones darkened until they show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
@@ -315,7 +316,9 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
         # Letters have one size in all figures, as far as the column is wide enough.
         f'style="max-width: {6.6 * width:g}rem">'
     )
-    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
+    text = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
+    end = text.rindex("</svg>")
+    return f"{text[:end]}{spots(figure)}{text[end:]}"
 
 
 def save(figure: Figure, path: Path | str) -> Path:

@@ -107,3 +107,28 @@ def test_save_writes_by_the_ending_and_refuses_others(tmp_path):
 def test_an_ident_that_would_break_the_page_is_refused():
     with pytest.raises(ValueError, match="ident"):
         figures.svg(drawn("line"), '1"', "")
+
+
+def test_points_of_curves_are_told_where_they_are_drawn():
+    figure, ax = figures.new()
+    heights = np.where(X % 2, 0.1, 0.3) + X / 1000
+    figures.line(ax, X, np.where(X > 10, 0.9, heights), name="seed <7>")
+    figures.reference(ax, 0.2, "baseline")
+    figures.label(ax, "block", "cosine")
+    ax.set_ylim(0, 0.5)
+    root = ElementTree.fromstring(figures.svg(figure, "f", ""))
+    circles = root.findall("{*}circle")
+    titles = [circle.find("{*}title").text for circle in circles]
+    # Twelve points, of which the last two lie above the axes; a straight line of reference has none.
+    assert len(circles) == 10 and titles[2] == "seed <7>, block 3: 0.103"
+    # The circle lies on the curve that matplotlib drew: its third vertex, in the same coordinates.
+    paths = [path for path in root.findall(".//{*}path") if "stroke: var(--series-1)" in path.get("style", "")]
+    path = max((path.get("d") for path in paths), key=len)
+    vertex = re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)[2]
+    assert [float(circles[2].get(name)) for name in ("cx", "cy")] == pytest.approx([float(v) for v in vertex], abs=0.06)
+
+
+def test_long_curves_are_told_in_part():
+    figure, ax = figures.new()
+    figures.line(ax, np.arange(5000), np.arange(5000))
+    assert 100 < figures.svg(figure, "f", "").count("<circle") <= 240

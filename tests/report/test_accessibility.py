@@ -1,0 +1,119 @@
+"""The page in headless Chromium, light and dark, narrow and wide: axe finds nothing, and nothing runs off its side."""
+
+import dataclasses
+import html
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.report import figures, page
+from bornbiased_jax.report.audit_page import draw_audit
+from bornbiased_jax.report.tables import Panel
+from tests.report.test_page import section  # noqa: F401
+
+AUDITED = {
+    "source": "models",
+    "basis": "all weights, read tensor by tensor",
+    "alpha": 0.01,
+    "clean": False,
+    "findings": [
+        {
+            "kind": "duplicate",
+            "subjects": ["a-step10", "b-step10"],
+            "text": "They hold the same files.",
+            "p_value": None,
+        }
+    ],
+    "checkpoints": [
+        {"name": f"{run}-step{step}", "run": run, "step": step, "opened": True, "note": "", "model": "llama model"}
+        for run in "ab"
+        for step in (0, 10, 20)
+    ],
+    "pairs": [],
+    "runs": [{"name": run, "steps": [0, 10, 20], "data": "not known", "shares_data_with": []} for run in "ab"],
+    "graph": {"nodes": [f"{run}-step{step}" for run in "ab" for step in (0, 10, 20)], "edges": []},
+}
+# Chromium's windows are no narrower than 500 pixels; a frame is as narrow as it is told.
+FRAME = """<!DOCTYPE html><html lang="en"><head><title>frame</title></head><body style="margin:0">
+<pre id="found"></pre><script>
+addEventListener("message", event => {{ document.getElementById("found").textContent = event.data }});
+</script><iframe title="page" style="border:0;width:{width}px;height:2000px" srcdoc="{page}"></iframe></body></html>"""
+ASKS = """<script>{axe}</script><script>
+addEventListener("load", () => axe.run(document).then(found => parent.postMessage(JSON.stringify({{
+  dark: matchMedia("(prefers-color-scheme: dark)").matches,
+  passes: found.passes.length,
+  excess: document.documentElement.scrollWidth - innerWidth,
+  violations: found.violations.map(row => [row.id, row.nodes.map(node => node.html.slice(0, 160))]),
+}}), "*")));
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("Chromium is absent")
+    return found
+
+
+@pytest.fixture(scope="module")
+def axe():
+    spec = importlib.util.find_spec("axe_core_python")
+    if spec is None:
+        pytest.skip("axe-core-python is absent: pip install 'bornbiased-jax[dev]'")
+    return Path(spec.submodule_search_locations[0], "axe.min.js").read_text()
+
+
+def pages(section):  # noqa: F811
+    """An experiment with a table, bars, curves and a map, and an audit."""
+    curves, ax = figures.new()
+    blocks = np.arange(1, 13)
+    figures.line(ax, blocks, blocks / 30, blocks / 40, blocks / 20, name="measured", markers=True)
+    figures.line(ax, blocks, blocks / 28, name="theory", colour=figures.THEORY, dashed=True)
+    figures.label(ax, "block", "cosine")
+    figures.legend(ax)
+    coloured, ax = figures.new()
+    figures.heatmap(ax, np.eye(6) - 0.5, "abcdef", "ghijkl", "z", diverging=True, digits=1)
+    panels = (*section.panels, Panel(curves, "Curves."), Panel(coloured, "A map."))
+    whole = dataclasses.replace(section, panels=panels)
+    return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw_audit(AUDITED)}
+
+
+def looked_at(chromium, text, folder, width, dark, axe):
+    """What axe and the layout say of a page at a width."""
+    asked = text.replace("</body>", ASKS.format(axe=axe.replace("</script", "<\\/script")))
+    path = folder / "frame.html"
+    path.write_text(FRAME.format(width=width, page=html.escape(asked)))
+    done = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},2000",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=60000",
+         f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None and found[1], done.stderr[-500:]
+    return json.loads(html.unescape(found[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section, tmp_path, width, dark):  # noqa: F811
+    for name, text in pages(section).items():
+        found = looked_at(chromium, text, tmp_path, width, dark, axe)
+        assert found["dark"] is dark and found["passes"] > 10, name
+        assert not found["violations"], (name, found["violations"])
+        assert found["excess"] <= 0, (name, found["excess"])
+
+
+@pytest.mark.slow
+def test_a_fault_of_the_page_is_found(chromium, axe, section, tmp_path):  # noqa: F811
+    broken = pages(section)["audit"].replace("<h1>", '<img src="data:,"><h1 style="width:3000px">')
+    found = looked_at(chromium, broken, tmp_path, 390, False, axe)
+    assert "image-alt" in {rule for rule, _ in found["violations"]} and found["excess"] > 0
