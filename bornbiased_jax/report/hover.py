@@ -28,9 +28,9 @@ def spots(figure: Figure) -> str:
         (ax, line)
         for ax in figure.axes
         for line in ax.get_lines()
-        if line.get_transform() == ax.transData and len(line.get_xydata()) > 2
+        if line.get_transform() == ax.transData and len(np.asarray(line.get_xydata())) > 2
     ]
-    count = sum(len(line.get_xydata()) for _, line in curves)
+    count = sum(len(np.asarray(line.get_xydata())) for _, line in curves)
     step = max(1, -(-count // MOST))
     scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
     found = []
