@@ -11,7 +11,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo docs test test-all check bench install clean
+.PHONY: help demo docs test test-all lint check bench install clean
 
 help:
 	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
@@ -30,7 +30,8 @@ demo: $(VENV)/.installed
 # programs are made once; in the order of names, theory's short files come last and even out the workers.
 FILES := --dist loadfile --no-loadscope-reorder
 
-test: check
+# Types are one of the tests (tests/test_types.py).
+test: lint
 	$(BIN)/python -m pytest -n $(JOBS) $(FILES)
 
 # What `make test` leaves out; and the models and their training again, compiled as users compile and with each random
@@ -39,9 +40,11 @@ test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) tests/models tests/pretrain
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
-check: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check: lint
 	$(BIN)/mypy
 
 # The pages' code runs while the site is built; a warning is an error, and so is a link that leads nowhere or away.

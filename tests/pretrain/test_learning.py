@@ -1,11 +1,14 @@
 """A tiny model learns real text: its held-out loss falls below what counting tokens and pairs can reach."""
 
+import pytest
+
 from bornbiased_jax.config import preset
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
 
 
+@pytest.mark.slow
 def test_below_unigram_entropy_and_bigram_loss(tmp_path):
     config = PretrainConfig(
         model=preset("llama-tiny", num_layers=2, num_heads=2, d_model=64, d_ff=128, vocab_size=256),
