@@ -1,0 +1,77 @@
+"""What is built holds all that runs: the command from an unpacked wheel, which a source distribution gives again."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.slow
+
+
+def build(source, into):
+    """The wheel and the source distribution of a folder."""
+    call = [sys.executable, "-m", "hatchling", "build", "-d", str(into)]
+    done = subprocess.run(call, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,), (archive,) = into.glob("*.whl"), into.glob("*.tar.gz")
+    return wheel, archive
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(ROOT, tmp_path_factory.mktemp("built"))
+
+
+def names(wheel):
+    """What a wheel holds."""
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_wheel_holds_the_packages_and_no_tests(built):
+    found = names(built[0])
+    assert {"bornbiased_jax/py.typed", "bornbiased_jax/report/page.html.j2", "theory/__init__.py"} <= found
+    here = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "bornbiased_jax").rglob("*.py*") if path.suffix != ".pyc"
+    }
+    assert here <= found
+    others = {name for name in found if not name.startswith(("bornbiased_jax", "theory/", "experiments/"))}
+    assert not others and not any(Path(name).name.startswith(("test_", "conftest")) for name in found)
+
+
+def test_the_command_runs_from_the_wheel_alone(built, tmp_path):
+    place = tmp_path / "site"
+    zipfile.ZipFile(built[0]).extractall(place)
+    env = {**os.environ, "PYTHONPATH": str(place), "JAX_PLATFORMS": "cpu"}
+
+    def say(*words):
+        call = [sys.executable, "-m", "bornbiased_jax", *words]
+        done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = "import bornbiased_jax, experiments, theory; print(bornbiased_jax.__file__, theory.__file__)"
+    told = subprocess.run(
+        [sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert all(path.startswith(str(place)) for path in told.stdout.split())
+    assert "seedprint" in say("--help")
+    sizes = "--set num_layers=1 --set vocab_size=64 --seeds 0:2 --seq-len 8 --num-inputs 16".split()
+    assert "top-1 token" in say("probe", "preference", "--model", "gpt2-tiny", *sizes)
+    say("reproduce", "finding2", "--scale", "smoke", "--out", "out", "--quiet")
+    assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
+
+
+def test_the_source_distribution_gives_the_same_wheel(built, tmp_path):
+    wheel, archive = built
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    (tmp_path / "again").mkdir()
+    again, _ = build(source, tmp_path / "again")
+    assert names(again) == names(wheel)
+    assert not {"out", ".venv", ".git", ".ci"} & {path.name for path in source.iterdir()}
