@@ -27,6 +27,7 @@ NAMES = (
     "ledger",
     "growth",
     "cold_start",
+    "parity",
     "all",
 )
 

@@ -40,6 +40,7 @@ ORDER = (
     "ledger",
     "growth",
     "cold_start",
+    "parity",
     "streamed",
 )
 

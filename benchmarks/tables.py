@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, growth
+from benchmarks import cold_start, growth, parity
 from benchmarks.matmul import loop_operations, needed_operations
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
@@ -417,7 +417,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         theory_mutations,
         ledger,
     )
-} | {"growth": growth.tables, "cold_start": cold_start.tables}
+} | {"growth": growth.tables, "cold_start": cold_start.tables, "parity": parity.tables}
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {

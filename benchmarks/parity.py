@@ -1,0 +1,111 @@
+"""Logits of every family of models beside those of transformers, in float32.
+
+    python -m benchmarks parity --json benchmarks/results/parity.json
+
+A small model of each family is born, written as a Hugging Face directory and opened by both; SmolLM2 is read from its
+GGUF file and written so as well, where its package is installed. Errors are in standard deviations of the logits, so
+that small weights do not flatter. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recorded import run
+from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.parity import parity
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.report.numbers import percent, significant
+from bornbiased_jax.report.tables import Quantity, Row, Table
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2-small", dict(num_layers=4, num_heads=4, d_model=128, d_ff=512, vocab_size=4096)),
+    "llama": ("llama-tiny", dict(num_kv_heads=2)),
+    "mistral": ("llama-tiny", dict(num_kv_heads=2, window=16)),
+    "qwen2": ("qwen-tiny", {}),
+    "qwen3": ("qwen3-tiny", {}),
+    "gpt_neox": ("neox-tiny", {}),
+    "olmo2": ("olmo2-tiny", {}),
+}
+"""Family -> a preset and its changes that are written as this family."""
+
+
+def compared(family: str, seed: int) -> dict[str, Any]:
+    """The comparison of a birth.
+
+    Raises:
+        InputError: torch or transformers is not installed.
+    """
+    name, changes = MODELS[family]
+    cfg = preset(name, **changes)
+    with tempfile.TemporaryDirectory() as folder:
+        written = export_hugging_face(cfg, init_seed(cfg, seed), Path(folder) / "model")
+        if written != family:
+            raise InputError(f"{name} is written as {written}, not as {family}: correct MODELS")
+        found = parity(Path(folder) / "model", seed=seed)
+    return {"family": family, "weights": f"seed {seed}", **found}
+
+
+def compared_file(path: Path) -> dict[str, Any]:
+    """The comparison of a GGUF file's dequantised weights.
+
+    Raises:
+        InputError: as :func:`compared`.
+    """
+    opened = open_checkpoint(path)
+    with tempfile.TemporaryDirectory() as folder:
+        family = export_hugging_face(opened.cfg, opened.params, Path(folder) / "model")
+        return {"family": family, "weights": path.name, **parity(Path(folder) / "model", num_sequences=2)}
+
+
+def measure(families: Sequence[str], seed: int, path: Path | None) -> dict[str, Any]:
+    """A row for every family, and one for a file."""
+    rows = [compared(family, seed) for family in families]
+    return {"rows": rows if path is None else [*rows, compared_file(path)]}
+
+
+def tables(record: Mapping[str, Any]) -> list[Table]:
+    """Families in rows."""
+    rows = [
+        Row(
+            [row["family"], FAMILIES[row["family"]].architecture, row["weights"]],
+            {
+                "largest error": row["max_abs_error"] / row["logit_std"],
+                "same top-1": row["top1_agreement"],
+                "GGUF": FAMILIES[row["family"]].gguf or "not read",
+            },
+        )
+        for row in record["rows"]
+    ]
+    versions = record["rows"][0]
+    note = (
+        "Largest error of any logit, in standard deviations of the logits, random tokens. GGUF: what such files call "
+        "the family, where they are read; quantised tensors are dequantised by the `gguf` library. "
+        f"transformers {versions['transformers']}, torch {versions['torch']}."
+    )
+    quantities = [Quantity("largest error", significant(2)), Quantity("same top-1", percent(1)), Quantity("GGUF")]
+    return [Table("Logits beside transformers", ["family", "class", "weights"], quantities, rows, note)]
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--families", default=",".join(MODELS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    families = options.families.split(",")
+    if unknown := sorted(set(families) - set(MODELS)):
+        raise InputError(f"unknown families {', '.join(unknown)}: choose some of {', '.join(MODELS)}")
+    return run(lambda: measure(families, options.seed, find_smollm2()), options.json)
+
+
+if __name__ == "__main__":
+    main()

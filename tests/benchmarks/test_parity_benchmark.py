@@ -1,0 +1,30 @@
+"""The table of parity: every family, written as itself, and one of them compared."""
+
+import pytest
+
+from benchmarks import parity, tables
+from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.errors import InputError
+
+
+def test_every_family_has_its_row():
+    assert set(parity.MODELS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_a_family_is_compared(family, monkeypatch):
+    pytest.importorskip("torch", exc_type=ImportError)
+    pytest.importorskip("transformers", exc_type=ImportError)
+    small = dict(num_layers=1, num_heads=2, num_kv_heads=2, d_model=16, d_ff=16, vocab_size=32)
+    name, changes = parity.MODELS[family]
+    monkeypatch.setitem(parity.MODELS, family, (name, {**changes, **small}))
+    found = parity.measure([family], 3, None)
+    (row,) = found["rows"]
+    assert row["family"] == family and row["max_abs_error"] < 1e-4 * row["logit_std"]
+    (table,) = tables.TABLES["parity"](found)
+    assert table.rows[0].measured["GGUF"] == ("not read" if family == "gpt2" else "qwen2")
+
+
+def test_families_that_there_are_not_are_refused():
+    with pytest.raises(InputError, match="unknown families bloom"):
+        parity.main(["--families", "gpt2,bloom"])
