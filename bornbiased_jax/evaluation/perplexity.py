@@ -23,6 +23,7 @@ from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, Weights, over_batches
+from bornbiased_jax.models.transformer import head_path
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
@@ -215,8 +216,7 @@ def _evaluate(
 ) -> dict[str, Any]:
     """The evaluation of pieces [n, T] of a text, n a multiple of the batch's ``size`` in all but the last."""
     score = _scorer(cfg)
-    needs = ("embed/embedding" if cfg.tie_embeddings else "head/kernel",)
-    reading = Reading(needs=needs, enter=_inputs, finish=functools.partial(_score, cfg))
+    reading = Reading(needs=(head_path(cfg),), enter=_inputs, finish=functools.partial(_score, cfg))
     total, count, num_bytes, num_sequences, context = 0.0, 0, 0, 0, 0
     open_ids: list[int] = []
     with progress.bar(sequences, "evaluating", unit="sequences", quiet=quiet) as advance:

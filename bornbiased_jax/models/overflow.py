@@ -14,7 +14,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, over_batches
-from bornbiased_jax.models.transformer import apply, logits_of
+from bornbiased_jax.models.transformer import apply, head_path, logits_of
 
 LARGE = 1e3
 """No trained model has a weight of this size, and products of smaller ones stay within float32."""
@@ -39,9 +39,10 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
     if largest <= LARGE:
         return
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
+    ends = Reading(needs=(head_path(cfg),), finish=_ends_of(cfg))
     seen = [
         *over_batches(weights, [ids], functools.partial(_residual, cfg), Reading(("residual",), _squares)),
-        *over_batches(weights, [ids], functools.partial(_last, cfg), Reading(needs=_head(cfg), finish=_ends_of(cfg))),
+        *over_batches(weights, [ids], functools.partial(_last, cfg), ends),
     ]
     if not all(bool(jnp.isfinite(values).all()) for values in jax.tree.leaves(seen)):
         raise Overflow(
@@ -63,10 +64,6 @@ def _residual(cfg: ModelConfig, params: Params, ids: Any) -> jax.Array:
 def _last(cfg: ModelConfig, params: Params, ids: Any) -> tuple[jax.Array, jax.Array]:
     final_BTD = apply(cfg, params, jnp.asarray(ids), logits=False, dtype=jnp.float32).final_BTD
     return _ends_of(cfg)(params, final_BTD, ids)
-
-
-def _head(cfg: ModelConfig) -> tuple[str, ...]:
-    return ("embed/embedding",) if cfg.tie_embeddings else ("head/kernel",)
 
 
 def _ends_of(cfg: ModelConfig) -> Callable[[Params, jax.Array, Any], tuple[jax.Array, jax.Array]]:

@@ -6,11 +6,12 @@ its digests. The list is written last, so that a killed pass goes on after its l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import math
 import os
-import shutil
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,9 +84,7 @@ class Page:
 
     def _make(self) -> None:
         try:
-            for old in self.path.glob("*.npz"):
-                old.unlink()
-            (self.path / LIST).unlink(missing_ok=True)
+            self._clear()
             for parity in range(2):
                 with (self.path / _stream_name(parity)).open("wb") as stream:
                     # All of it now: a mapped page that finds no room later would end the process.
@@ -179,8 +178,18 @@ class Page:
         files.write_json(self.path / LIST, {"blocks": blocks, "files": self._files})
 
     def remove(self) -> None:
-        """Remove the page."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the page, and nothing that somebody else put there."""
+        with contextlib.suppress(OSError):
+            self._clear()
+            (self.path / "lock").unlink(missing_ok=True)
+            self.path.rmdir()
+
+    def _clear(self) -> None:
+        # The list first: without it nothing of the rest is taken for whole.
+        own = [LIST, FINISHED, *map(_stream_name, range(2))]
+        blocks = [path.name for path in self.path.glob("block-*.npz") if _BLOCK.fullmatch(path.name)]
+        for name in own + blocks:
+            (self.path / name).unlink(missing_ok=True)
 
 
 def _digest(array: np.ndarray) -> str:
@@ -193,6 +202,9 @@ def _stream_name(parity: int) -> str:
 
 def _block_name(block: int) -> str:
     return f"block-{block:04}.npz"
+
+
+_BLOCK = re.compile(r"block-\d{4,}\.npz")
 
 
 def _load(path: Path, batch: int) -> list[np.ndarray]:

@@ -209,6 +209,11 @@ def final_of(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
     return final
 
 
+def head_path(cfg: ModelConfig) -> str:
+    """The parameter that final states are projected with: [D, V], or the embedding [V, D] where the two are tied."""
+    return "embed/embedding" if cfg.tie_embeddings else "head/kernel"
+
+
 def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:
     """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
     if cfg.tie_embeddings:

@@ -269,3 +269,13 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     ours, theirs = (load_fingerprint(tmp_path / name).outputs_ND for name in "ab")
     # float32 sums of tens of terms; the same bytes under the users' compiler.
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_page_removes_its_own_files_alone(tmp_path):
+    page = Page(tmp_path / "page", [(1, 2, 3)])
+    page.path.mkdir()
+    assert page.resume() == NOTHING and len(list(page.path.iterdir())) == 2
+    (page.path / "mine.npz").write_bytes(b"mine")
+    page.resume()
+    page.remove()
+    assert [path.name for path in page.path.iterdir()] == ["mine.npz"]
