@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
         "smoke": finding2.EXPERIMENT.settings["smoke"],
         "paper": {"seeds": list(range(100)), "groups": [births.group("gpt2-nano", range(100), 16, 2_000)]},
     },
-    cost={"smoke": "seconds", "paper": "under an hour of two cores by the rate of shorter runs"},
+    cost={"smoke": "seconds", "paper": "not run yet"},
     run=births.run_groups,
     tables=finding2.tables,
     claims=finding2.claims,

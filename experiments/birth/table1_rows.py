@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bornbiased_jax.config import preset
+from bornbiased_jax.pretrain.throughput import flops_per_token
 from bornbiased_jax.report.tables import Claim, Panel, Table
 from experiments._shared import births
 from experiments.base import Experiment, Record
@@ -12,24 +14,22 @@ from experiments.birth import figure1, figure2, figure10, table1
 PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
 """The part of Table 1 -> its model."""
 
-HOURS: dict[tuple[str, int], float] = {
-    ("a", 64): 0.03,
-    ("a", 256): 0.15,
-    ("a", 1024): 0.6,
-    ("b", 64): 0.2,
-    ("b", 256): 0.8,
-    ("b", 1024): 4.0,
-    ("c", 64): 0.9,
-    ("c", 256): 4.0,
-    ("c", 1024): 18.0,
-}
-"""(part, T) -> hours of two cores for one seed, from the rates of shorter runs."""
+LENGTHS = (64, 256, 1024)
 SEEDS = (42, 43)
 
 
 def name_of(part: str, seq_len: int, seed: int) -> str:
     """A row's name on the command line."""
     return f"table1_{part}_{seq_len}_{seed}"
+
+
+def operations(group: births.Group) -> float:
+    """What a row's forward passes need, the head at the last position alone."""
+    cfg = preset(group["model"])
+    head = 2.0 * cfg.d_model * cfg.vocab_size
+    # A trained token needs three times its forward pass, with the head at every position.
+    position = flops_per_token(cfg, group["seq_len"]) / 3 - head
+    return len(group["seeds"]) * group["num_inputs"] * (group["seq_len"] * position + head)
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -50,7 +50,6 @@ def claims(record: Record) -> Sequence[Claim]:
 def _row(part: str, seq_len: int, seed: int) -> Experiment:
     model = PARTS[part]
     probed = births.group(model, [seed], seq_len, table1.PAPER_INPUTS[model])
-    hours = HOURS[part, seq_len]
     return Experiment(
         name=name_of(part, seq_len, seed),
         title=f"{model}, T = {seq_len:,}, seed {seed}",
@@ -63,7 +62,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
             "smoke": {"seeds": [seed], "groups": [{**births.GPT2_SMOKE, "seeds": [seed]}]},
             "paper": {"seeds": [seed], "groups": [probed]},
         },
-        cost={"smoke": "seconds", "paper": f"about {hours:g} hours of two cores by the rate of shorter runs"},
+        cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},
         run=births.run_groups,
         tables=tables,
         claims=claims,
@@ -71,4 +70,6 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
     )
 
 
-EXPERIMENTS = {name_of(part, seq_len, seed): _row(part, seq_len, seed) for part, seq_len in HOURS for seed in SEEDS}
+EXPERIMENTS = {
+    name_of(part, seq_len, seed): _row(part, seq_len, seed) for part in PARTS for seq_len in LENGTHS for seed in SEEDS
+}
