@@ -272,9 +272,9 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
 
 
 def test_a_page_removes_its_own_files_alone(tmp_path):
-    page = Page(tmp_path / "page", [(1, 2, 3)])
+    page = scratch.Page(tmp_path / "page", [(1, 2, 3)])
     page.path.mkdir()
-    assert page.resume() == NOTHING and len(list(page.path.iterdir())) == 2
+    assert page.resume() == scratch.NOTHING and len(list(page.path.iterdir())) == 2
     (page.path / "mine.npz").write_bytes(b"mine")
     page.resume()
     page.remove()
