@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, growth, parity
+from benchmarks import cold_start, fault_tables, growth, parity
+from benchmarks.facts import facts
 from benchmarks.matmul import loop_operations, needed_operations
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Quantity, Row, Table
-from bornbiased_jax.stats.intervals import binomial_interval
 
 Record = Mapping[str, Any]
 
@@ -21,12 +21,6 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
     return f"{write(middle)} ({write(ends[0])} to {write(ends[1])})"
 
 
-def _facts(title: str, facts: Sequence[tuple[str, str]], note: str = "") -> list[Table]:
-    return [
-        Table(title, ["what"], [Quantity("measured")], [Row([name], {"measured": text}) for name, text in facts], note)
-    ]
-
-
 def sweep_vs_torch(record: Record) -> list[Table]:
     """The sweep beside the loop, also as if both did the loop's work."""
     cfg = model()
@@ -35,7 +29,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
     equal = times(2)(record["speedup_median"] * alike)
     if "speedup_equal_work_median" in record:
         equal = _between(record["speedup_equal_work_median"], record["speedup_equal_work_range"])
-    return _facts(
+    return facts(
         "A sweep over seeds beside a loop with PyTorch",
         [
             ("sweep, loop", f"{record['seconds_ours']:.2f} s, {record['seconds_torch']:.2f} s"),
@@ -54,7 +48,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
 
 def kendall(record: Record) -> list[Table]:
     """Rank correlations beside SciPy's loop."""
-    return _facts(
+    return facts(
         f"Rank correlations, N = {record['num_inputs']:,}, {record['columns']} columns",
         [
             ("exact tau-b of all columns", f"{record['seconds_tau_b']:.2f} s"),
@@ -77,7 +71,7 @@ def kendall(record: Record) -> list[Table]:
 
 def fingerprint(record: Record) -> list[Table]:
     """The rate at which fingerprints of SmolLM2 are taken."""
-    return _facts(
+    return facts(
         f"A fingerprint of SmolLM2, {record['num_inputs']:,} sequences of {record['length']} random tokens",
         [
             ("needed operations per second", f"{record['gflops']:.0f} GFLOP/s"),
@@ -126,7 +120,7 @@ def pretrain_vs_torch(record: Record) -> list[Table]:
 def seeds_at_once(record: Record) -> list[Table]:
     """Several seeds in one program beside as many runs of one."""
     cost = _between(record["cost_at_once_over_in_turn"], record["range"], fixed(2))
-    return _facts(
+    return facts(
         f"{record['seeds']} seeds at once (mode {record['mode']})",
         [
             ("time over that of runs of one seed", cost),
@@ -139,7 +133,7 @@ def seeds_at_once(record: Record) -> list[Table]:
 def training_rate(record: Record) -> list[Table]:
     """The training step as a fraction of the rate of its own products."""
     fraction = _between(record["share_of_products_rate_median"], record["share_of_products_rate_range"], percent(0))
-    return _facts(
+    return facts(
         f"The training step, {record['tokens_per_step']:,} tokens a step",
         [
             ("tokens/s", integer(record["tokens_per_second"])),
@@ -173,7 +167,7 @@ def whichseed(record: Record) -> list[Table]:
         ("all 2³² seeds at that rate on all cores", f"{search['hours_of_all_seeds']:.1f} h"),
     ]
     note = f"{search['entries']} numbers of {search['matrices']} matrices are drawn of each seed."
-    return _facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
+    return facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
 
 
 def weights_7b(record: Record) -> list[Table]:
@@ -202,7 +196,7 @@ def weights_7b(record: Record) -> list[Table]:
         f"What grows with the depth is multiplied by {record['full_depth']}. The suspect is the base with noise: units "
         "of unrelated models take longer to match."
     )
-    return [*_facts(title, rows), Table("Seconds of processor time by phase", ["phase"], quantities, phases, note)]
+    return [*facts(title, rows), Table("Seconds of processor time by phase", ["phase"], quantities, phases, note)]
 
 
 _OF_BOUND = (
@@ -277,50 +271,9 @@ def disguised(record: Record) -> list[Table]:
     return [Table("A disguised real model, `--test auto`", ["base"], quantities, rows, note)]
 
 
-def kill_resume(record: Record) -> list[Table]:
-    """A run that was killed again and again beside one that nobody disturbed."""
-    equal = {True: "equal, bit for bit", False: "DIFFERENT"}
-    return _facts(
-        "A run killed with SIGKILL at random moments and resumed each time",
-        [
-            ("kills, of them while a checkpoint was written", f"{record['kills']}, {record['kills_during_a_write']}"),
-            (f"losses of {record['steps']} steps", equal[record["losses_equal"]]),
-            ("digests of the weights", equal[record["digests_equal"]]),
-        ],
-    )
-
-
-def theory_mutations(record: Record) -> list[Table]:
-    """How many moved constants of the theory its tests notice, by module."""
-    tried: dict[str, list[Mapping[str, Any]]] = {module: [] for module in record["constants"]}
-    for mutation in record["mutations"]:
-        tried[mutation["module"]].append(mutation)
-    rows = []
-    for module, mutations in tried.items():
-        unnoticed = [
-            f"line {mutation['line']}: {mutation['old']}" for mutation in mutations if mutation["outcome"] == "passes"
-        ]
-        counts = {
-            "constants": float(record["constants"][module]),
-            "moved": float(len(mutations)),
-            "noticed": float(len(mutations) - len(unnoticed)),
-        }
-        rows.append(Row([module], {**counts, "not noticed": "; ".join(unnoticed) or None}))
-    quantities = [*(Quantity(name, integer) for name in ("constants", "moved", "noticed")), Quantity("not noticed")]
-    moved, total = len(record["mutations"]), sum(record["constants"].values())
-    noticed = sum(mutation["outcome"] != "passes" for mutation in record["mutations"])
-    low, high = (100 * end for end in binomial_interval(noticed, moved))
-    note = (
-        f"A constant is multiplied by {record['factor']:g} in a copy of theory/ and the module's tests are run. "
-        f"Moved: {moved} of {total} constants, drawn at random; noticed {noticed}"
-        + (f", a fraction of all within {low:.1f}% to {high:.1f}% (95%)." if moved < total else ".")
-    )
-    return [Table("Constants of the theory moved, one at a time", ["module"], quantities, rows, note)]
-
-
 def audit(record: Record) -> list[Table]:
     """A folder of checkpoints, and a listing of branches."""
-    return _facts(
+    return facts(
         "An audit",
         [
             (
@@ -394,7 +347,7 @@ def streamed(record: Record) -> list[Table]:
         f"{record['num_inputs']} sequences of {record['length']} tokens through {record['layers']} blocks of 7B shape "
         f"(width {sizes['d_model']:,}, {sizes['d_ff']:,} hidden units)"
     )
-    return _facts(title, rows)
+    return facts(title, rows)
 
 
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
@@ -412,9 +365,10 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         disguised,
         loading,
         streamed,
-        kill_resume,
         audit,
-        theory_mutations,
+        fault_tables.kill_resume,
+        fault_tables.theory_mutations,
+        fault_tables.fuzz,
         ledger,
     )
 } | {"growth": growth.tables, "cold_start": cold_start.tables, "parity": parity.tables}
@@ -423,6 +377,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
 COMMANDS = {
     "loading": "python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json",
     "disguised": "python -m benchmarks disguised --gguf FILE --other FILE --json benchmarks/results/disguised.json",
+    "fuzz": "python -m tests.fuzz --minutes 60 --out benchmarks/results/fuzz.json",
     "theory_mutations": "python -m experiments.theory.mutations --out benchmarks/results/theory_mutations.json",
 }
 """What makes a record of ``benchmarks/results`` that no module of this folder makes."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import parse_json
 
 MARKER = ".bornbiased.jsonl"
 OVERWRITE = "--overwrite"
@@ -49,8 +50,8 @@ class Folder:
             return False
         marked = False
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                entry = json.loads(line)
+            with contextlib.suppress(InputError, TypeError, KeyError):
+                entry = parse_json(line, MARKER)
                 if entry["made_by"] != self.maker:
                     continue
                 marked = True

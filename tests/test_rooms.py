@@ -14,7 +14,7 @@ FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
     {"code", "config", "files", "folders", "hardware", "hub", "keys", "parallel", "progress", "ranges", "record"}
-    | {"schema", "sweep"},
+    | {"schema", "sealed", "sweep"},
     {"ledger"},
     {"stats"},
     {"models"},

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
 
-SPLITS = ("train", "validation")
+SPLITS: tuple[Literal["train"], Literal["validation"]] = ("train", "validation")
 BATCH_CHARACTERS = 2**20
 # The library's own threads are enough for the first few batches; more are worth starting processes for.
 BATCHES_AT_HOME = 32

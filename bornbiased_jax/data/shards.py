@@ -16,11 +16,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import files, progress, sealed
 from bornbiased_jax.data.encoding import SPLITS, Workers, batches, encoded
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import cache
@@ -32,6 +34,37 @@ CHECKED = "checked.json"
 # Raised when the meaning of the files changes, so that no old ones are used.
 RECIPE = 1
 PART_TOKENS = 2**25
+
+
+Count = Annotated[int, Ge(0)]
+
+
+class Identity(TypedDict):
+    """What the ids depend on; its digest names the folder."""
+
+    recipe: int
+    source_digest: str
+    tokenizer_digest: str
+    validation_fraction: float
+
+
+class Part(TypedDict):
+    """One file of each split: how many ids, and the digest of both."""
+
+    train: Count
+    validation: Count
+    digest: str
+
+
+class Index(TypedDict):
+    """What ``tokens.json`` holds."""
+
+    identity: Identity
+    dtype: Literal["<u2", "<u4"]
+    parts: list[Part]
+    documents: Count
+    text_bytes: Count
+    complete: bool
 
 
 class Shard(NamedTuple):
@@ -137,8 +170,8 @@ def prepare(
         if kept is None:
             raise
         progress.warn(f"{error}; going on with its tokens in {kept}")
-        return _open(kept, files.read_json(kept / INDEX), source)
-    identity = {
+        return _open(kept, _read(kept / INDEX), source)
+    identity: Identity = {
         "recipe": RECIPE,
         "source_digest": origin,
         "tokenizer_digest": tokenizer.digest,
@@ -165,29 +198,34 @@ def _find(root: Path, digest: str) -> Path | None:
     """The folder of complete, undamaged tokens with this digest."""
     for path in sorted(root.glob(f"*/{INDEX}")):
         # What the index says first: only the one that is wanted is read whole.
-        with contextlib.suppress(InputError, KeyError, TypeError):
-            index = files.read_json(path)
+        with contextlib.suppress(InputError):
+            index = _read(path)
             if index["complete"] and _digest(index) == digest and _index(path.parent) is not None:
                 return path.parent
     return None
 
 
-def _index(place: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Index:
+    index: Index = sealed.read(Index, path, "remove its folder")
+    return index
+
+
+def _index(place: Path) -> Index | None:
     """What was written so far, or None when nothing (whole) was."""
     path = place / INDEX
     if not path.exists():
         return None
     try:
-        index = files.read_json(path)
+        index = _read(path)
         width = np.dtype(index["dtype"]).itemsize
         whole = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
         whole = whole and _unchanged(place, index)
-    except (InputError, OSError, KeyError, TypeError):
+    except (InputError, OSError):
         whole = False
     return index if whole else None
 
 
-def _unchanged(place: Path, index: dict[str, Any]) -> bool:
+def _unchanged(place: Path, index: Index) -> bool:
     """Whether every part has its digest; files that were found so before and not touched since are not read again."""
     stamps = {file: _stamp(place / file) for file, _ in _shard_files(index)}
     try:
@@ -199,9 +237,9 @@ def _unchanged(place: Path, index: dict[str, Any]) -> bool:
         if all(before.get(name) == stamps[name] for name in names):
             continue
         hasher = hashlib.sha256()
-        for split, name in zip(SPLITS, names, strict=True):
+        for split in SPLITS:
             hasher.update(f"{split} {part[split]}\n".encode())
-            with (place / name).open("rb") as stream:
+            with (place / f"{split}-{number:05d}.bin").open("rb") as stream:
                 while block := stream.read(2**24):
                     hasher.update(block)
         if hasher.hexdigest() != part["digest"]:
@@ -218,13 +256,13 @@ def _stamp(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
-def _shard_files(index: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _shard_files(index: Index) -> Iterator[tuple[str, int]]:
     for split in SPLITS:
         for number, part in enumerate(index["parts"]):
             yield f"{split}-{number:05d}.bin", part[split]
 
 
-def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
+def _open(place: Path, index: Index, source: str) -> Dataset:
     shards = {
         split: [Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])]
         for split in SPLITS
@@ -243,23 +281,23 @@ def _open(place: Path, index: dict[str, Any], source: str) -> Dataset:
     return Dataset(train, validation, digest, facts)
 
 
-def _digest(index: dict[str, Any]) -> str:
+def _digest(index: Index) -> str:
     parts = [part["digest"] for part in index["parts"]]
     return hashlib.sha256(json.dumps([index["dtype"], parts]).encode()).hexdigest()
 
 
 def _tokenise(
     place: Path,
-    index: dict[str, Any] | None,
+    index: Index | None,
     source: str,
     tokenizer: Tokenizer,
-    identity: dict[str, Any],
+    identity: Identity,
     processes: int | None,
     part_tokens: int,
     quiet: bool,
-) -> dict[str, Any]:
+) -> Index:
     if index is None:
-        dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+        dtype: Literal["<u2", "<u4"] = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
         index = {
             "identity": identity, "dtype": dtype, "parts": [], "documents": 0, "text_bytes": 0, "complete": False,
         }  # fmt: skip
@@ -286,23 +324,23 @@ def _tokenise(
     if not index["parts"]:
         raise InputError(f"{source} holds no text: name a source that does")
     index["complete"] = True
-    files.write_json(place / INDEX, index)
+    sealed.write(place / INDEX, index)
     return index
 
 
-def _write_part(place: Path, index: dict[str, Any], part: dict[str, list[np.ndarray]]) -> None:
+def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) -> None:
     """Append one part: its files first, then the index that knows of them."""
     number = len(index["parts"])
     hasher = hashlib.sha256()
-    entry: dict[str, Any] = {}
+    counts: dict[str, int] = {}
     for split in SPLITS:
         ids = np.concatenate(part[split])
         data = ids.astype(index["dtype"]).tobytes()
         files.write_bytes(place / f"{split}-{number:05d}.bin", data)
         hasher.update(f"{split} {len(ids)}\n".encode() + data)
-        entry[split] = len(ids)
-    index["parts"].append({**entry, "digest": hasher.hexdigest()})
-    files.write_json(place / INDEX, index)
+        counts[split] = len(ids)
+    index["parts"].append(cast(Part, {**counts, "digest": hasher.hexdigest()}))
+    sealed.write(place / INDEX, index)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, schema
+from bornbiased_jax import files, progress, sealed
 from bornbiased_jax.errors import InputError
 
 LIST = "whole.json"
@@ -72,7 +72,7 @@ class Page:
         if not (self.path / LIST).is_file():
             return NOTHING
         try:
-            said = schema.check(Whole, files.read_json(self.path / LIST), str(self.path / LIST))
+            said: Whole = sealed.read(Whole, self.path / LIST, "remove its folder")
             self._files = dict(said["files"])
             for name, digest in self._files.items():
                 known = self._stream_digest(name) if name.endswith(".f32") else files.sha256(self.path / name)
@@ -175,7 +175,7 @@ class Page:
         self._files[name] = hashlib.sha256(data).hexdigest()
 
     def _write_list(self, blocks: int) -> None:
-        files.write_json(self.path / LIST, {"blocks": blocks, "files": self._files})
+        sealed.write(self.path / LIST, {"blocks": blocks, "files": self._files})
 
     def remove(self) -> None:
         """Remove the page, and nothing that somebody else put there."""

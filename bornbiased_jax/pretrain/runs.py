@@ -7,7 +7,7 @@ from typing import Any
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
-from bornbiased_jax.config import PRESETS
+from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain.metrics import read_metrics
 
@@ -51,11 +51,11 @@ def describe(folder: Path) -> dict[str, Any]:
     last = lines[-1] if lines else {}
     checkpoints = find_steps(folder)
     validations = [line["validation_loss"] for line in lines if "validation_loss" in line]
-    cfg = config["model"]
+    cfg = ModelConfig.from_dict(config["model"])
     return {
         "path": str(folder),
-        "model": f"{cfg['num_layers']} layers, {cfg['num_heads']} heads, {cfg['d_model']} wide",
-        "preset": next((name for name, preset in PRESETS.items() if preset.to_dict() == cfg), None),
+        "model": f"{cfg.num_layers} layers, {cfg.num_heads} heads, {cfg.d_model} wide",
+        "preset": next((name for name, preset in PRESETS.items() if preset == cfg), None),
         "parameters": run.get("parameters"),
         "data": config["data"],
         "init_from": config.get("init_from"),

@@ -158,7 +158,7 @@ def test_check_tells_a_number_that_was_edited(committed, tmp_path, monkeypatch, 
 
 
 def test_mutations_are_counted_by_module():
-    from benchmarks.tables import theory_mutations
+    from benchmarks.fault_tables import theory_mutations
 
     fields = {"module": "mlp", "line": 3, "column": 1, "old": "2.0", "new": "2.1"}
     found = [{**fields, "outcome": "test_a"}, {**fields, "line": 9, "outcome": "passes"}]

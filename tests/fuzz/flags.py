@@ -21,7 +21,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.cli.options import Ranged
 from bornbiased_jax.ranges import ends
-from tests.fuzz.guard import bounds, is_one_sentence
+from tests.fuzz.guard import Outcome, bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"
 SIZES = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=300,max_seq_len=64"
@@ -197,6 +197,11 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 def fault_of(words: list[str]) -> str | None:
     """What is wrong with the outcome of a call, or None: it is done, or refused in one sentence with exit code 2."""
+    return outcome_of(words).fault
+
+
+def outcome_of(words: list[str]) -> Outcome:
+    """What comes of a call."""
     said, told = io.StringIO(), io.StringIO()
     before = os.getcwd()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
@@ -218,18 +223,18 @@ def fault_of(words: list[str]) -> str | None:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            return f"{type(error).__name__}: {str(error)[:300]}"
+            return Outcome(fault=f"{type(error).__name__}: {str(error)[:300]}")
         finally:
             os.close(pipe)
             os.chdir(before)
             progress.set_quiet(False)
     last = (said.getvalue().strip().splitlines() or [""])[-1]
     if code == 0:
-        return None
+        return Outcome()
     fine = (
         code == 2 and last.startswith("bornbiased: ") and is_one_sentence(last) and "Traceback" not in said.getvalue()
     )
-    return None if fine else f"exit code {code}: {said.getvalue()[-400:]}"
+    return Outcome(True, None if fine else f"exit code {code}: {said.getvalue()[-400:]}")
 
 
 def keep(words: list[str]) -> Path:

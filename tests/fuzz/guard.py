@@ -7,12 +7,24 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MEMORY = 2 * 2**30
 """Bytes of address space that a case may add."""
 SECONDS = 20
 """Of the process's own time, so that a busy machine is no fault; and six times that by the clock, for what waits."""
+
+
+class Outcome(NamedTuple):
+    """What came of a case.
+
+    Attributes:
+        refused: it was refused in one sentence; else it was done.
+        fault: what is wrong with the outcome, or None.
+    """
+
+    refused: bool = False
+    fault: str | None = None
 
 
 class Slow(Exception):

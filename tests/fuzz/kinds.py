@@ -31,6 +31,7 @@ from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures import llama2c_files
 from tests.fixtures.sentence_pieces import sentence_piece_model
+from tests.fuzz import own_kinds
 from tests.text import test_gguf_vocabulary as gguf_vocabulary
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -296,4 +297,5 @@ KINDS: dict[str, Kind] = {
     "gzip": Kind(_text("a.txt.gz", ARTICLES), _documents),
     "WikiText": Kind(_text("a.txt", ARTICLES), _documents),
     "Parquet": Kind(_parquet, _documents),
+    **{name: Kind(*made) for name, made in own_kinds.KINDS.items()},
 }  # fmt: skip

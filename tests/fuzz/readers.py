@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
-from tests.fuzz.guard import bounds, is_one_sentence
+from tests.fuzz.guard import Outcome, bounds, is_one_sentence
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.mutate import mutated
 
@@ -39,6 +39,11 @@ def damaged(name: str, seed: int) -> bytes:
 
 def fault_of(name: str, data: bytes) -> str | None:
     """What is wrong with the outcome of reading such a file, or None: it is read, or refused in one sentence."""
+    return outcome_of(name, data).fault
+
+
+def outcome_of(name: str, data: bytes) -> Outcome:
+    """What comes of reading such a file in place of a good one."""
     folder, file = good(name)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         place = Path(temporary) / "a"
@@ -49,10 +54,10 @@ def fault_of(name: str, data: bytes) -> str | None:
             with bounds(), contextlib.redirect_stderr(said):
                 KINDS[name].read(place, place / file)
         except InputError as error:
-            return None if is_one_sentence(str(error)) else f"not one sentence: {str(error)[:500]!r}"
+            return Outcome(True, None if is_one_sentence(str(error)) else f"not one sentence: {str(error)[:500]!r}")
         except Exception as error:
-            return f"{type(error).__name__}: {str(error)[:300]}"
-    return f"said {said.getvalue()[-300:]}" if "Traceback" in said.getvalue() else None
+            return Outcome(fault=f"{type(error).__name__}: {str(error)[:300]}")
+    return Outcome(fault=f"said {said.getvalue()[-300:]}" if "Traceback" in said.getvalue() else None)
 
 
 def keep(name: str, data: bytes) -> Path:

@@ -1,0 +1,143 @@
+"""What the project keeps for itself beside a user's files: markers, passes block by block, tokens, values, records."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.data.shards import INDEX, prepare
+from bornbiased_jax.folders import MARKER, Folder
+from bornbiased_jax.models import scratch
+from bornbiased_jax.pretrain.checkpoints import INTERRUPTED, _read_interrupted
+from bornbiased_jax.text.byte_level import ByteTokenizer
+from experiments.base import cached
+from experiments.runner import is_complete, load
+
+TEXT = "\n".join(f"the quick brown fox {i} jumps over the lazy dogs" for i in range(60))
+MAKER = "bornbiased export"
+
+
+def marker(folder: Path) -> str:
+    """A folder that a command filled."""
+    Folder(folder / "made", MAKER, overwrite=False).write_text("config.json", "{}")
+    return f"made/{MARKER}"
+
+
+def read_marker(folder: Path, path: Path) -> Any:
+    """What the command looks at before it writes there again, and a line more of its own."""
+    made = Folder(folder / "made", MAKER, overwrite=True)
+    made.check("config.json")
+    made.note("model.safetensors", "0" * 64)
+    return made.owns("config.json"), made.knows("config.json")
+
+
+def _page(folder: Path) -> scratch.Page:
+    return scratch.Page(folder / "page", [(1, 2, 3)])
+
+
+def streamed(name: str) -> Callable[[Path], str]:
+    """A pass with one block whole; the file of this name."""
+
+    def make(folder: Path) -> str:
+        (folder / "page").mkdir()
+        page = _page(folder)
+        page.resume()
+        stream_BTD = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+        page.commit(0, [page.write_stream(0, 0, stream_BTD)], [])
+        page.commit(1, [page.write_stream(1, 0, 2 * stream_BTD)], [[stream_BTD]])
+        return f"page/{name}"
+
+    return make
+
+
+def read_streamed(folder: Path, path: Path) -> Any:
+    """How far the pass is, and what its whole blocks gave."""
+    page = _page(folder)
+    blocks = page.resume()
+    return blocks, [page.block(block, 0) for block in range(blocks)]
+
+
+def _ids(folder: Path) -> list[list[int]]:
+    (folder / "a.txt").write_text(TEXT)
+    found = prepare(str(folder / "a.txt"), ByteTokenizer(), folder=folder / "tokens", processes=1, quiet=True)
+    return [split.read(0, len(split)).tolist() for split in (found.train, found.validation)]
+
+
+@functools.cache
+def _sound() -> list[list[int]]:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        return _ids(Path(folder))
+
+
+def tokens(name: str) -> Callable[[Path], str]:
+    """A text's tokens; the file of this name."""
+
+    def make(folder: Path) -> str:
+        _ids(folder)
+        return next(path.relative_to(folder).as_posix() for path in sorted(folder.rglob(name)))
+
+    return make
+
+
+def read_tokens(folder: Path, path: Path) -> Any:
+    """The tokens: found, or made anew. They are the text's in any case."""
+    assert _ids(folder) == _sound()
+
+
+def value(folder: Path) -> str:
+    """A value that an experiment keeps."""
+    cached(folder / "births/tiny", {"seed": 1}, _compute)
+    return next(path.relative_to(folder).as_posix() for path in folder.rglob("value.json"))
+
+
+def _compute(folder: Path) -> dict[str, float]:
+    return {"found": 0.5}
+
+
+def read_value(folder: Path, path: Path) -> Any:
+    """The value: found, or computed again."""
+    found = cached(folder / "births/tiny", {"seed": 1}, _compute)
+    assert found == {"found": 0.5}, found
+    return found
+
+
+def record(folder: Path) -> str:
+    """A record of an experiment."""
+    (folder / "table3.json").write_text(json.dumps({"name": "table3", "scale": "smoke", "status": "complete"}))
+    return "table3.json"
+
+
+def read_record(folder: Path, path: Path) -> Any:
+    """Whether it stands for a run that need not be made again."""
+    return is_complete(path, load("table3"), "smoke", None)
+
+
+def interrupted(folder: Path) -> str:
+    """The steps at which a signal ended a run."""
+    (folder / INTERRUPTED).write_text("[10, 20]")
+    return INTERRUPTED
+
+
+def read_interrupted(folder: Path, path: Path) -> Any:
+    """Those steps, or none."""
+    return _read_interrupted(folder)
+
+
+KINDS = {
+    "marker of a folder": (marker, read_marker),
+    "list of a pass block by block": (streamed(scratch.LIST), read_streamed),
+    "block of a pass block by block": (streamed("block-0000.npz"), read_streamed),
+    "stream of a pass block by block": (streamed("stream-1.f32"), read_streamed),
+    "index of tokens": (tokens(INDEX), read_tokens),
+    "tokens": (tokens("train-*.bin"), read_tokens),
+    "value of an experiment": (value, read_value),
+    "record of an experiment": (record, read_record),
+    "interrupted steps of a run": (interrupted, read_interrupted),
+}
+"""Name of a kind -> how a good file is made, and who reads it (:class:`tests.fuzz.kinds.Kind`)."""
