@@ -28,6 +28,7 @@ FLOORS: tuple[set[str], ...] = (
     {"adapt"},
     {"audit"},
     {"report", "words"},
+    {"results"},
     {"cli", "experiments"},
     {"__main__", "benchmarks"},
 )

@@ -76,12 +76,9 @@ def intervene(
 
 
 def _print(report: Mapping[str, Any], *, to_stderr: bool) -> None:
-    rows = [
-        [block, before, after]
-        for block, (before, after) in enumerate(zip(report["before"]["by_block"], report["by_block"], strict=True), 1)
-    ]
-    title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
-    options.print_table(title, ["block", "as it is", "after"], rows, to_stderr=to_stderr)
+    from bornbiased_jax.results import Intervention
+
+    options.print_table(*Intervention(report).listing(), to_stderr=to_stderr)
     before = report["before"]
     click.echo(
         f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bornbiased_jax.cli import beside, engines, options
+from bornbiased_jax.cli import engines, options
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Seed
+
+if TYPE_CHECKING:
+    from bornbiased_jax.results.birth import Part
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,23 +88,16 @@ def preference_command(**arguments: Any) -> None:
     Example:
       bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 2000
     """
-    cfg, records = _run(arguments, intra=False)
-    flat = [_flat(record, record["preference"]) for record in records]
+    cfg, records = _run(arguments, "preference")
+    from bornbiased_jax.results import Preference, beside_theory
+
     if arguments["theory"]:
         shared = arguments["fix_embeddings"] and arguments["checkpoint"] is None
         table_seed = arguments["embedding_seed"] if shared else None
-        beside.add_fractions(cfg, flat, tokens=arguments["input_spec"] == "tokens", table_seed=table_seed)
-    value, to_stderr = _write(arguments["json_file"], flat)
-    columns = {
-        "seed": "seed",
-        "seq_len": "T",
-        "top1_id": "top-1 token",
-        "top1_count": "count",
-        "top1_share": "top-1 fraction",
-        "ratio_to_uniform": "over uniform",
-        "log10_p": "log10 p",
-    }
-    _print("Top-1 tokens", columns, flat, to_stderr, beside.fraction_cells if arguments["theory"] else None)
+        tokens = arguments["input_spec"] == "tokens"
+        beside_theory.add_fractions(cfg, records, tokens=tokens, table_seed=table_seed)
+    value, to_stderr = _write(arguments["json_file"], records)
+    options.print_table(*Preference(records).listing(), to_stderr=to_stderr)
     options.explain("top-1 token", "top-1 fraction", "over uniform", "log10 p", to_stderr=to_stderr)
     options.tell(value, to_stderr=to_stderr)
 
@@ -114,62 +111,32 @@ def contraction_command(**arguments: Any) -> None:
     Example:
       bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000 --theory
     """
-    cfg, records = _run(arguments, intra=True)
-    flat = [_flat(record, record["contraction"]) for record in records]
+    cfg, records = _run(arguments, "contraction")
+    from bornbiased_jax.results import Contraction, beside_theory
+
     if arguments["theory"]:
-        beside.add_cosines(cfg, flat, tokens=arguments["input_spec"] == "tokens")
-    value, to_stderr = _write(arguments["json_file"], flat)
-    for row in flat:
-        row["inter_cosine_last_block"] = row["inter_cosine_by_layer"][-1]
-        row["intra_cosine_last_block"] = row["intra_cosine_by_layer"][-1]
-    columns = {
-        "seed": "seed",
-        "seq_len": "T",
-        "inter_cosine_last_block": "cosine, last block",
-        "inter_cosine_final": "after the norm",
-        "intra_cosine_last_block": "within a sequence",
-        "log10_p": "log10 p",
-    }
-    _print("Contraction by seed", columns, flat, to_stderr)
-    _print_layers(flat, to_stderr)
+        beside_theory.add_cosines(cfg, records, tokens=arguments["input_spec"] == "tokens")
+    value, to_stderr = _write(arguments["json_file"], records)
+    for listing in Contraction(records).listings():
+        options.print_table(*listing, to_stderr=to_stderr)
     terms = ("cosine between sequences", "cosine within a sequence", "log10 p")
     options.explain(*terms, to_stderr=to_stderr)
     options.tell(value, to_stderr=to_stderr)
 
 
-def _print_layers(rows: list[dict[str, Any]], to_stderr: bool) -> None:
-    """A table for each length: after each block the mean over seeds, from where to where they reach, and theory."""
-    for length in dict.fromkeys(row["seq_len"] for row in rows):
-        same = [row for row in rows if row["seq_len"] == length]
-        table = []
-        for block in range(1, len(same[0]["inter_cosine_by_layer"]) + 1):
-            between = [row["inter_cosine_by_layer"][block - 1] for row in same]
-            within = [row["intra_cosine_by_layer"][block - 1] for row in same]
-            cells = {"after block": str(block), "cosine between sequences": f"{sum(between) / len(same):.4f}"}
-            if len(same) > 1:
-                cells["from seed to seed"] = f"{min(between):.4f} to {max(between):.4f}"
-            if "theory" in same[0]:
-                cells |= beside.cosine_cells(same, block)
-            table.append({**cells, "cosine within a sequence": f"{sum(within) / len(same):.4f}"})
-        title = f"Contraction by block, T = {length}" + (f", mean of {len(same)} seeds" if len(same) > 1 else "")
-        options.print_table(title, list(table[0]), [list(row.values()) for row in table], to_stderr=to_stderr)
-
-
-def _flat(record: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
-    return {**shared, **part}
-
-
-def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[dict[str, Any]]]:
-    """The configuration that was probed, and a record for each seed and length."""
+def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
+    """The configuration that was probed, and of each seed and length that part of its record."""
     from bornbiased_jax import parallel, progress
     from bornbiased_jax.inputs import parse_inputs
-    from bornbiased_jax.probes.run import probe as run_probe
     from bornbiased_jax.probes.subject import given, newborn
+    from bornbiased_jax.results import beside_theory
+    from bornbiased_jax.results.birth import measured
 
     options.prepare_json(arguments["json_file"])
     if arguments["theory"]:
-        beside.check(arguments["input_spec"])
+        beside_theory.check(arguments["input_spec"])
+        # As in `bornbiased predict`.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     kept = engines.ledger(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
     axis = "data" if arguments["checkpoint"] else "seed"
@@ -207,16 +174,14 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
             seed=arguments["input_seed"],
             tokenizer=tokenizer,
         )
-        if inputs.num_inputs < 2:
-            raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         with progress.bar(total, label, unit="sequences") as advance:
-            found = run_probe(
+            rows = measured(
                 subject,
                 seeds,
                 inputs,
-                intra=intra,
+                part,
                 batch_size=arguments["batch_size"],
                 mode=arguments["mode"],
                 chunk=arguments["chunk"],
@@ -224,9 +189,7 @@ def _run(arguments: dict[str, Any], *, intra: bool) -> tuple[ModelConfig, list[d
                 advance=advance,
                 **kept,
             )
-            known: dict[str, Any] = {"vocab_size": subject.cfg.vocab_size}
-            known |= {"seed": None} if arguments["checkpoint"] else {}
-            records.extend({**record, **known, "inputs": inputs.describe()} for record in found)
+        records += [{**row, "seed": None} for row in rows] if arguments["checkpoint"] else rows
     return subject.cfg, records
 
 
@@ -238,18 +201,3 @@ def _write(json_file: str | None, rows: list[dict[str, Any]]) -> tuple[dict[str,
     value = {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}
     options.write_result(json_file, value)
     return value, json_file == "-"
-
-
-def _print(
-    title: str,
-    columns: dict[str, str],
-    rows: list[dict[str, Any]],
-    to_stderr: bool,
-    more: Callable[[dict[str, Any]], dict[str, str]] | None = None,
-) -> None:
-    """A table of the records' keys under their columns' names, and of what ``more`` gives for each."""
-    table = []
-    for row in rows:
-        cells = {name: "–" if row[key] is None else row[key] for key, name in columns.items()}
-        table.append(cells | ({} if more is None else more(row)))
-    options.print_table(title, list(table[0]), [list(cells.values()) for cells in table], to_stderr=to_stderr)

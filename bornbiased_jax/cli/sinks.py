@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.ranges import Count, Fraction, SeqLen
+
+if TYPE_CHECKING:
+    from bornbiased_jax.evaluation import SinkReport
 
 
 @click.command("sinks")
@@ -134,15 +137,12 @@ def sinks(
     options.tell(report, to_stderr=json_file == "-")
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+def _print(report: SinkReport) -> None:
+    from bornbiased_jax.evaluation.sink_report import largest_block
+    from bornbiased_jax.results import Sinks
 
-    columns = ["length", "sink rate", "of averages", "strongest head"]
-    rows = []
-    for length, rate in report["sink_rate"].items():
-        score, block, head = strongest_head(report["score_by_layer_head"][length])
-        rows.append([length, rate, report["sink_rate_of_average"][length], f"{score:.3f} (block {block}, head {head})"])
-    options.print_table(f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}", columns, rows)
+    rates, *neurons = Sinks(report).listings()
+    options.print_table(*rates)
     options.explain("sink rate")
     largest = largest_block(report)
     if largest is not None:
@@ -151,13 +151,8 @@ def _print(report: Mapping[str, Any]) -> None:
         title = "Where the residual stream is largest (channels count from 0)"
         options.print_table(title, columns, [[largest[name] for name in names]])
         options.explain("DomRatio", "effective rank")
-    neurons = [neuron for neuron in report.get("super_neurons", ()) if neuron["super"]]
-    if neurons:
-        columns = ["block", "neuron", "to channel", "writes", "fraction of its row", "first over rest"]
-        keys = ("block", "neuron", "channel", "write", "channel_share", "firing_ratio")
-        rows = [["only the first" if neuron[key] is None else neuron[key] for key in keys] for neuron in neurons]
-        title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
-        options.print_table(title, columns, rows)
+    for listing in neurons:
+        options.print_table(*listing)
         options.explain("super neuron")
     _print_streaming(report)
     _print_steps(report)

@@ -89,10 +89,17 @@ def style() -> Iterator[None]:
         yield
 
 
+class Drawing(Figure):
+    """A figure that a notebook shows by itself: no pyplot and no backend is asked."""
+
+    def _repr_png_(self) -> bytes:
+        return drawn(self, "figure.png", dpi=100)
+
+
 @style()
 def new(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 3.4) -> tuple[Figure, Any]:
     """A figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives."""
-    figure = Figure(figsize=(width, height))
+    figure = Drawing(figsize=(width, height))
     return figure, figure.subplots(rows, columns)
 
 
@@ -330,8 +337,8 @@ def save(figure: Figure, path: Path | str) -> Path:
     return write_bytes(path, drawn(figure, path))
 
 
-def drawn(figure: Figure, path: Path | str) -> bytes:
-    """The figure as the bytes of a file of this name.
+def drawn(figure: Figure, path: Path | str, *, dpi: int = 200) -> bytes:
+    """The figure as the bytes of a file of this name, on white; the same bytes for the same figure.
 
     Raises:
         InputError: an ending that is none of PNG, SVG and PDF.
@@ -341,5 +348,5 @@ def drawn(figure: Figure, path: Path | str) -> bytes:
         raise InputError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
     stream = io.BytesIO()
     with style():
-        figure.savefig(stream, format=kind, facecolor="white", dpi=200)
+        figure.savefig(stream, format=kind, facecolor="white", dpi=dpi)
     return stream.getvalue()

@@ -128,7 +128,7 @@ PROBE = [
     ("--chunk 3", SWEEP, {"chunk": 3}),
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),
-    ("--theory", "bornbiased_jax.cli.beside:check", {"input_spec": "tokens"}),
+    ("--theory", "bornbiased_jax.results.beside_theory:check", {"input_spec": "tokens"}),
 ]
 DRAWN = [
     ("--inputs gaussian", RANDOM, {"kind": "gaussian"}),

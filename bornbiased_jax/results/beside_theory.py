@@ -1,14 +1,13 @@
-"""What theory says of the records of ``bornbiased probe``, beside what was measured."""
+"""What theory says of a probe's records, beside what was measured."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bornbiased_jax.cli import options
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.inputs import KINDS
 
 # Of seeds, between the 10th and the 90th percentile.
 BAND = 0.8
@@ -20,10 +19,8 @@ def check(input_spec: str) -> None:
     Raises:
         InputError: inputs that are not random.
     """
-    if input_spec not in options.PREDICTED_INPUTS:
+    if input_spec not in KINDS or not KINDS[input_spec].predicted:
         raise InputError(f"--theory predicts random inputs, not {input_spec}: leave it out, or probe with tokens")
-    # As in `bornbiased predict`.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool) -> None:
@@ -89,7 +86,7 @@ def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool
         yield record, known[sizes]
 
 
-def fraction_cells(record: dict[str, Any]) -> dict[str, str]:
+def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
     """Columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
     told = record["theory"]
     return {
@@ -99,7 +96,7 @@ def fraction_cells(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def cosine_cells(records: Sequence[dict[str, Any]], block: int) -> dict[str, str]:
+def cosine_cells(records: Sequence[Mapping[str, Any]], block: int) -> dict[str, str]:
     """Columns of a table of one length: the predicted cosine after a block, its interval, how many lie inside."""
     told, place = records[0]["theory"], block - 1
     low, high = (told[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))

@@ -1,0 +1,266 @@
+"""What newborn models prefer, and how alike they make unrelated inputs: measured, and beside theory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from bornbiased_jax import words
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.results.beside_theory import add_cosines, add_fractions, check, cosine_cells, fraction_cells
+from bornbiased_jax.results.listing import Listing, fragment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bornbiased_jax.inputs import Inputs
+    from bornbiased_jax.probes import ProbeRecord, Subject
+
+Part = Literal["preference", "contraction"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Preference:
+    """Which token each seed's newborn model answers most inputs with.
+
+    Attributes:
+        records: one a seed and length, with the keys that ``bornbiased probe preference --json`` writes.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+
+    def sentences(self) -> list[str]:
+        """What was found and how sure that is, as the command ends with it."""
+        return words.sentences("probe preference", {"records": self.records})
+
+    def listing(self) -> Listing:
+        """A row for each record; with theory its prediction beside the measurement."""
+        columns = {
+            "seed": "seed",
+            "seq_len": "T",
+            "top1_id": "top-1 token",
+            "top1_count": "count",
+            "top1_share": "top-1 fraction",
+            "ratio_to_uniform": "over uniform",
+            "log10_p": "log10 p",
+        }
+        return _listing("Top-1 tokens", columns, self.records, fraction_cells)
+
+    def plot(self) -> Figure:
+        """The fraction of inputs by the rank of the token, a curve for each of the first six records."""
+        from bornbiased_jax.report import figures
+
+        figure, ax = figures.new()
+        several = len({record["seq_len"] for record in self.records}) > 1
+        for record, colour in zip(self.records, figures.SERIES, strict=False):
+            name = "the model" if record["seed"] is None else f"seed {record['seed']}"
+            name += f", T = {record['seq_len']}" if several else ""
+            fractions = [count / record["num_inputs"] for count in record["ranked_counts"]]
+            ranks = range(1, len(fractions) + 1)
+            figures.line(ax, ranks, fractions, name=f"{name}: token {record['top1_id']}", colour=colour, markers=True)
+        by_chance = self.records[0]["uniform_top_count"] / self.records[0]["num_inputs"]
+        figures.reference(ax, by_chance, "the most frequent of equally likely tokens", colour=figures.MUTED)
+        ax.set_ylim(bottom=0)
+        figures.count_axis(ax)
+        figures.label(ax, "rank of the token", "fraction of inputs")
+        figures.legend(ax)
+        return figure
+
+    def __repr__(self) -> str:
+        return " ".join(self.sentences())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.sentences(), [self.listing()])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Contraction:
+    """How alike each seed's newborn model makes the last-position states of unrelated inputs, block by block.
+
+    Attributes:
+        records: one a seed and length, with the keys that ``bornbiased probe contraction --json`` writes.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+
+    def sentences(self) -> list[str]:
+        """What was found and how sure that is, as the command ends with it."""
+        return words.sentences("probe contraction", {"records": self.records})
+
+    def listings(self) -> list[Listing]:
+        """A row for each record, then for each length a row for each block; with theory its interval beside it."""
+        columns = {
+            "seed": "seed",
+            "seq_len": "T",
+            "inter_cosine_last_block": "cosine, last block",
+            "inter_cosine_final": "after the norm",
+            "intra_cosine_last_block": "within a sequence",
+            "log10_p": "log10 p",
+        }
+        rows = [
+            {
+                **record,
+                "inter_cosine_last_block": record["inter_cosine_by_layer"][-1],
+                "intra_cosine_last_block": record["intra_cosine_by_layer"][-1],
+            }
+            for record in self.records
+        ]
+        return [_listing("Contraction by seed", columns, rows), *map(_by_block, self._by_length())]
+
+    def plot(self) -> Figure:
+        """The cosine after each block, mean and range over seeds for each length; theory dashed, with its interval."""
+        from bornbiased_jax.report import figures
+
+        figure, ax = figures.new()
+        for records, colour in zip(self._by_length(), figures.SERIES, strict=False):
+            curves = [record["inter_cosine_by_layer"] for record in records]
+            at = list(zip(*curves, strict=True))
+            blocks = range(1, len(at) + 1)
+            mean = [sum(values) / len(values) for values in at]
+            several = len(records) > 1
+            low, high = ([end(values) for values in at] if several else None for end in (min, max))
+            length = f"T = {records[0]['seq_len']}"
+            figures.line(ax, blocks, mean, low, high, f"measured, {length}", colour, markers=True)
+            if "theory" in records[0]:
+                told = records[0]["theory"]
+                cosine, low, high = (told[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
+                colour = figures.MUTED if len(self._by_length()) > 1 else figures.THEORY
+                figures.line(ax, blocks, cosine, low, high, f"theory, {length}", colour, dashed=True)
+        figures.count_axis(ax)
+        figures.label(ax, "after block", "cosine between unrelated inputs")
+        figures.legend(ax)
+        return figure
+
+    def _by_length(self) -> list[list[Mapping[str, Any]]]:
+        lengths = dict.fromkeys(record["seq_len"] for record in self.records)
+        return [[record for record in self.records if record["seq_len"] == length] for length in lengths]
+
+    def __repr__(self) -> str:
+        return " ".join(self.sentences())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.sentences(), self.listings())
+
+
+def preference(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Preference:
+    """Probe newborn models for the token that they prefer.
+
+    Args:
+        cfg: the architecture.
+        theory: set beside it the predicted fraction with the band that holds 80% of seeds.
+        choices: ``seeds`` (0 alone unless given), ``seq_len`` (64), ``num_inputs`` (2,000), ``inputs`` ("tokens" or
+            "gaussian"), ``input_seed`` (0), ``embedding_seed`` of the tables that all seeds share (0; None: each its
+            own).
+
+    Raises:
+        InputError: sizes that do not fit, or inputs that theory does not predict.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> small = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> preference(small, seeds=[42, 43], seq_len=4, num_inputs=60).listing().columns[:3]
+        ['seed', 'T', 'top-1 token']
+    """
+    tokens, table_seed = choices.get("inputs", "tokens") == "tokens", choices.get("embedding_seed", 0)
+    records = _newborn(cfg, "preference", theory, **choices)
+    if theory:
+        add_fractions(cfg, records, tokens=tokens, table_seed=table_seed)
+    return Preference(records)
+
+
+def contraction(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Contraction:
+    """Probe newborn models for how alike the states of unrelated inputs become.
+
+    Args:
+        cfg: the architecture.
+        theory: set beside it the predicted cosine after each block with its 99% interval.
+        choices: as in :func:`preference`.
+
+    Raises:
+        InputError: sizes that do not fit, or inputs that theory does not predict.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> small = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
+        >>> len(contraction(small, seq_len=4, num_inputs=60).records[0]["inter_cosine_by_layer"])
+        2
+    """
+    records = _newborn(cfg, "contraction", theory, **choices)
+    if theory:
+        add_cosines(cfg, records, tokens=choices.get("inputs", "tokens") == "tokens")
+    return Contraction(records)
+
+
+def measured(subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part, **how: Any) -> list[dict[str, Any]]:
+    """One part of each seed's record, in the order of the seeds.
+
+    Args:
+        subject, seeds, inputs, how: as :func:`bornbiased_jax.probes.probe` takes them.
+        part: "preference", or "contraction", which also looks within sequences.
+
+    Raises:
+        InputError: fewer than two inputs, or what the probe refuses.
+    """
+    from bornbiased_jax.probes import run
+
+    if inputs.num_inputs < 2:
+        raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
+    records = run.probe(subject, seeds, inputs, intra=part == "contraction", **how)
+    return [_flat(record, part, subject.cfg, inputs) for record in records]
+
+
+def _flat(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> dict[str, Any]:
+    """One part of a probe's record in one row, with the inputs and the size of the vocabulary, JSON-ready."""
+    shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
+    return {**shared, "vocab_size": cfg.vocab_size, "inputs": inputs.describe(), **record[part]}
+
+
+def _newborn(
+    cfg: ModelConfig,
+    part: Part,
+    theory: bool,
+    *,
+    seeds: Sequence[int] = (0,),
+    seq_len: int = 64,
+    num_inputs: int = 2_000,
+    inputs: str = "tokens",
+    input_seed: int = 0,
+    embedding_seed: int | None = 0,
+) -> list[dict[str, Any]]:
+    from bornbiased_jax.inputs import random_inputs
+    from bornbiased_jax.probes import newborn
+
+    if theory:
+        check(inputs)
+    drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
+    return measured(newborn(cfg, fixed_embedding_seed=embedding_seed), seeds, drawn, part)
+
+
+def _listing(
+    title: str, columns: Mapping[str, str], records: Sequence[Mapping[str, Any]], beside: Any = None
+) -> Listing:
+    """The records' keys under their columns' names, and what ``beside`` gives for each that has a theory."""
+    rows = []
+    for record in records:
+        cells = {name: "–" if record[key] is None else record[key] for key, name in columns.items()}
+        rows.append(cells | (beside(record) if beside is not None and "theory" in record else {}))
+    return Listing(title, list(rows[0]), [list(cells.values()) for cells in rows])
+
+
+def _by_block(records: Sequence[Mapping[str, Any]]) -> Listing:
+    """Of one length, after each block: the mean over seeds, from where to where they reach, and theory."""
+    rows = []
+    for block in range(1, len(records[0]["inter_cosine_by_layer"]) + 1):
+        between = [record["inter_cosine_by_layer"][block - 1] for record in records]
+        within = [record["intra_cosine_by_layer"][block - 1] for record in records]
+        cells = {"after block": str(block), "cosine between sequences": f"{sum(between) / len(records):.4f}"}
+        if len(records) > 1:
+            cells["from seed to seed"] = f"{min(between):.4f} to {max(between):.4f}"
+        if "theory" in records[0]:
+            cells |= cosine_cells(records, block)
+        rows.append({**cells, "cosine within a sequence": f"{sum(within) / len(records):.4f}"})
+    of = f", mean of {len(records)} seeds" if len(records) > 1 else ""
+    title = f"Contraction by block, T = {records[0]['seq_len']}{of}"
+    return Listing(title, list(rows[0]), [list(cells.values()) for cells in rows])

@@ -1,0 +1,186 @@
+"""Results in Python: the records hold what commands write, say it, show it and draw it."""
+
+import dataclasses
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from bornbiased_jax import progress, results, words
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.pretrain import from_schedule, pretrain
+from bornbiased_jax.seedprint.verdict import undefined
+
+CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
+SIZES = dict(seeds=[0, 1, 2], seq_len=8, num_inputs=60)
+LLAMA = "llama-tiny,num_layers=2,d_model=32,d_ff=64,num_heads=2,num_kv_heads=2,vocab_size=512,max_seq_len=64"
+NEURON = {
+    "block": 1,
+    "neuron": 3,
+    "channel": 5,
+    "write": 9.0,
+    "channel_share": 0.5,
+    "firing_ratio": None,
+    "super": True,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
+    progress.set_quiet(True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A record of each kind, at the smallest size."""
+    run = tmp_path_factory.mktemp("runs") / "a"
+    text = run.parent / "text.txt"
+    text.write_text("A line of words that repeats and goes on.\n" * 60)
+    model = preset("llama-tiny", num_layers=1, d_model=16, d_ff=32, num_heads=2, num_kv_heads=2, vocab_size=257)
+    sizes = dict(steps=3, batch_size=2, context=8, warmup=1, eval_sequences=2, tokenizer="bytes", tensorboard=False)
+    pretrain(from_schedule("tiny", model=model, data=str(text), out=run, seeds=(1, 2), quiet=True, **sizes))
+    trained, options = f"{run}@seed=1", dict(num_sequences=2, quiet=True)
+    sinks = results.sinks(trained, text, lengths=[8, 16], **options)
+    return {
+        "preference": results.preference(CFG, theory=True, **SIZES),
+        "contraction": results.contraction(CFG, theory=True, **SIZES),
+        "lineage": results.lineage(f"seed:1@{LLAMA}", f"seed:2@{LLAMA}"),
+        "sinks": results.Sinks({**sinks.report, "super_neurons": [NEURON]}),
+        "intervention": results.intervention(trained, text, length=8, silence=["blocks/1/mlp:3"], **options),
+        "training": results.training(run),
+    }
+
+
+KINDS = ["preference", "contraction", "lineage", "sinks", "intervention", "training"]
+COMMANDS = {"preference": "probe preference", "contraction": "probe contraction", "sinks": "sinks"}
+COMMANDS |= {"intervention": "intervene", "lineage": "seedprint", "training": "pretrain"}
+
+
+class Text(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.rows, self.words, self.open = 0, [], []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        assert tag in ("p", "table", "caption", "thead", "tbody", "tr", "th", "td"), tag
+        self.open.append(tag)
+        self.rows += tag == "tr" and "tbody" in self.open
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_is_frozen_says_its_words_and_shows_its_tables(made, kind):
+    result = made[kind]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(result, dataclasses.fields(result)[0].name, None)
+    shown = Text(result._repr_html_())
+    text = " ".join(shown.words)
+    for sentence in result.sentences():
+        assert sentence in text and sentence in repr(result)
+    assert shown.rows >= 1 and "{" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_draws_itself_without_pyplot(made, kind):
+    figure = made[kind].plot()
+    assert isinstance(figure, Figure)
+    # Saved with a notebook: the same bytes whenever it is run.
+    shown = figure._repr_png_()
+    assert shown.startswith(b"\x89PNG") and shown == made[kind].plot()._repr_png_() and len(shown) < 60_000
+    assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_the_sentences_are_those_of_the_commands(made):
+    values = {
+        "preference": {"records": made["preference"].records},
+        "contraction": {"records": made["contraction"].records},
+        "lineage": made["lineage"].verdict.to_json(),
+        "sinks": made["sinks"].report,
+        "intervention": made["intervention"].report,
+    }
+    for kind, value in values.items():
+        assert made[kind].sentences() == words.sentences(COMMANDS[kind], value)
+    assert "2 seeds at step 3 of 3" in made["training"].sentences()[0]
+    assert "matmul" not in repr(made["training"])
+
+
+def test_what_a_name_holds_is_escaped(made):
+    hostile = "<img src=x onerror=alert(1)>&"
+    trained = made["training"]
+    shown = [
+        results.Training({**trained.run, "path": hostile}, trained.lines),
+        dataclasses.replace(made["lineage"], base=hostile),
+        results.Intervention({**made["intervention"].report, "position": hostile}),
+    ]
+    for result in shown:
+        html = result._repr_html_()
+        assert "<img" not in html and "&lt;img" in html and "&amp;" in html
+
+
+def test_theory_stands_beside_the_measurement(made):
+    assert made["preference"].listing().columns[-3:] == ["theory", "80% band", "inside"]
+    assert "99% interval" in made["contraction"].listings()[1].columns
+    drawn = [line.get_label() for line in made["contraction"].plot().axes[0].get_lines()]
+    assert drawn == ["measured, T = 8", "theory, T = 8"]
+    assert "inside" not in results.preference(CFG, **SIZES).listing().columns
+    with pytest.raises(InputError, match="predicts random inputs"):
+        results.preference(CFG, theory=True, inputs="text:a.txt", **SIZES)
+    with pytest.raises(InputError, match="at least 2"):
+        results.preference(CFG, num_inputs=1)
+
+
+def test_curves_are_the_measured_numbers(made):
+    lines = made["preference"].plot().axes[0].get_lines()
+    for record, line in zip(made["preference"].records, lines, strict=False):
+        assert line.get_ydata()[0] == record["top1_share"]
+        assert line.get_label() == f"seed {record['seed']}: token {record['top1_id']}"
+    lines = made["training"].plot().axes[0].get_lines()
+    assert list(lines[0].get_ydata()) == [row["loss"][0] for row in made["training"].lines]
+    before, after = made["intervention"].plot().axes[0].get_lines()
+    assert list(after.get_ydata()) == made["intervention"].report["by_block"] and before.get_label() == "as it is"
+
+
+def test_super_neurons_can_be_silenced_as_they_are_named(made):
+    assert made["sinks"].super_neurons == ["blocks/1/mlp:3"]
+    assert made["sinks"].listings()[1].rows[0][-1] == "only the first"
+
+
+def test_one_test_is_a_row_and_its_null_is_drawn():
+    probe = {"test": "weights"}
+    one = results.lineage(f"seed:1@{LLAMA}", f"seed:2@{LLAMA}", **probe)
+    assert [row[0] for row in one.listing().rows] == ["weights"]
+    assert one.listing().title == f"seed:1@{LLAMA} and seed:2@{LLAMA}: unrelated"
+    assert isinstance(one.plot(), Figure)
+
+
+def test_a_verdict_on_no_statistic_cannot_be_drawn():
+    silent = undefined("weights", "the widths differ", num_inputs=None, alpha=1e-4)
+    result = results.Lineage("a", "b", silent)
+    assert "–" in result.listing().rows[0] and repr(result).startswith("undefined: ")
+    with pytest.raises(InputError, match="nothing to draw.*the widths differ"):
+        result.plot()
+
+
+def test_a_run_that_logged_nothing_is_told_of(tmp_path):
+    with pytest.raises(InputError):
+        results.training(tmp_path)
+
+
+def test_importing_results_waits_for_neither_orbax_nor_matplotlib():
+    modules = ("orbax", "matplotlib", "optax")
+    code = f"import sys, bornbiased_jax.results; print([name for name in {modules} if name in sys.modules])"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
