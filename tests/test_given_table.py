@@ -25,45 +25,6 @@ def test_tables_are_those_of_the_births(name):
         assert np.array_equal(table, born[path])
 
 
-def test_probabilities_are_those_of_the_largest_of_normals():
-    """Against 40,000 draws: five standard errors of each frequency."""
-    generator = np.random.default_rng(0)
-    mean_V, noise_V = generator.standard_normal(30), generator.uniform(0.5, 1.5, 30)
-    draws = 40_000
-    drawn = (mean_V + noise_V * generator.standard_normal((draws, 30))).argmax(axis=1)
-    frequency_V = np.bincount(drawn, minlength=30) / draws
-    p_V = given_table._probabilities(mean_V, noise_V, 1e9)
-    assert abs(p_V.sum() - 1) < 1e-3
-    assert np.all(np.abs(p_V - frequency_V) < 5 * np.sqrt(np.maximum(p_V, 1e-4) / draws) + 1e-3)
-
-
-def test_a_sphere_has_lighter_tails():
-    """Rows of random directions against points of a sphere in 16 dimensions, 2.5 of its deviations out and farther."""
-    generator = np.random.default_rng(0)
-    x_ND = generator.standard_normal((200_000, 16))
-    e_N = np.sqrt(16) * x_ND[:, 0] / np.linalg.norm(x_ND, axis=1)
-    fraction = np.mean(e_N > 2.5)
-    e = 2.5
-    z = e * (1 + (e**2 - 3) / (4 * 16))
-    from scipy import special
-
-    error = 5 * np.sqrt(fraction / len(e_N))
-    assert abs(special.ndtr(-z) - fraction) < error + 0.1 * fraction < special.ndtr(-e) - fraction
-
-
-def test_what_all_seeds_have_in_common_decides_where_nothing_else_is():
-    """A direction that is the common one alone: every seed predicts the row that lies along it."""
-    generator = np.random.default_rng(0)
-    head_VD = generator.standard_normal((50, 32)).astype(np.float32)
-    common_D = 3.0 * head_VD[7].astype(np.float64)
-    from theory.logits import Scatter
-
-    fractions = given_table._draw(head_VD, common_D, 1.0, (0.9, 0.0), Scatter(32), 0.0, 1_000)
-    free = given_table._draw(head_VD, common_D, 0.0, (0.9, 0.0), Scatter(32), 0.0, 1_000)
-    assert fractions.min() > 0.9
-    assert np.std(fractions) < np.std(free)
-
-
 def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
     """Gaussian inputs and rotary positions: seeds share the head alone. Means within 20% of each other."""
     cfg = preset("llama-tiny", num_layers=2, **SMALL | {"d_ff": 192})

@@ -17,6 +17,7 @@ Proposition 5, as it follows from Definition 3    ``prop5_exact``, ``prop5_close
 Finding 4, contraction of a whole decoder         ``profile``, ``contraction``, ``predict`` of a ``Stack``
 Table 2's gated models: no leading order          ``gated_dual``
 Findings 1 and 2, the top-1 token's fraction      ``top1_distribution``, ``expected_fraction``, ``expected_overlap``
+… of seeds that share one head                    ``fractions_given_head``, ``largest_logit``
 Appendix B.2, the p-value                         ``log10_p_value``, ``log10_p_values``, ``uniform_top_count_tail``
 Equation (2), the variance σ²/i, and mitigations  ``output_variance``, ``output_variance_uniform``, ``stack_variance``
 softmax weights of random logits                  ``participation``
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from theory.attention import prop5_printed as prop5_printed
     from theory.attention import prop5_printed_closed_form as prop5_printed_closed_form
     from theory.attention_weights import participation as participation
+    from theory.given_head import fractions_given_head as fractions_given_head
+    from theory.given_head import largest_logit as largest_logit
     from theory.kernels import dual as dual
     from theory.kernels import dual_derivative as dual_derivative
     from theory.kernels import gated_dual as gated_dual
@@ -81,6 +84,7 @@ _HOMES = {
         "prop5_printed prop5_printed_closed_form"
     ),
     "attention_weights": "participation",
+    "given_head": "fractions_given_head largest_logit",
     "kernels": "dual dual_derivative gated_dual hermite_dual",
     "mean_field": "profile",
     "mlp": (

@@ -164,6 +164,7 @@ def test_any_stack(
 CONTROL = ModelConfig(num_layers=2, num_heads=4, d_model=128, d_ff=512, activation="relu", attention=False, **_SMALL)
 
 
+@functools.cache
 def control() -> np.ndarray:
     return measure(CONTROL, 1, 512)["inter"]
 
