@@ -194,7 +194,17 @@ def clear_parts(target: Path) -> None:
 
 def write_text(path: Path | str, text: str) -> Path:
     """Write a UTF-8 text file atomically."""
-    return write_bytes(path, text.encode())
+    return write_bytes(path, utf8(text))
+
+
+def utf8(text: str) -> bytes:
+    """A text's bytes; a byte of a path that is no UTF-8, which Python holds as half a character, is spelled out.
+
+    Example:
+        >>> utf8("a\\udcffb")
+        b'a\\\\udcffb'
+    """
+    return text.encode(errors="backslashreplace")
 
 
 def write_json(path: Path | str, value: Any) -> Path:

@@ -162,7 +162,7 @@ class Folder:
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a UTF-8 text file of the folder."""
-        return self.write_bytes(name, text.encode())
+        return self.write_bytes(name, files.utf8(text))
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a JSON file of the folder."""
