@@ -16,15 +16,15 @@ from theory.preference import expected_fraction
 @settings(max_examples=40)
 @given(
     tokens=st.integers(1, 3_000),
-    spread=st.floats(0, 12),
+    mean_std=st.floats(0, 12),
     ratio=st.floats(1, 10),
     dimensions=st.sampled_from([4.0, 16.0, 128.0, math.inf]),
     seed=st.integers(0, 2**20),
 )
-def test_probabilities_add_to_one(tokens: int, spread: float, ratio: float, dimensions: float, seed: int) -> None:
+def test_probabilities_add_to_one(tokens: int, mean_std: float, ratio: float, dimensions: float, seed: int) -> None:
     generator = np.random.default_rng(seed)
     noise_V = np.exp(generator.uniform(0, math.log(ratio), tokens))
-    p_V = largest_logit(spread * generator.standard_normal(tokens), noise_V, dimensions)
+    p_V = largest_logit(mean_std * generator.standard_normal(tokens), noise_V, dimensions)
     assert np.all(p_V >= 0) and abs(p_V.sum() - 1) < TOLERANCE
 
 
