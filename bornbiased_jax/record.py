@@ -8,7 +8,9 @@ import datetime
 import hashlib
 import json
 import math
+import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -25,6 +27,9 @@ import bornbiased_jax
 from bornbiased_jax import hardware
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import PRNG_IMPL
+
+REVISION_VARIABLE = "BORNBIASED_REVISION"
+"""Names the commit of a copy of the source that has no git beside it: 40 hexadecimal digits."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy")
 _FLAGS = (
@@ -212,16 +217,23 @@ def git_revision() -> dict[str, Any] | None:
     """The commit this package's source is at and whether it was changed since, or None outside git.
 
     A package installed into an environment that happens to lie inside somebody's repository is not
-    taken for a part of that repository.
+    taken for a part of that repository. A copy of the source without git says what ``$BORNBIASED_REVISION`` says, which
+    whoever copied a clean tree sets; a record's digest of the code tells whether that was so.
     """
     package = Path(bornbiased_jax.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
+        return told_revision()
     revision = _git(package, "rev-parse", "HEAD")
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     if revision is None or changes is None:
         return None
     return {"revision": revision, "dirty": bool(changes)}
+
+
+def told_revision() -> dict[str, Any] | None:
+    """The commit that the environment names, or None where it names none."""
+    told = os.environ.get(REVISION_VARIABLE, "")
+    return {"revision": told, "dirty": False} if re.fullmatch("[0-9a-f]{40}", told) else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

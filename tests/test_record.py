@@ -106,6 +106,19 @@ def test_no_git_revision_outside_git_nor_in_a_foreign_repository(tmp_path, monke
     assert package.exists() and record.git_revision() is None
 
 
+def test_a_copy_without_git_says_what_the_environment_says(tmp_path, monkeypatch):
+    _package(tmp_path, monkeypatch)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for told, expected in (("a" * 40, {"revision": "a" * 40, "dirty": False}), ("main", None), ("", None)):
+        monkeypatch.setenv(record.REVISION_VARIABLE, told)
+        assert record.git_revision() == expected
+    # A checkout knows better.
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    _commit(tmp_path, "first")
+    monkeypatch.setenv(record.REVISION_VARIABLE, "a" * 40)
+    assert record.git_revision()["revision"] != "a" * 40
+
+
 def test_no_git_revision_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert record.git_revision() is None
