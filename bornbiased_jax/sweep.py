@@ -130,7 +130,15 @@ def _shapes(tree: Any) -> Any:
 
 def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
     """Temporary memory of one step of one seed, as the compiler plans it."""
-    analysis = jax.jit(work.step).lower(params, state, _shapes(batch)).compile().memory_analysis()
+    leaves, structure = jax.tree.flatten(_shapes((params, state, batch)))
+    return _planned(work, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+@functools.lru_cache(maxsize=64)
+def _planned(work: Work, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> int:
+    # Kept, because what is compiled to be asked is not what will run: each call would pay for it again.
+    arguments = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    analysis = jax.jit(work.step).lower(*arguments).compile().memory_analysis()
     return int(getattr(analysis, "temp_size_in_bytes", 0) or 0)
 
 

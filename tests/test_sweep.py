@@ -154,3 +154,17 @@ def test_the_plan_counts_what_a_step_needs_between(monkeypatch):
     layout = plan(wide(), batch, 100)
     assert (layout.mode, layout.chunk, layout.cpu_shards) == ("vmap", 6, 1)
     assert plan(wide(), batch, 4).chunk == 4
+
+
+def test_the_plan_of_equal_calls_is_compiled_once():
+    from bornbiased_jax.sweep import _planned
+
+    work, batch = wide(), {"x": np.ones((256, 8), np.float32)}
+    asked = [plan(work, batch, 100, mode="vmap").bytes_per_seed for _ in range(3)]
+    before = _planned.cache_info()
+    assert plan(work, batch, 7, mode="vmap").bytes_per_seed == asked[0] == asked[2]
+    after = _planned.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+    # Other functions are another plan.
+    plan(wide(), batch, 7, mode="vmap")
+    assert _planned.cache_info().misses == after.misses + 1
