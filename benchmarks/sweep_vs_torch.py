@@ -6,6 +6,11 @@ time of making the weights, which the sweep also makes anew for each seed.
 
 The sweep leaves out what the last position does not need of the last block; the loop, as a user writes it, does not.
 So the sweep is timed twice in each turn: as it is, and with every block at all positions, which is the loop's own work.
+
+    python -m benchmarks sweep_vs_torch
+    python -m benchmarks sweep_vs_torch --model llama-nano --seeds 32 --pairs 2 --batches 32,64,128
+
+The second line is meant for a GPU, which both sides then use, one after the other.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from benchmarks.matmul import matmul_rate, needed_operations
 from benchmarks.recorded import run
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models import apply, init_seed, logits_of
 from bornbiased_jax.probes import preference
@@ -32,6 +38,7 @@ from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Work, sweep
 
 SEEDS, SEQUENCES, LENGTH = 8, 256, 128
+BATCHES = (4, 8, 16, 32)
 TUNING_SEEDS = 2
 
 
@@ -74,8 +81,25 @@ def run_ours(work: Work, inputs: Inputs, batch_size: int, seeds: int = SEEDS) ->
         pass
 
 
-def run_torch(cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: int = SEEDS) -> None:
-    """The user's loop."""
+def torch_device() -> str:
+    """Where the loop runs: on the kind of device that JAX computes on.
+
+    Raises:
+        InputError: PyTorch cannot use it.
+    """
+    import torch
+
+    if jax.default_backend() == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise InputError("JAX computes on a GPU and PyTorch does not see one: install a PyTorch that does")
+    return "cuda"
+
+
+def run_torch(
+    cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: int = SEEDS, device: str = "cpu"
+) -> np.ndarray:
+    """The user's loop; the counts of its last seed."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 
@@ -90,25 +114,30 @@ def run_torch(cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: i
         attn_implementation="sdpa",
         use_cache=False,
     )
-    tokens = torch.from_numpy(tokens_NT.astype(np.int64))
+    place = torch.device(device)
+    tokens = torch.from_numpy(tokens_NT.astype(np.int64)).to(place)
     for seed in range(seeds):
         torch.manual_seed(seed)
-        model = LlamaModel(config).eval()
-        head = torch.empty(cfg.vocab_size, cfg.d_model).normal_(0, 0.02)
-        counts = torch.zeros(cfg.vocab_size, dtype=torch.int64)
+        # Made where it computes, as a user with a GPU would.
+        with place:
+            model = LlamaModel(config).eval()
+            head = torch.empty(cfg.vocab_size, cfg.d_model).normal_(0, 0.02)
+            counts = torch.zeros(cfg.vocab_size, dtype=torch.int64)
         with torch.inference_mode():
             for start in range(0, len(tokens), batch_size):
                 last = model(tokens[start : start + batch_size]).last_hidden_state[:, -1]
                 counts += torch.bincount((last @ head.T).argmax(-1), minlength=cfg.vocab_size)
+    # What a GPU was asked for is awaited here.
+    return np.asarray(counts.cpu())
 
 
-def best_batch(run: Any, sizes: tuple[int, ...]) -> int:
-    """The batch size with which one run takes least time: the least of three, after one that is not counted."""
+def best_batch(run: Any, sizes: tuple[int, ...], repeats: int = 3) -> int:
+    """The batch size with which one run takes least time: the least of some, after one that is not counted."""
     timed = {}
     for size in sizes:
         run(size)
         times = []
-        for _ in range(3):
+        for _ in range(repeats):
             start = time.perf_counter()
             run(size)
             times.append(time.perf_counter() - start)
@@ -116,31 +145,50 @@ def best_batch(run: Any, sizes: tuple[int, ...]) -> int:
     return min(timed, key=timed.__getitem__)
 
 
-def measure(pairs: int) -> dict[str, Any]:
-    """Seconds and ratios, taken in turn so many times."""
+def measure(
+    pairs: int,
+    cfg: ModelConfig | None = None,
+    *,
+    seeds: int | None = None,
+    sequences: int | None = None,
+    length: int | None = None,
+    batches: tuple[int, ...] = BATCHES,
+) -> dict[str, Any]:
+    """Seconds and ratios, taken in turn so many times.
+
+    Args:
+        pairs: turns.
+        cfg, seeds, sequences, length: what both sides do; :func:`model` and the constants above unless given.
+        batches: sizes of which each side takes its fastest.
+    """
     import torch
 
     torch.set_num_threads(hardware.cores())
-    cfg = model()
-    inputs = random_tokens(SEQUENCES, LENGTH, cfg.vocab_size)
-    tokens_NT = inputs.batch(0, SEQUENCES)
+    device = torch_device()
+    cfg = model() if cfg is None else cfg
+    seeds, sequences, length = seeds or SEEDS, sequences or SEQUENCES, length or LENGTH
+    inputs = random_tokens(sequences, length, cfg.vocab_size)
+    tokens_NT = inputs.batch(0, sequences)
     work, equal = our_work(cfg), our_work(cfg, equal=True)
-    ours_at = best_batch(lambda size: run_ours(work, inputs, size, TUNING_SEEDS), (4, 8, 16, 32))
-    theirs_at = best_batch(lambda size: run_torch(cfg, tokens_NT, size, TUNING_SEEDS), (4, 8, 16, 32))
-    operations = SEEDS * SEQUENCES * needed_operations(cfg, LENGTH)
-    run_ours(work, inputs, ours_at)
-    run_ours(equal, inputs, ours_at)
+    tuning = min(seeds, TUNING_SEEDS)
+    # A GPU takes the seeds together: two of them would tell nothing of all, and nothing else slows a single run.
+    ours_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)
+    ours_at = best_batch(lambda size: run_ours(work, inputs, size, ours_tuning), batches, repeats)
+    theirs_at = best_batch(lambda size: run_torch(cfg, tokens_NT, size, tuning, device), batches, repeats)
+    operations = seeds * sequences * needed_operations(cfg, length)
+    run_ours(work, inputs, ours_at, seeds)
+    run_ours(equal, inputs, ours_at, seeds)
     turns, rates = [], []
     for _ in range(pairs):
         start = time.perf_counter()
-        run_ours(work, inputs, ours_at)
+        run_ours(work, inputs, ours_at, seeds)
         middle = time.perf_counter()
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
-        rates.append(matmul_rate(cfg, ours_at * LENGTH))
+        rates.append(matmul_rate(cfg, ours_at * length))
         theirs_start = time.perf_counter()
-        run_torch(cfg, tokens_NT, theirs_at)
+        run_torch(cfg, tokens_NT, theirs_at, seeds, device)
         equal_start = time.perf_counter()
-        run_ours(equal, inputs, ours_at)
+        run_ours(equal, inputs, ours_at, seeds)
         turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
     ours = statistics.median(mine for mine, _, _ in turns)
     fractions = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
@@ -154,6 +202,10 @@ def measure(pairs: int) -> dict[str, Any]:
         "speedup_range": [min(speedups), max(speedups)],
         "speedup_equal_work_median": statistics.median(speedups_equal),
         "speedup_equal_work_range": [min(speedups_equal), max(speedups_equal)],
+        "seeds": seeds,
+        "sequences": sequences,
+        "length": length,
+        "device_torch": device,
         "batch_ours": ours_at,
         "batch_torch": theirs_at,
         "needed_gflop": operations / 1e9,
@@ -169,11 +221,19 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="A preset, in place of the benchmark's own small model.")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--sequences", type=int)
+    parser.add_argument("--length", type=int)
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)), help="Sizes that are tried, by commas.")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
-    facts = dict(config=model(), seeds=range(SEEDS), precision="float32 highest", torch=torch.__version__)
-    return run(lambda: measure(options.pairs), options.json, **facts)
+    cfg = model() if options.model is None else preset(options.model)
+    sizes = {name: getattr(options, name) for name in ("seeds", "sequences", "length")}
+    batches = tuple(map(int, options.batches.split(",")))
+    facts = dict(config=cfg, seeds=range(options.seeds or SEEDS), precision="float32 highest", torch=torch.__version__)
+    return run(lambda: measure(options.pairs, cfg, batches=batches, **sizes), options.json, **facts)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from benchmarks import cold_start, fault_tables, growth, parity
 from benchmarks.facts import facts
 from benchmarks.matmul import loop_operations, needed_operations
 from benchmarks.sweep_vs_torch import LENGTH, model
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Quantity, Row, Table
 
@@ -23,8 +24,11 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
 
 def sweep_vs_torch(record: Record) -> list[Table]:
     """The sweep beside the loop, also as if both did the loop's work."""
-    cfg = model()
-    alike = needed_operations(cfg, LENGTH) / loop_operations(cfg, LENGTH)
+    # Records made before sizes could be chosen are of the benchmark's own.
+    cfg, length = model(), LENGTH
+    if "length" in record:
+        cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
+    alike = needed_operations(cfg, length) / loop_operations(cfg, length)
     # Records made before the sweep was timed at the loop's own work have its operations alone to go by.
     equal = times(2)(record["speedup_median"] * alike)
     if "speedup_equal_work_median" in record:

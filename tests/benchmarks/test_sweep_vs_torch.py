@@ -30,7 +30,7 @@ def test_the_record_has_both_ratios(tmp_path, monkeypatch):
     pytest.importorskip("transformers", exc_type=ImportError)
     for name, value in {"model": lambda: CFG, "SEEDS": 2, "SEQUENCES": 8, "LENGTH": 6}.items():
         monkeypatch.setattr(sweep_vs_torch, name, value)
-    monkeypatch.setattr(sweep_vs_torch, "best_batch", lambda run, sizes: 4)
+    monkeypatch.setattr(sweep_vs_torch, "best_batch", lambda run, sizes, repeats: 4)
     record = sweep_vs_torch.main(["--pairs", "1", "--json", str(tmp_path / "a.json")])
     assert record == json.loads((tmp_path / "a.json").read_text())
     for ratio, seconds in (("speedup", "seconds_ours"), ("speedup_equal_work", "seconds_ours_equal_work")):
