@@ -48,7 +48,15 @@ def mean_cosine_between_positions(x_BTD: jax.Array) -> jax.Array:
     return (total - own) / max(1, T * (T - 1))
 
 
-def observe(cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = False, dtype: Any = None) -> Observation:
+def observe(
+    cfg: ModelConfig,
+    params: Params,
+    x: jax.Array,
+    *,
+    intra: bool = False,
+    dtype: Any = None,
+    precision: Any = "highest",
+) -> Observation:
     """Run a batch and keep its last positions.
 
     Args:
@@ -57,6 +65,7 @@ def observe(cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = Fal
         x: tokens [B, T] or vectors [B, T, D].
         intra: also compute the cosines within sequences, which needs every position of the last block.
         dtype: compute dtype; float32 unless given.
+        precision: of the matrix products, as :func:`bornbiased_jax.models.apply` takes it.
     """
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -66,10 +75,11 @@ def observe(cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = Fal
             kept["intra"] = mean_cosine_between_positions(residual_BTD)
         return kept
 
-    run = functools.partial(apply, cfg, params, x, logits=False, capture=("residual",), reduce=reduce, dtype=dtype)
+    how: dict[str, Any] = dict(capture=("residual",), reduce=reduce, dtype=dtype, precision=precision)
+    run = functools.partial(apply, cfg, params, x, logits=False, **how)
     out = run(positions="all") if intra else run(positions="last")
     final_BD = out.final_BTD[:, -1]
-    logits_BV = logits_of(cfg, params, final_BD)
+    logits_BV = logits_of(cfg, params, final_BD, precision=precision)
     return Observation(
         out.layers["last"],
         final_BD.astype(jnp.float32),
