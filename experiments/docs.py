@@ -11,8 +11,9 @@ A number that was measured stands between two comments, and what is between them
 second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
 missing; ``tables:1`` of a selection is the first table with the rows of all its records. ``value`` is a place in the
 record, written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
-``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
-the block says which command makes it, or shows an ellipsis within a sentence.
+``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of
+``experiments/results/gpu``, shown by ``experiments/gpu/tables.py``. Where a record is missing, the block says which
+command makes it, or shows an ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
 from experiments import results, runner
 from experiments.base import Record
+from experiments.gpu import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
+GPU = "gpu/"
 SHOWN = ("headline", "claims", "tables", "time")
 
 _BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
@@ -46,7 +49,7 @@ class Block:
     """One generated part of a document.
 
     Attributes:
-        name: an experiment, or ``benchmark/NAME``.
+        name: an experiment, ``benchmark/NAME`` or ``gpu/STEP``.
         scale: of the record.
         show: as in the module's docstring, or "".
         value: the place of a number, or "".
@@ -66,6 +69,8 @@ class Block:
             name = self.name.removeprefix("benchmark/")
             made = importlib.import_module("benchmarks.tables").COMMANDS
             return made.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
+        if self.name.startswith(GPU):
+            return f"python -m experiments.gpu --only {self.name.removeprefix(GPU)}"
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
 
 
@@ -90,7 +95,10 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
     if name in experiments.SELECTIONS and (kind == "time" or fields.get("show", "").startswith("tables:")):
         return Block(name, **fields)
-    if not name.startswith("benchmark/") and name not in experiments.MODULES:
+    if name.startswith(GPU) and name.removeprefix(GPU) not in {*tables.TABLES, *tables.BENCHMARKS}:
+        steps = ", ".join([*tables.TABLES, *tables.BENCHMARKS])
+        raise InputError(f"the block {options!r} names no step that is shown: choose one of {steps}")
+    if not name.startswith(("benchmark/", GPU)) and name not in experiments.MODULES:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
     return Block(name, **fields)
 
@@ -106,6 +114,8 @@ def record_of(block: Block) -> Record | None:
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
+    if block.name.startswith(GPU):
+        return tables.record_of(block.name.removeprefix(GPU))
     if block.show == "time" or block.name in experiments.SELECTIONS:
         names = experiments.SELECTIONS.get(block.name, (block.name,))
         made = {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
@@ -166,18 +176,21 @@ def _shown(block: Block, record: Record) -> str:
     kind, _, number = block.show.partition(":")
     if block.name in experiments.SELECTIONS:
         return table_text(_merged(record, int(number)))
-    if block.name.startswith("benchmark/"):
+    step = block.name.removeprefix(GPU) if block.name.startswith(GPU) else ""
+    if block.name.startswith("benchmark/") or step in tables.BENCHMARKS:
         # benchmarks/ is not installed with the packages; it lies beside the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
-        tables: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
+        made: Sequence[Table] = shown[tables.BENCHMARKS.get(step) or block.name.removeprefix("benchmark/")](record)
+    elif step:
+        made = tables.TABLES[step](record)
     else:
         experiment = runner.load(block.name)
         if kind == "headline":
             return experiment.headline(record)
         if kind == "claims":
             return claims_text(experiment.claims(record))
-        tables = experiment.tables(record)
-    chosen = tables if not number else [tables[int(number) - 1]]
+        made = experiment.tables(record)
+    chosen = made if not number else [made[int(number) - 1]]
     return "\n\n".join(table_text(table) for table in chosen)
 
 
@@ -216,6 +229,8 @@ def origin(block: Block, record: Record) -> str:
         facts.append(f"{made['peak_memory_bytes'] / 1e9:.2f} GB at most")
     if "cpu" in made.get("platform", {}):
         facts.append(f"{made['platform']['cores']} cores of {made['platform']['cpu']}")
+    if made.get("device", {}).get("platform") not in (None, "cpu"):
+        facts.append(f"{made['device']['count']} × {made['device']['kind']}")
     if "versions" in made:
         facts.append(f"jax {made['versions']['jax']}")
     if made.get("git"):
