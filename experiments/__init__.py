@@ -52,6 +52,7 @@ _CHAPTERS = {
 # Searches that a table of the documentation quotes, and what looks at a run that is named; run by name alone.
 _BESIDE = {
     "sink_search": "sinks",
+    "sink_search_larger": "sinks",
     "sink_cures_larger": "sinks",
     "anatomy_of_run": "survival",
     "decay_of_run": "survival",

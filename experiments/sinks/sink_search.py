@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Quantity, Row, Table
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_growth, sink_training
 
+SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
+"""Changes that are the training's, not the model's."""
+Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+"""What a table says of a setting, by the column's name."""
+
+_SIZE: Columns = {
+    "layers × width, heads": lambda tried: "{num_layers} × {d_model}, {num_heads}".format(**tried["changes"]),
+}
+_STEPS: Columns = {
+    "steps": lambda tried: integer(tried["schedule"]["steps"]),
+    "learning rate": lambda tried: significant(2)(tried["schedule"]["learning_rate"]),
+}
+COLUMNS: Columns = {
+    **_SIZE,
+    "tokenizer": lambda tried: str(tried["schedule"]["tokenizer"]),
+    "BOS token": lambda tried: "yes" if tried["bos_token"] else "no",
+    **_STEPS,
+}
+BATCHED_COLUMNS: Columns = {
+    **_SIZE,
+    "batch × T": lambda tried: "{batch_size} × {context}".format(**tried["schedule"]),
+    "weight decay": lambda tried: significant(2)(tried["schedule"].get("weight_decay", PretrainConfig.weight_decay)),
+    **_STEPS,
+}
+
 
 def tables(record: Record) -> Sequence[Table]:
     """Every setting that was tried, with the outcome of every seed in the order of the settings."""
+    return table(record, COLUMNS)
+
+
+def table(record: Record, columns: Columns) -> list[Table]:
+    """The settings as these columns say them, and the outcomes."""
     rows = []
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
-        schedule, changes = settings["schedule"], settings["changes"]
         scores = [seed["largest_score"] for seed in run["by_seed"]]
         rates = [list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]
         rows.append(
             Row(
-                [
-                    f"{changes['num_layers']} × {changes['d_model']}, {changes['num_heads']}",
-                    schedule["tokenizer"],
-                    "yes" if settings["bos_token"] else "no",
-                    integer(schedule["steps"]),
-                    significant(2)(schedule["learning_rate"]),
-                ],
+                [said(settings) for said in columns.values()],
                 {
                     "largest score by seed": ", ".join(map(fixed(2), scores)),
                     "sink rate by seed": ", ".join(map(percent(0), rates)),
@@ -36,28 +60,32 @@ def tables(record: Record) -> Sequence[Table]:
             )
         )
     lengths = sorted({variant["lengths"][-1] for variant in record["settings"]["variants"].values()})
+    seeds = ", ".join(map(str, record["settings"]["seeds"]))
     return [
         Table(
             "Settings tried in the search",
-            ["layers × width, heads", "tokenizer", "BOS token", "steps", "learning rate"],
+            list(columns),
             [Quantity("largest score by seed"), Quantity("sink rate by seed")],
             rows,
-            note=f"ε = {sink_training.EPSILON}, T = {', '.join(map(str, lengths))}; seeds 42, 123, 1000 in this order, "
+            note=f"ε = {sink_training.EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, "
             "as far as they go.",
         )
     ]
 
 
-def _tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: Any) -> dict[str, Any]:
+def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: Any) -> dict[str, Any]:
     """The base setting with other layers, widths, heads or schedule; the last learning rate is a tenth of the first."""
     schedule = dict(base["schedule"])
-    schedule |= {key: changes.pop(key) for key in ("steps", "learning_rate", "tokenizer") if key in changes}
+    schedule |= {key: changes.pop(key) for key in SCHEDULE if key in changes}
     schedule["min_learning_rate"] = schedule["learning_rate"] / 10
     if "d_model" in changes:
         changes["d_ff"] = 8 * round(changes["d_model"] * 8 / 3 / 8)
     if schedule["tokenizer"] == "byte":
         changes["vocab_size"] = 260
+    lengths = [length for length in base["lengths"] if length <= schedule["context"]]
+    evaluation = {**base["evaluation"], "context": schedule["context"]}
     found = {"seeds": list(base["seeds"][:seeds]), "bos_token": bos_token, "num_sequences": 30}
+    found |= {"lengths": lengths, "evaluation": evaluation}
     return {**base, **found, "changes": {**base["changes"], **changes}, "schedule": schedule}
 
 
@@ -65,16 +93,16 @@ _BASE = sink_training.laptop(["baseline"])
 _FOUR: dict[str, Any] = {"num_heads": 4}
 
 _LAPTOP = {
-    "one layer": _tried(_BASE, num_layers=1, **_FOUR),
-    "two layers, two heads": _tried(_BASE),
-    "two layers, four heads": _tried(_BASE, **_FOUR),
-    "slower": _tried(_BASE, steps=1200, learning_rate=0.01, **_FOUR),
-    "faster": _tried(_BASE, 2, steps=600, learning_rate=0.03, **_FOUR),
-    "wider": _tried(_BASE, 1, d_model=64, steps=800, **_FOUR),
-    "deeper": _tried(_BASE, 2, num_layers=4, learning_rate=0.01, **_FOUR),
-    "wider and deeper": _tried(_BASE, 1, num_layers=4, d_model=64, steps=1200, learning_rate=0.008, **_FOUR),
-    "bytes": _tried(_BASE, 1, num_layers=3, tokenizer="byte", **_FOUR),
-    "no BOS token": _tried(_BASE, 1, bos_token=False, **_FOUR),
+    "one layer": tried(_BASE, num_layers=1, **_FOUR),
+    "two layers, two heads": tried(_BASE),
+    "two layers, four heads": tried(_BASE, **_FOUR),
+    "slower": tried(_BASE, steps=1200, learning_rate=0.01, **_FOUR),
+    "faster": tried(_BASE, 2, steps=600, learning_rate=0.03, **_FOUR),
+    "wider": tried(_BASE, 1, d_model=64, steps=800, **_FOUR),
+    "deeper": tried(_BASE, 2, num_layers=4, learning_rate=0.01, **_FOUR),
+    "wider and deeper": tried(_BASE, 1, num_layers=4, d_model=64, steps=1200, learning_rate=0.008, **_FOUR),
+    "bytes": tried(_BASE, 1, num_layers=3, tokenizer="byte", **_FOUR),
+    "no BOS token": tried(_BASE, 1, bos_token=False, **_FOUR),
 }
 
 _TINY = sink_training.smoke(["baseline"], bos_token=True)

@@ -20,6 +20,7 @@ from experiments.sinks import (
     sink_interventions,
     sink_price,
     sink_search,
+    sink_search_larger,
     table7,
 )
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
@@ -162,8 +163,12 @@ def test_the_larger_size_is_the_same_table(tmp_path):
     same = sink_cures.EXPERIMENT
     assert (sink_cures_larger.EXPERIMENT.run, sink_cures_larger.EXPERIMENT.tables) == (same.run, same.tables)
     smaller, larger = (experiment.settings["laptop"] for experiment in (same, sink_cures_larger.EXPERIMENT))
-    for name in ("cures", "seeds", "price", "data"):
+    for name in ("cures", "seeds", "data"):
         assert smaller[name] == larger[name]
+    assert {name for name in smaller["price"] if smaller["price"][name] != larger["price"][name]} == {
+        "window",
+        "streaming_length",
+    }
     assert len(smaller["seeds"]) >= 5 and len(smaller["cures"]) >= 13
 
 
@@ -186,6 +191,20 @@ def test_the_search_tells_what_each_variant_grew(tmp_path):
     scores = [seed["largest_score"] for seed in run["by_seed"]]
     assert len(scores) == 2 and all(0 < score <= 1 for score in scores)
     assert row.measured["largest score by seed"] == ", ".join(f"{score:.2f}" for score in scores)
+
+
+def test_the_larger_search_ends_with_the_setting_that_is_used():
+    tried = sink_search_larger.EXPERIMENT.settings["laptop"]["variants"]
+    used = sink_cures_larger.EXPERIMENT.settings["laptop"]
+    for name in ("model", "changes", "schedule", "lengths", "data"):
+        assert tried["wide, short"][name] == used[name], name
+
+
+def test_the_larger_search_tells_batch_and_context(tmp_path):
+    record = record_of(sink_search_larger.EXPERIMENT, tmp_path)
+    (table,), _, _ = show(sink_search_larger.EXPERIMENT, record)
+    (row,) = table.rows
+    assert row.settings[1:3] == ["4 × 32", "0.10"]
 
 
 def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monkeypatch):
