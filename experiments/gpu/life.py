@@ -64,15 +64,7 @@ def run(settings: Mapping[str, Any], folder: Path, seconds: float) -> dict[str, 
     """Train, or go on, until the run is at its end or the time is up; then measure what it became."""
     begun = time.monotonic()
     place = folder / RUN
-    config = PretrainConfig(
-        model=preset(settings["model"], **settings["changes"]),
-        data="builtin:prose",
-        out=str(place),
-        seeds=tuple(settings["seeds"]),
-        quiet=True,
-        tensorboard=False,
-        **settings["training"],
-    )
+    config = configuration(settings, place)
     with stopping_after(seconds - settings["measures_s"]):
         summary = pretrain(config)
     if summary["step"] == 0:
@@ -97,6 +89,19 @@ def run(settings: Mapping[str, Any], folder: Path, seconds: float) -> dict[str, 
         # Gigabytes that nobody asks for again.
         shutil.rmtree(place)
     return result
+
+
+def configuration(settings: Mapping[str, Any], place: Path) -> PretrainConfig:
+    """The run of some settings, in a folder."""
+    return PretrainConfig(
+        model=preset(settings["model"], **settings["changes"]),
+        data="builtin:prose",
+        out=str(place),
+        seeds=tuple(settings["seeds"]),
+        quiet=True,
+        tensorboard=False,
+        **settings["training"],
+    )
 
 
 def sinks(life: RunFolder, settings: Mapping[str, Any]) -> dict[str, Any]:

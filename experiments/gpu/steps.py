@@ -9,8 +9,15 @@ from experiments.birth import table1_rows
 from experiments.gpu.step import Place, Step
 
 TORCH = ("torch", "transformers")
-# Beside PyTorch, which wants memory of the same device.
-BESIDE_TORCH = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+
+
+def _of_memory(fraction: float) -> dict[str, str]:
+    """What part of the device's memory JAX takes; its older variable is an error beside the newer one."""
+    return {"XLA_CLIENT_MEM_FRACTION": str(fraction), "XLA_PYTHON_CLIENT_MEM_FRACTION": ""}
+
+
+# PyTorch wants memory of the same device; who trains wants all but what the libraries' own work takes.
+BESIDE_TORCH, TRAINING = _of_memory(0.5), _of_memory(0.9)
 _FLOPS = 3.5e13
 """Guessed: float32 operations a second of an H100 in such forward passes."""
 _START = 30.0
@@ -90,6 +97,7 @@ STEPS: tuple[Step, ...] = (
             },
         ),
         goal="45% of the rate of its own products",
+        environment=TRAINING,
     ),
     Step(
         "training_rate_seeds",
@@ -110,6 +118,7 @@ STEPS: tuple[Step, ...] = (
             },
         ),
         goal="45% of the rate of its own products",
+        environment=TRAINING,
     ),
     Step(
         "seeds_at_once",
@@ -152,7 +161,9 @@ STEPS: tuple[Step, ...] = (
         environment=BESIDE_TORCH,
     ),
     _row("c", 1024),
-    Step("life_llama", "llama-nano, four seeds", 240, _own("life", model="llama-nano"), rest=True),
-    Step("life_qwen", "qwen-nano, four seeds", 240, _own("life", model="qwen-nano"), rest=True),
+    Step(
+        "life_llama", "llama-nano, four seeds", 240, _own("life", model="llama-nano"), rest=True, environment=TRAINING
+    ),
+    Step("life_qwen", "qwen-nano, four seeds", 240, _own("life", model="qwen-nano"), rest=True, environment=TRAINING),
 )
 """In the order in which they are tried."""

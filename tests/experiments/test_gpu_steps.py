@@ -9,17 +9,20 @@ import tarfile
 from pathlib import Path
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import files, hardware
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.keys import stream_key
 from bornbiased_jax.models import apply, init_seed, parameter_shapes
+from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.pretrain import setup
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.record import jsonable
 from experiments import docs, results
@@ -50,11 +53,33 @@ def test_steps_are_commands_of_this_repository(tmp_path):
             module = words[1].replace(".", "/")
             if module == "benchmarks":
                 module = f"benchmarks/{words[2]}"
+                taken = (ROOT / f"{module}.py").read_text()
+                assert all(f'"{word}"' in taken for word in words if word.startswith("--")), words
             assert (ROOT / f"{module}.py").is_file() or (ROOT / module / "__main__.py").is_file(), words
             assert bool(step.experiments) != (str(tmp_path / "record.json") in words)
         assert set(step.experiments) <= set(words)
     asked = {name for step in STEPS for name in step.experiments}
     assert asked == {*experiments.SELECTIONS["table1_rows"], "finding2_nano"}
+
+
+@pytest.mark.parametrize("model", ["llama-nano", "qwen-nano"])
+def test_a_life_fits_a_gpu(model, monkeypatch):
+    """Four seeds at once in what JAX takes of 80 GB: weights, gradients, the optimiser, a step's activations."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(hardware, "device_memory", lambda: int(0.9 * 80e9))
+    config = life.configuration({**life.SETTINGS["gpu"], "model": model}, Path("/nowhere"))
+    setup.check_memory(config)
+    assert len(config.seeds) == 4 and config.context == config.model.max_seq_len == 2048
+    # Two checkpoints, and a third while it is written, with the optimiser's means, on a disk of 64 GB.
+    assert 3 * 4 * 3 * weights_bytes(config.model) < 40e9
+
+
+def test_algorithms_that_may_be_kept_are_known_to_cuda():
+    for name in kept.CANDIDATES:
+        multiply = jax.jit(lambda a, b, name=name: jnp.matmul(a, b, precision=products.algorithms()[name]))
+        sizes = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 2
+        lowered = jax.export.export(multiply, platforms=["cuda"])(*sizes)
+        assert "dot_general" in str(lowered.mlir_module())
 
 
 def test_the_most_valuable_come_first_and_what_takes_the_rest_last():
