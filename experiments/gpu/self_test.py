@@ -35,11 +35,15 @@ TOKENS = "230983a78712be494c9817952032c979649a297adcf3d0aa070113ef2bf85d0a"
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": dict(
-        draws=20_000, attention=dict(B=1, T=32, H=4, G=2, K=16), seeds=[42, 43], num_inputs=60, permutations=2_000
+        draws=20_000,
+        attention=dict(B=1, T=32, H=4, G=2, K=16, windows=[8]),
+        seeds=[42, 43],
+        num_inputs=60,
+        permutations=2_000,
     ),
     "gpu": dict(
         draws=3_000_000,
-        attention=dict(B=4, T=2048, H=12, G=4, K=64),
+        attention=dict(B=4, T=2048, H=12, G=4, K=64, windows=[None, 512]),
         seeds=[42, 43],
         num_inputs=2_000,
         permutations=20_000,
@@ -167,7 +171,7 @@ def attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     shapes = ((B, T, H, K), (B, T, G, K), (B, T, G, K), (B, T, H, K))
     q, k, v, out = (jnp.asarray(rng.standard_normal(shape, np.float32), jnp.bfloat16) for shape in shapes)
     rows: list[dict[str, Any]] = []
-    for window in (None, max(2, T // 4)):
+    for window in settings["attention"]["windows"]:
 
         def kernel(q: jax.Array, k: jax.Array, v: jax.Array, window: int | None = window) -> Any:
             return fused_attention(q, k, v, window)
