@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files
+from bornbiased_jax import files, progress
 from bornbiased_jax.adapt.peft import CONFIG as ADAPTER
 from bornbiased_jax.adapt.peft import read_adapter
 from bornbiased_jax.audit.finding import Finding
@@ -21,6 +23,8 @@ from bornbiased_jax.errors import InputError
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle, which can run code: digested, never opened"
+MANY = 5_000
+"""Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # Files that lie beside checkpoints and claim to be none.
 _BESIDE = re.compile(
     r"\..*|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
@@ -80,21 +84,50 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []
     findings: list[Finding] = []
-    for item in _walk(root, root, pattern):
-        if isinstance(item, Item):
-            items.append(item)
-        else:
-            findings.append(item)
+    with contextlib.ExitStack() as stack:
+        looked = _counter(root, stack)
+        for item in _walk(root, root, pattern, looked):
+            if isinstance(item, Item):
+                items.append(item)
+            else:
+                findings.append(item)
     if not items:
         seen = f" ({findings[0].text.rstrip('.')})" if findings else ""
         raise InputError(f"{root} holds no checkpoint{seen}: name a folder of Hugging Face directories or of runs")
     return items, findings
 
 
-def _walk(place: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
+def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
+    """What counts the entries that were looked at, and shows them once there are many."""
+    seen, show = 0, None
+
+    def looked(count: int) -> None:
+        nonlocal seen, show
+        seen += count
+        if show is not None:
+            show(count)
+        elif seen > MANY:
+            show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
+            show(seen)
+
+    return looked
+
+
+def _walk(
+    place: Path,
+    root: Path,
+    pattern: re.Pattern[str] | None,
+    advance: progress.Advance,
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[Item | Finding]:
+    """What lies in a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
     name = place.relative_to(root).as_posix()
     name = root.name if name == "." else name
     try:
+        found = place.stat()
+        itself = (found.st_dev, found.st_ino)
+        if itself in above:
+            return
         if (place / ADAPTER).is_file():
             read_adapter(place)
             label = read_label(name, pattern)
@@ -112,10 +145,12 @@ def _walk(place: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[
         return
     if not entries and place != root and read_label(name, pattern).step is not None:
         yield Finding("unreadable", (name,), f"{name} is an empty folder.")
+    advance(len(entries))
     for entry in entries:
-        if entry.is_dir() and not entry.name.startswith("."):
-            yield from _walk(entry, root, pattern)
-        elif entry.is_file():
+        # Not Path.is_dir, which raises where the link's target may not be looked at.
+        if os.path.isdir(entry) and not entry.name.startswith("."):
+            yield from _walk(entry, root, pattern, advance, above | {itself})
+        elif os.path.isfile(entry):
             yield from _file(entry, root, pattern)
 
 

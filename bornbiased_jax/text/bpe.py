@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +55,35 @@ BYTE_CHARACTERS = _byte_characters()
 CHARACTER_BYTES = {character: byte for byte, character in BYTE_CHARACTERS.items()}
 
 
+@contextlib.contextmanager
+def _panics(name: str) -> Iterator[None]:
+    """A file that fits the library's types and not its code ends that code, past every ``except Exception``."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # it has no name to import
+            raise
+        raise InputError(f"{name} is not a whole tokenizer.json: {cut(str(error))}; fetch it again") from error
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing is written to descriptor 2, where the library reports a panic by itself, with all that it called."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 @dataclass(frozen=True, eq=False)
 class LibraryTokenizer:
     """A tokenizer of the ``tokenizers`` library, given by the text of its ``tokenizer.json``."""
@@ -65,7 +96,10 @@ class LibraryTokenizer:
     def backend(self) -> tokenizers.Tokenizer:
         """The library's object, without padding and truncation."""
         try:
-            backend = tokenizers.Tokenizer.from_str(self.json_text)
+            with _panics(self.name), _silent():
+                backend = tokenizers.Tokenizer.from_str(self.json_text)
+        except InputError:
+            raise
         except Exception as error:  # the library raises bare exceptions
             raise InputError(f"{self.name} is not a whole tokenizer.json: {cut(str(error))}") from error
         backend.no_padding()
@@ -91,16 +125,19 @@ class LibraryTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, int32 [T]. Special tokens spelled out in the text become their ids."""
-        return np.asarray(self.backend.encode(checked_text(text), add_special_tokens=False).ids, np.int32)
+        with _panics(self.name):
+            return np.asarray(self.backend.encode(checked_text(text), add_special_tokens=False).ids, np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of several texts, in the library's threads."""
-        encodings = self.backend.encode_batch_fast([checked_text(text) for text in texts], add_special_tokens=False)
+        with _panics(self.name):
+            encodings = self.backend.encode_batch_fast([checked_text(text) for text in texts], add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, special tokens spelled out."""
-        return str(self.backend.decode(checked_ids(ids, self.vocab_size), skip_special_tokens=False))
+        with _panics(self.name):
+            return str(self.backend.decode(checked_ids(ids, self.vocab_size), skip_special_tokens=False))
 
     def token_bytes(self) -> list[bytes | None]:
         """The bytes of each token; added tokens as they are written."""

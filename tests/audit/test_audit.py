@@ -332,3 +332,13 @@ def test_many_checkpoints_are_compared_with_births_and_neighbours_alone(tmp_path
     # 3 births with 29 others each, less 3 pairs of births counted twice; 8 further pairs of neighbours a run.
     assert len(pairs) == 3 * 29 - 3 + 3 * 8 == len({frozenset(pair) for pair in pairs})
     assert len(pairs_to_test(runs, [], all_pairs=True)) == 30 * 29 // 2
+
+
+def test_a_link_back_is_not_followed_for_ever(tmp_path):
+    """Two links to the folder itself: each of them would double what lies below it, again and again."""
+    write_suite(tmp_path / "suite", (1,), steps=STEPS)
+    for name in ("again", "and again"):
+        (tmp_path / "suite" / name).symlink_to(tmp_path / "suite", target_is_directory=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "suite", target_is_directory=True)
+    found = audit_folder(tmp_path / "linked")
+    assert found["clean"] and len(found["checkpoints"]) == len(STEPS)

@@ -144,8 +144,8 @@ def extremes(parameter: click.Parameter) -> tuple[str, ...]:
 def typed(path: str, parameter: click.Parameter, value: str) -> list[str] | None:
     """A command's call with one option at this value, or with this first argument; None where it has none."""
     call = CALLS[path]
-    if parameter.name == "data" and value == "/":
-        return None  # every text of the machine is a long job: each is read for the data's digest, as a bar shows
+    if value == "/" and (parameter.name == "data" or path == "audit"):
+        return None  # every text or folder of the machine is a long job, as a bar shows
     if isinstance(parameter, click.Option):
         return [*call, parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]}={value}"]
     return [call[0], value, *call[2:]] if len(call) > 1 and not call[1].startswith("-") else None

@@ -55,7 +55,9 @@ def outcome_of(name: str, data: bytes) -> Outcome:
                 KINDS[name].read(place, place / file)
         except InputError as error:
             return Outcome(True, None if is_one_sentence(str(error)) else f"not one sentence: {str(error)[:500]!r}")
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             return Outcome(fault=f"{type(error).__name__}: {str(error)[:300]}")
     return Outcome(fault=f"said {said.getvalue()[-300:]}" if "Traceback" in said.getvalue() else None)
 

@@ -216,3 +216,12 @@ def test_every_setting_changes_the_digest():
     digests = {bpe.from_json(json.dumps(other), "x").digest for other in [content, *others]}
     assert len(digests) == 5
     assert bpe.from_json(trained.json_text, "another name").digest == trained.digest
+
+
+def test_a_file_at_which_the_library_panics_is_refused(capfd):
+    """A prefix longer than the pieces that merges join: the library's own code ends, with a trace of its calls."""
+    content = json.loads(bpe.train_bpe(CORPUS, 270).json_text)
+    content["model"]["continuing_subword_prefix"] = "x" * 5000
+    with pytest.raises(InputError, match="a file is not a whole tokenizer.json: range end index"):
+        bpe.from_json(json.dumps(content), "a file")
+    assert capfd.readouterr().err == ""
