@@ -32,6 +32,9 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
 INK, MUTED, RULE = "#1d1f21", "#64686d", "#dcdcd6"
 
+LEGIBLE = 5.3
+"""Least width of a figure on a page, in rem for each of its inches: letters of 8.5 points are then 10 pixels high."""
+
 MEASURED, THEORY, PAPER, BASELINE = SERIES[0], SERIES[1], INK, SERIES[1]
 """One colour for one meaning in every figure."""
 
@@ -320,8 +323,9 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{html.escape(alt)}" viewBox="0 0 {72 * width:g} {72 * height:g}" '
-        # Letters have one size in all figures, as far as the column is wide enough.
-        f'style="max-width: {6.6 * width:g}rem">'
+        # Letters have one size in all figures, as far as the column is wide enough; where they would be smaller than
+        # ten pixels the figure scrolls instead.
+        f'style="max-width: {6.6 * width:g}rem; min-width: {LEGIBLE * width:g}rem">'
     )
     text = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
     end = text.rindex("</svg>")

@@ -180,7 +180,7 @@ def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[Path]:
-    """Write the figures of a sinks report into a folder as PNG files; their paths.
+    """Write the figures of a sinks report into a folder, each as PNG and as SVG; their paths.
 
     Raises:
         InputError: the folder cannot be written to, or holds other things.
@@ -189,7 +189,8 @@ def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[
     place.check()
     with figures.style():
         drawn = of_report(report)
-    return [place.write_bytes(f"{name}.png", figures.drawn(figure, f"{name}.png")) for name, figure in drawn.items()]
+    names = [(f"{name}.{kind}", figure) for name, figure in drawn.items() for kind in ("png", "svg")]
+    return [place.write_bytes(name, figures.drawn(figure, name)) for name, figure in names]
 
 
 def log_axis(ax: Any) -> None:

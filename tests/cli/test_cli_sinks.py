@@ -33,9 +33,11 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     # At birth attention is all but uniform: position 2 of 8 receives the mean of 1/i over i = 2 … 8.
     uniform = sum(1 / i for i in range(2, 9)) / 7
     assert found["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
-    names = {"sink-map.png", "variance-attention_output.png", "variance-residual.png", "top-channels.png"}
+    stems = ("sink-map", "variance-attention_output", "variance-residual", "top-channels")
+    names = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == {*names, MARKER}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
+    assert all(b"<svg" in path.read_bytes() for path in folder.glob("*.svg"))
     printed = capsys.readouterr().out
     assert "Sinks at position 2, epsilon 0.1" in printed and "largest |h|" in printed
     assert str(folder / "sink-map.png") in printed
@@ -45,7 +47,8 @@ def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "2", "--quiet"]
     assert run([*call, "--no-details", "--figures", str(tmp_path / "figures"), "--json", "-"]) == 0
     assert "outliers" not in json.loads(capsys.readouterr().out)
-    assert [path.name for path in (tmp_path / "figures").glob("[!.]*")] == ["sink-map.png"]
+    names = {path.name for path in (tmp_path / "figures").glob("[!.]*")}
+    assert names == {"sink-map.png", "sink-map.svg"}
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_with_overwrite_only_what_is_in_the_way_goes(foreign):
     before = tree(foreign)
     assert run(["sinks", *FOLDERS["sinks"], str(foreign), "--overwrite"]) == 0
     after = tree(foreign)
-    assert {name for name in after if after[name] != before.get(name)} == {"sink-map.png", MARKER}
+    assert {name for name in after if after[name] != before.get(name)} == {"sink-map.png", "sink-map.svg", MARKER}
 
 
 @pytest.mark.parametrize("command", [name for name in FILES if name not in IMAGES])

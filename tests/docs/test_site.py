@@ -25,7 +25,8 @@ def test_every_page_is_in_the_contents():
     index = (DOCS / "index.md").read_text()
     listed = {line for body in re.findall(r"```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)\n```", index, re.DOTALL) for line in
               body.split()}  # fmt: skip
-    assert listed == {path.stem for path in DOCS.glob("*.md")} - {"index"} | {"api/index"}
+    notebooks = {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
+    assert listed == {path.stem for path in DOCS.glob("*.md")} - {"index"} | {"api/index"} | notebooks
 
 
 WHOLE = '<html><body id="top"><a href="b.html#here">b</a><script src="a.js"></script></body></html>'

@@ -49,6 +49,10 @@ addEventListener("load", () => axe.run(document).then(found => parent.postMessag
   dark: matchMedia("(prefers-color-scheme: dark)").matches,
   passes: found.passes.length,
   excess: document.documentElement.scrollWidth - innerWidth,
+  letters: Math.min(...[...document.querySelectorAll("figure svg text")].map(
+    text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)),
+  hidden: [...document.querySelectorAll("figure .scroll")].filter(
+    box => box.scrollWidth > box.clientWidth && box.tabIndex < 0).length,
   violations: found.violations.map(row => [row.id, row.nodes.map(node => node.html.slice(0, 160))]),
 }}), "*")));
 </script></body>"""
@@ -110,6 +114,8 @@ def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section,
         assert found["dark"] is dark and found["passes"] > 10, name
         assert not found["violations"], (name, found["violations"])
         assert found["excess"] <= 0, (name, found["excess"])
+        # A figure scrolls, by the keyboard too, before its letters become too small to read; an audit has none.
+        assert found["hidden"] == 0 and (found["letters"] is None or found["letters"] > 9), (name, found["letters"])
 
 
 @pytest.mark.slow

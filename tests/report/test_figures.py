@@ -132,3 +132,13 @@ def test_long_curves_are_told_in_part():
     figure, ax = figures.new()
     figures.line(ax, np.arange(5000), np.arange(5000))
     assert 100 < figures.svg(figure, "f", "").count("<circle") <= 240
+
+
+def test_a_figure_stays_legible_where_the_window_is_narrow():
+    figure, ax = figures.new(width=10.0)
+    figures.line(ax, X, X)
+    style = ElementTree.fromstring(figures.svg(figure, "f", "")).get("style")
+    least = float(re.search(r"min-width: ([\d.]+)rem", style)[1])
+    # Pixels of the smallest letters at that width: a rem has 16, an inch of the drawing 72.
+    assert 8.5 * least * 16 / 720 > 9.9
+    assert float(re.search(r"max-width: ([\d.]+)rem", style)[1]) > least

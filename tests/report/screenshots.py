@@ -1,0 +1,92 @@
+"""Screenshots of a report page, for people to look at: ``python -m tests.report.screenshots`` writes docs/images/.
+
+The page is drawn from committed records, at the widths and schemes that the tests look at. Headless Chromium takes the
+pictures; no test compares them, since fonts differ from machine to machine.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from bornbiased_jax import files
+from bornbiased_jax.report import page
+from experiments import runner
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "images"
+WIDTHS, SCHEMES = (390, 768, 1280), ("light", "dark")
+HEIGHT = 1500
+LARGEST = 150_000
+# One with a table and curves, one with bars.
+SHOWN = ("figure2", "figure1")
+# Chromium's windows are no narrower than 500 pixels; a frame is as narrow as it is told.
+FRAME = (
+    '<!DOCTYPE html><html lang="en"><body style="margin:0">'
+    '<iframe title="page" style="border:0;width:{width}px;height:{height}px" srcdoc="{page}"></iframe></body></html>'
+)
+
+
+def browser() -> str | None:
+    """The path of a Chromium, or None."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def names() -> list[str]:
+    """Files of all screenshots."""
+    return [f"page-{width}-{scheme}.png" for width, scheme in itertools.product(WIDTHS, SCHEMES)]
+
+
+def shown() -> str:
+    """The page, from the records of the experiments that are shown."""
+    folder = ROOT / "experiments" / "results" / "laptop"
+    sections = [runner.section(runner.load(name), files.read_json(folder / f"{name}.json")) for name in SHOWN]
+    return page.render(runner.TITLE, runner.STANDFIRST, sections)
+
+
+def take(chromium: str, text: str, width: int, dark: bool) -> bytes:
+    """The upper part of a page at a width as a PNG of few colours.
+
+    Raises:
+        subprocess.CalledProcessError: the browser failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="screenshot") as place:
+        folder = Path(place)
+        (folder / "frame.html").write_text(FRAME.format(width=width, height=HEIGHT, page=html.escape(text)))
+        subprocess.run(
+            [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             f"--window-size={max(width, 500)},{HEIGHT}", "--force-device-scale-factor=1",
+             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=20000",
+             f"--user-data-dir={folder / 'profile'}", f"--screenshot={folder / 'shot.png'}",
+             (folder / "frame.html").as_uri()],
+            capture_output=True, timeout=240, check=True,
+        )  # fmt: skip
+        with Image.open(folder / "shot.png") as image:
+            cut = image.convert("RGB").crop((0, 0, width, HEIGHT))
+    stream = io.BytesIO()
+    cut.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+def main() -> None:
+    """Write all of them."""
+    chromium = browser()
+    if chromium is None:
+        sys.exit("Chromium is absent: install it with the system's package manager")
+    text = shown()
+    FOLDER.mkdir(exist_ok=True)
+    for name, (width, scheme) in zip(names(), itertools.product(WIDTHS, SCHEMES), strict=True):
+        path = files.write_bytes(FOLDER / name, take(chromium, text, width, scheme == "dark"))
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
