@@ -28,6 +28,7 @@ NAMES = (
     "growth",
     "cold_start",
     "parity",
+    "plan",
     "all",
 )
 

@@ -41,6 +41,7 @@ ORDER = (
     "growth",
     "cold_start",
     "parity",
+    "plan",
     "streamed",
 )
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.matmul import matmul_rate, needed_operations
+from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
 
 NUM_INPUTS, LENGTH, GOAL = 2_000, 64, 0.70

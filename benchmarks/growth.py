@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.matmul import needed_operations
 from benchmarks.recorded import run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.report.tables import Quantity, Row, Table

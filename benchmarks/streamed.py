@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.matmul import matmul_rate, needed_operations
+from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from benchmarks.weights_7b import SIZES, write_model
 from bornbiased_jax import progress
@@ -29,6 +29,7 @@ from bornbiased_jax.checkpoints import open_streamed
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
 
 NUM_INPUTS, LENGTH = 64, 64

@@ -25,13 +25,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.matmul import matmul_rate, needed_operations
+from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models import apply, init_seed, logits_of
+from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import observe

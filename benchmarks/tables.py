@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, fault_tables, growth, parity
+from benchmarks import cold_start, fault_tables, growth, parity, plan
 from benchmarks.facts import facts
-from benchmarks.matmul import loop_operations, needed_operations
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.models.operations import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Quantity, Row, Table
 
@@ -375,7 +375,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         fault_tables.fuzz,
         ledger,
     )
-} | {"growth": growth.tables, "cold_start": cold_start.tables, "parity": parity.tables}
+} | {"growth": growth.tables, "cold_start": cold_start.tables, "parity": parity.tables, "plan": plan.tables}
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {

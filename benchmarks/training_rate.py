@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.matmul import linear_shapes
 from benchmarks.pretrain_vs_torch import Ours, seconds
 from benchmarks.recorded import run
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.models.operations import linear_shapes
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.throughput import flops_per_token
 

@@ -26,7 +26,7 @@ FLOORS: tuple[set[str], ...] = (
     {"quantise"},
     {"evaluation", "pretrain"},
     {"adapt"},
-    {"audit"},
+    {"audit", "plan"},
     {"report", "words"},
     {"results"},
     {"cli", "experiments"},

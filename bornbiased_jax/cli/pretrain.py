@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import options
+
+if TYPE_CHECKING:
+    from bornbiased_jax.pretrain import PretrainConfig
 
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
 TERMINATED = 143
@@ -84,6 +87,25 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
     return 0
 
 
+def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
+    """The run that the arguments of ``pretrain`` describe.
+
+    Raises:
+        InputError: a value out of range, or two that contradict each other.
+    """
+    from bornbiased_jax.pretrain import from_schedule
+
+    return from_schedule(
+        arguments["schedule"],
+        model=options.model_config(arguments["model"], arguments["settings"]),
+        seeds=tuple(options.parse_seeds(arguments["seeds"])),
+        tensorboard=not arguments["no_tensorboard"],
+        **{name: arguments[name] for name in ("data", "out", "data_seed", "checkpoint_log_spaced", "remat", "mesh")},
+        quiet=arguments["quiet"],
+        **given_overrides({name: arguments[name] for name in (option.replace("-", "_") for option in OVERRIDES)}),
+    )
+
+
 @click.command("pretrain")
 @options.model_options
 @click.option(
@@ -107,25 +129,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
 @override_options()
 @options.result_options
 @options.common_options
-def pretrain(
-    model: str | None,
-    settings: tuple[str, ...],
-    data: str,
-    out: str,
-    seeds: str,
-    data_seed: int,
-    schedule: str,
-    checkpoint_log_spaced: bool,
-    remat: bool,
-    no_tensorboard: bool,
-    quiet: bool,
-    mesh: str | None,
-    coordinator: str | None,
-    num_processes: int | None,
-    process_id: int | None,
-    json_file: str | None,
-    **overrides: Any,
-) -> int:
+def pretrain(json_file: str | None, **arguments: Any) -> int:
     """Train one seed or many at once, with Orbax checkpoints; run again to resume.
 
     \b
@@ -134,26 +138,14 @@ def pretrain(
       bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --out runs/b --json summary.json
     """
     options.prepare_json(json_file)
-    cfg = options.model_config(model, settings)
-    seed_list = options.parse_seeds(seeds)
-    options.start(quiet=quiet, coordinator=coordinator, num_processes=num_processes, process_id=process_id)
-    from bornbiased_jax.pretrain import from_schedule, open_initial
+    options.model_config(arguments["model"], arguments["settings"])
+    seed_list = options.parse_seeds(arguments["seeds"])
+    # Before anything of jax: the mesh is of all processes, and the run builds it.
+    options.start(**{name: arguments[name] for name in ("quiet", "coordinator", "num_processes", "process_id")})
+    from bornbiased_jax.pretrain import open_initial
     from bornbiased_jax.pretrain import pretrain as train
 
-    config = from_schedule(
-        schedule,
-        model=cfg,
-        data=data,
-        out=out,
-        seeds=tuple(seed_list),
-        data_seed=data_seed,
-        checkpoint_log_spaced=checkpoint_log_spaced,
-        remat=remat,
-        tensorboard=not no_tensorboard,
-        mesh=mesh,
-        quiet=quiet,
-        **given_overrides(overrides),
-    )
+    config = settings_of(arguments)
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
     return finish(train(config, initial, tokenizer), seed_list, json_file)
 

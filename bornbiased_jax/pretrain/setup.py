@@ -95,28 +95,41 @@ def holding(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_memory(config: PretrainConfig) -> None:
-    """Refuse what does not fit: weights, gradients and the optimiser's two means of every seed, and one micro-batch.
+class MemoryNeeded(NamedTuple):
+    """Bytes of a training step on one device: of weights, gradients and the optimiser's means, and of a micro-batch."""
 
-    Raises:
-        InputError: it does not.
-    """
+    copies: float
+    """How many times the weights are held, in all forms."""
+    state: float
+    activations: float
+
+
+def memory_needed(config: PretrainConfig) -> MemoryNeeded:
+    """What a step holds at the least on each device: every seed's state, one seed's gradient, one micro-batch."""
     devices = parallel.parse_mesh(config.mesh)
     parts = devices["data"] * devices["fsdp"]
     copies = (3 * len(config.seeds) // devices["seed"] + 1) / devices["fsdp"]
     if config.adapter is not None:
         trained = len(config.seeds) * count_trained(config.model, config.adapter)
         copies = 1 + 3 * FLOAT * trained / weights_bytes(config.model)
-    check_weights(config.model, copies=copies)
     # One CPU takes a micro-batch in chunks, a sequence at the least.
     alone = jax.default_backend() == "cpu" and parts == 1
     half = 0.5 if config.dtype == "bfloat16" else 1.0
+    sequences = 1 if alone else config.micro_batch // parts
+    activations = half * forward_bytes(config.model, sequences, config.context, kept=not config.remat)
+    return MemoryNeeded(copies, copies * weights_bytes(config.model), activations)
+
+
+def check_memory(config: PretrainConfig) -> None:
+    """Refuse what does not fit: weights, gradients and the optimiser's two means of every seed, and one micro-batch.
+
+    Raises:
+        InputError: it does not.
+    """
+    needed = memory_needed(config)
+    check_weights(config.model, copies=needed.copies)
     hardware.check_memory(
-        copies * weights_bytes(config.model)
-        + half
-        * forward_bytes(
-            config.model, 1 if alone else config.micro_batch // parts, config.context, kept=not config.remat
-        ),
+        needed.state + needed.activations,
         f"a step of {config.micro_batch:,} sequences of {config.context:,} tokens",
         "shorten the context, lower the batch size, raise the accumulation or recompute (remat)",
     )

@@ -37,6 +37,7 @@ _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "sinks": sinks.sinks,
     "intervene": sinks.intervene,
     "reproduce": records.reproduce,
+    "plan": records.plan,
     "status": records.status,
     "doctor": records.doctor,
     "completion": records.completion,

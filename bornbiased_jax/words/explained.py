@@ -165,6 +165,14 @@ EXPLAINED: dict[str, Explained] = {
         "measurements.md",
         "The demo",
     ),
+    "plan": Explained(
+        "Memory is the sum of what is held at the fullest moment, counted from the configuration by the same functions "
+        "that refuse a command before it allocates. Time is the number of operations over a rate: measured here on one "
+        "or two blocks of the model, by the functions that the command calls, or a data sheet's times an assumed "
+        "fraction. Compiling, reading from disk and traffic between devices come on top.",
+        "cluster.md",
+        "What a command will need",
+    ),
     "status": Explained(
         "A ledger keeps long work in chunks, each one seed on one range of inputs, written whole or not at all. "
         "Several calls may work on one ledger, and each takes what is not done yet. Chunks that other code made are "

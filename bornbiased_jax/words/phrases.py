@@ -66,3 +66,14 @@ def among(names: Sequence[str]) -> str:
     ('a', 'a and b', 'a, b and c')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def size(number: float) -> str:
+    """Bytes in words.
+
+    >>> size(512.0), size(1.5e9), size(3.2e14)
+    ('0 MB', '1.50 GB', '320,000 GB')
+    """
+    if number < 1e9:
+        return f"{number / 1e6:.0f} MB"
+    return f"{number / 1e9:.2f} GB" if number < 1e11 else f"{number / 1e9:,.0f} GB"

@@ -33,6 +33,7 @@ CALLS = {
     "reproduce": "reproduce demo",
     "doctor": "doctor",
     "completion": "completion bash",
+    "plan": "plan probe preference --model gpt2-tiny --num-inputs 4 --seq-len 8",
     "status": "status folder",
 }
 INPUTS = "bornbiased_jax.inputs:parse_inputs"
@@ -313,6 +314,11 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
         ("--init-from model.gguf ", TRAIN, {"initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
         *[row for row in COMMON if row[1] == DISTRIBUTED],
+        *prepared(),
+    ],
+    "plan": [
+        ("<planned>", "bornbiased_jax.plan:needs_of", {"planned.command": "probe preference", "planned.on": None}),
+        ("--on h100", "bornbiased_jax.plan:needs_of", {"planned.on": "h100"}),
         *prepared(),
     ],
     "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],

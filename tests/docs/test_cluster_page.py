@@ -24,6 +24,7 @@ INSTEAD = {
     "whichseed": ["--seeds", "0:100"],
     "reproduce": ["--scale", "smoke"],
     "status": [],
+    "plan": [],
 }
 
 
@@ -40,7 +41,7 @@ def called(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
-    words = [BIRTH if word == "model" else word for word in words[1:]]
+    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:]]
     for option in ("--ray-address", "--coordinator"):
         if option in words:
             del words[words.index(option) : words.index(option) + 2]
