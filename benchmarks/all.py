@@ -42,6 +42,7 @@ ORDER = (
     "cold_start",
     "parity",
     "plan",
+    "storage",
     "streamed",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, fault_tables, growth, parity, plan
+from benchmarks import cold_start, fault_tables, growth, parity, plan, storage
 from benchmarks.facts import facts
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.config import ModelConfig
@@ -375,7 +375,13 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         fault_tables.fuzz,
         ledger,
     )
-} | {"growth": growth.tables, "cold_start": cold_start.tables, "parity": parity.tables, "plan": plan.tables}
+} | {
+    "growth": growth.tables,
+    "cold_start": cold_start.tables,
+    "parity": parity.tables,
+    "plan": plan.tables,
+    "storage": storage.tables,
+}
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bornbiased_jax.models import flatten
@@ -82,20 +83,25 @@ def is_constant(tensor: np.ndarray) -> bool:
 
 
 def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor with its name, those of the blocks layer by layer."""
+    """Every tensor with its name, those of the blocks layer by layer.
+
+    Numbers stored as bfloat16 are the float32 numbers that they are: a file of bfloat16 has one digest either way.
+    """
     for path, leaf in flatten(params).items():
         array = np.asarray(leaf)
-        layers = {f"{path}/{index}": layer for index, layer in enumerate(array)}
-        yield from (layers if path.startswith("blocks/") else {path: array}).items()
+        layers = ((f"{path}/{index}", layer) for index, layer in enumerate(array))
+        for name, tensor in layers if path.startswith("blocks/") else ((path, array),):
+            yield name, tensor.astype(np.float32) if tensor.dtype == ml_dtypes.bfloat16 else tensor
 
 
 def digest(params: Params) -> str:
     """SHA-256 of all tensor digests with their paths, in the order of the paths.
 
-    >>> import numpy as np
-    >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
-    >>> digest(ones) == digest({"embed": {"embedding": np.ones((3, 2), np.float32)}})
-    False
+        >>> import ml_dtypes
+    import numpy as np
+        >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
+        >>> digest(ones) == digest({"embed": {"embedding": np.ones((3, 2), np.float32)}})
+        False
     """
     return combine(tensor_digests(params))
 

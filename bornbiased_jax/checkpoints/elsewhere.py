@@ -27,13 +27,13 @@ def named_for_others(reference: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def open_again(reference: str, digest: str) -> Checkpoint:
-    """A checkpoint that another process has named, opened once in this one.
+def open_again(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
+    """A checkpoint that another process has named, opened once in this one, with weights stored as ``dtype``.
 
     Raises:
         InputError: it is not there, or has other weights.
     """
-    found = open_checkpoint(reference)
+    found = open_checkpoint(reference, dtype=dtype)
     if found.digest() != digest:
         raise InputError(
             f"{reference} has the digest {found.digest()} here, not {digest}: let all processes see the same files"

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from annotated_types import Len
 from typing_extensions import TypedDict
@@ -18,7 +19,7 @@ from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, check_entries, load
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.memory import check_weights
+from bornbiased_jax.models.memory import FLOAT, check_weights
 from bornbiased_jax.models.parameters import Params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -85,7 +86,7 @@ def opened(located: Located, *, dtype: Any = None, sharding: Shardings | None = 
     """
     cfg, source, entries, shapes = located[:4]
     check_entries(source, entries, shapes, located.ignored)
-    check_weights(cfg)
+    check_weights(cfg, copies=jnp.dtype(dtype or jnp.float32).itemsize / FLOAT)
     params = load(cfg, source, entries, shapes, dtype=dtype, sharding=sharding, ignored=located.ignored)
     return Opened(cfg, params, located.description, located.files, located.tokenizer_files)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bornbiased_jax.seedprint.baselines import Score
 
 F = TypeVar("F", bound=Callable[..., Any])
+STORAGES = ("float32", "bfloat16")
 # What the choices leave open is settled by the models (bornbiased_jax.seedprint.trace.Probe).
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
 
@@ -54,6 +55,13 @@ def _tests() -> str:
 @click.option(
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
 )
+@click.option(
+    "--storage",
+    type=click.Choice(STORAGES),
+    default=STORAGES[0],
+    show_default=True,
+    help="Of weights in memory: bfloat16 takes half, and is exact where the file is bfloat16. Products are float32.",
+)
 @_probe_options
 @options.process_options
 @engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
@@ -63,6 +71,7 @@ def fingerprint(
     checkpoint: str,
     out: str,
     layer: int | None,
+    storage: str,
     stream: bool,
     scratch: str | None,
     json_file: str | None,
@@ -75,6 +84,7 @@ def fingerprint(
     Example:
       bornbiased fingerprint seed:42@llama-tiny --num-inputs 2000 --seq-len 64 --out birth.fingerprint
       bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
+      bornbiased fingerprint model --out model.fingerprint --storage bfloat16
     """
     from bornbiased_jax import files, parallel
     from bornbiased_jax.seedprint import trace
@@ -88,14 +98,23 @@ def fingerprint(
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or kept.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
-    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.on_host(mesh)))
+    if place is not None and options.given("storage"):
+        raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
+    held = {} if storage == STORAGES[0] else {"dtype": storage}
+    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.on_host(mesh), **held))
     found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **kept)
     save_fingerprint(out, found)
     side.close()
     num_outputs, width = found.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}
-    about = {"layer": found.layer, "inputs": found.inputs, "weights_digest": found.weights_digest}
+    about = {
+        "layer": found.layer,
+        "storage": found.storage,
+        "inputs": found.inputs,
+        "weights_digest": found.weights_digest,
+    }
     # Of the file, so that it can be published: the same model and inputs give the same bytes.
+    about["weights_digest"] = found.weights_digest
     about["digest"] = files.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")

@@ -143,7 +143,7 @@ def apply(
     if last:
 
         def at(stream: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
-            return body(stream, jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, 0, False), layers))
+            return body(stream, jax.tree.map(lambda leaf: _picked(leaf, index), layers))
 
         # By their index: all blocks but the last, sliced, would be a copy of them.
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
@@ -227,10 +227,21 @@ def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: 
 
 
 def _embed(cfg: ModelConfig, params: Params, x: jax.Array, positions_T: jax.Array) -> jax.Array:
-    x_BTD = jnp.take(params["embed"]["embedding"], x, axis=0) if x.ndim == 2 else x
+    x_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
     if cfg.positions == "learned":
         x_BTD = x_BTD + jnp.take(params["positions"]["embedding"], positions_T, axis=0)[None]
     return x_BTD
+
+
+def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
+    """Some entries of the first axis, by number: one, or an array of them.
+
+    The compiler would widen weights stored as bfloat16, all blocks of them, before the first is picked; a barrier that
+    hangs on the number keeps that within the picking.
+    """
+    if leaf.dtype == jnp.bfloat16:
+        leaf, index = jax.lax.optimization_barrier((leaf, index))
+    return jnp.take(leaf, index, axis=0) if index.ndim else jax.lax.dynamic_index_in_dim(leaf, index, 0, False)
 
 
 def _last_position(name: str, value: jax.Array) -> jax.Array:

@@ -71,6 +71,11 @@ def compare(
     vectors = KINDS[base.inputs["kind"]].vectors
     about = entry.about_vectors if vectors else entry.about_tokens
     notes = [*verdict.detail.get("notes", ()), *([about] if about else [])]
+    if base.storage != suspect.storage:
+        notes.append(
+            f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
+            "outputs a little, and an exact copy may not be recognised as one."
+        )
     described: dict[str, Any] = {}
     if entry.permuted:
         described = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}

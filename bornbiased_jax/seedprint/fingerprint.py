@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 from jax.sharding import Mesh
@@ -27,7 +27,7 @@ from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.models.streamed import check_plain
 from bornbiased_jax.ranges import Layers
 from bornbiased_jax.seedprint.output_chunks import kept_outputs
-from bornbiased_jax.seedprint.outputs import check_memory, embedding_moments, last_outputs
+from bornbiased_jax.seedprint.outputs import check_memory, embedding_moments, last_outputs, storage_of
 
 FORMAT = "bornbiased-fingerprint-1"
 
@@ -43,6 +43,7 @@ class Facts(TypedDict):
     source: str
     provenance: NotRequired[dict[str, Any]]
     value_digests: NotRequired[dict[str, str]]
+    storage: NotRequired[Literal["float32", "bfloat16"]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,6 +60,8 @@ class Fingerprint:
         config: the architecture's fields.
         source: one line on where the model came from.
         provenance: versions, device and precision; no time, so that the same model has the same file.
+        storage: the type that the weights were held in, "float32" or "bfloat16"; products are float32 in either case,
+            and the digests are of the weights as they were held.
     """
 
     outputs_ND: np.ndarray
@@ -70,6 +73,7 @@ class Fingerprint:
     source: str
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
     value_digests: dict[str, str] = dataclasses.field(default_factory=dict)
+    storage: str = "float32"
 
 
 def fingerprint(
@@ -131,6 +135,7 @@ def fingerprint(
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
         provenance=record.lasting(record.provenance(precision="float32 highest")),
+        storage=storage_of(checkpoint.weights),
     )
 
 
@@ -143,6 +148,8 @@ def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
     facts = {
         field.name: getattr(saved, field.name) for field in dataclasses.fields(saved) if field.name != "outputs_ND"
     }
+    if saved.storage == "float32":
+        del facts["storage"]  # what a file says that does not name it
     described = json.dumps(facts, sort_keys=True, allow_nan=False)
     outputs_ND = np.ascontiguousarray(saved.outputs_ND, dtype="<f4")
     metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}

@@ -20,7 +20,7 @@ from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.memory import FLOAT, weights_bytes
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS
-from bornbiased_jax.seedprint.outputs import check_memory, last_outputs
+from bornbiased_jax.seedprint.outputs import check_memory, last_outputs, storage_of
 
 FUNCTION = "bornbiased_jax.seedprint.output_chunks:compute"
 
@@ -71,6 +71,7 @@ def kept_outputs(
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
     size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
     reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
+    storage = storage_of(checkpoint.params)
     chunks = spans(checkpoint, inputs, size, range_size)
 
     def here(_: Any, __: Any, some: list[Chunk]) -> Iterator[dict[str, Any]]:
@@ -82,6 +83,7 @@ def kept_outputs(
             "weights": checkpoint.digest(),
             "inputs": facts_of(inputs),
             "shards": parallel.batch_parts(mesh),
+            "storage": storage,
             **reading,
         },
         chunks,
@@ -100,7 +102,7 @@ def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: li
     """
     if "checkpoint" not in found_at:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
-    checkpoint = open_again(found_at["checkpoint"], settings["weights"])
+    checkpoint = open_again(found_at["checkpoint"], settings["weights"], settings["storage"])
     inputs = from_facts(settings["inputs"], checkpoint.cfg, found_at)
     reading = {name: settings[name] for name in ("mean", "std", "layer", "batch_size")}
     yield from compute_outputs(checkpoint, inputs, reading, chunks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def last_outputs(
     mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Outputs at the last position, float32 products at "highest" precision.
+    """Outputs at the last position, float32 products at "highest" precision, whatever type the weights are stored in.
 
     Args:
         cfg: the architecture.
@@ -122,10 +123,10 @@ def _on_one_device(params: Weights) -> bool:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _last(cfg: ModelConfig, layer: int | None, params: Params, x: jax.Array) -> jax.Array:
     if layer is None:
-        return _of_final(params, models.apply(cfg, params, x, positions="last", logits=False).final_BTD, x)
-    found = models.apply(
-        cfg, params, x, positions="last", logits=False, capture=("residual",), reduce=_of_residual
-    )  # fmt: skip
+        out = models.apply(cfg, params, x, positions="last", logits=False, dtype=jnp.float32)
+        return _of_final(params, out.final_BTD, x)
+    how: dict[str, Any] = dict(positions="last", logits=False, dtype=jnp.float32)
+    found = models.apply(cfg, params, x, capture=("residual",), reduce=_of_residual, **how)
     return found.layers[layer - 1].astype(jnp.float32)
 
 
@@ -142,6 +143,11 @@ def _of_final(params: Params, final_BTD: jax.Array, x: jax.Array) -> jax.Array:
 
 def _of_residual(captured: dict[str, jax.Array]) -> jax.Array:
     return captured["residual"][:, -1]
+
+
+def storage_of(params: Weights) -> str:
+    """The type that a model's weights are held in, by name; those of a file are read as float32."""
+    return "float32" if isinstance(params, StreamedWeights) else str(params["embed"]["embedding"].dtype)
 
 
 def embedding_moments(params: Weights) -> tuple[float, float]:

@@ -267,6 +267,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
         ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
         ("--layer 2", PRINT, {"layer": 2}),
+        ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),
         *[row for row in COMMON if row[1] != QUIET],
         ("--mesh data=1", PRINT, {"mesh": "the mesh"}),
