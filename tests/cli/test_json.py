@@ -19,7 +19,12 @@ from tests.cli.option_rows import CALLS
 SUMMARY = {"out": "runs/a", "steps": 3, "step": 3, "finished": True, "loss": [4.5], "validation_loss": None}
 SUMMARY |= {"tokens": 96, "peak_share": None}
 PRINT = SimpleNamespace(
-    outputs_ND=np.zeros((4, 8)), source="a birth", layer=None, inputs={"kind": "tokens"}, weights_digest="ab"
+    outputs_ND=np.zeros((4, 8)),
+    source="a birth",
+    layer=None,
+    inputs={"kind": "tokens"},
+    weights_digest="ab",
+    storage="float32",
 )
 OUTCOME = Outcome(page=Path("out/index.html"), done=("table1",), kept=(), failed={}, at_fault=False)
 SEARCHED = {"seed": None, "p_value": None, "num_seeds": 10, "reason": "none fits", "confirmed": None}

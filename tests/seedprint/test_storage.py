@@ -49,7 +49,7 @@ def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
     assert prints[0].weights_digest == prints[1].weights_digest
     assert prints[0].tensor_digests == prints[1].tensor_digests
     assert prints[0].value_digests == prints[1].value_digests
-    assert [found.storage for found in prints] == ["float32", "bfloat16"]
+    assert [stored.storage for stored in prints] == ["float32", "bfloat16"]
     assert compare(*prints).verdict == "same-lineage"
 
 
