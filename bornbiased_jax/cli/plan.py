@@ -91,7 +91,7 @@ def parsed(words: tuple[str, ...], on: str | None) -> Any:
 
     name, rest = words[0], list(words[1:])
     if name not in COMMANDS:
-        raise InputError(f"no command {shown(name)} to plan: bornbiased --help lists them")
+        raise InputError(f"no command {shown(name)} to plan: plan {', '.join(PLANNED)}")
     # As of the command by itself, so that what is refused names its own help.
     root = click.Context(click.Group(), info_name="bornbiased")
     command = LazyGroup().get_command(root, name)
