@@ -49,8 +49,10 @@ addEventListener("load", () => axe.run(document).then(found => parent.postMessag
   dark: matchMedia("(prefers-color-scheme: dark)").matches,
   passes: found.passes.length,
   excess: document.documentElement.scrollWidth - innerWidth,
-  letters: Math.min(...[...document.querySelectorAll("figure svg text")].map(
-    text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)),
+  letters: Math.min(...[...document.querySelectorAll("figure svg text")].map(text => {{
+    const drawn = text.getScreenCTM();  // turned for the axis at the left
+    return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(drawn.a, drawn.b);
+  }})),
   hidden: [...document.querySelectorAll("figure .scroll")].filter(
     box => box.scrollWidth > box.clientWidth && box.tabIndex < 0).length,
   violations: found.violations.map(row => [row.id, row.nodes.map(node => node.html.slice(0, 160))]),
