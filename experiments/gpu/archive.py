@@ -44,7 +44,7 @@ def members(out: Path) -> Iterator[Path]:
             if (
                 path.is_file()
                 and not path.name.endswith(files.PART)
-                and not (inside[0] == REPRODUCE and inside[1] == WORK)
+                and not (inside[0] == REPRODUCE and WORK in inside[1:3])
             ):
                 yield path
     if (out / SUMMARY).is_file():

@@ -38,13 +38,30 @@ def collect(source: Path, folder: Path = results.FOLDER) -> list[Path]:
         raise InputError(f"{source} holds no finished record of a GPU: name the folder or the archive of a call")
     for record in finished:
         check(record)
-    made = source / archive.REPRODUCE
-    written = results.collect(made, folder) if (made / "records").is_dir() else []
+    written = experiments_of(source, folder)
     for record in finished:
         # Those of experiments lie beside, each by itself.
         if "records" not in record["result"]:
             written.append(files.write_text(folder / SCALE / f"{record['step']}.json", compact(record)))
     return written
+
+
+def experiments_of(source: Path, folder: Path) -> list[Path]:
+    """Copy the finished records of ``bornbiased reproduce``, all of them or none.
+
+    Raises:
+        InputError: one cannot be traced.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        for made in sorted((source / archive.REPRODUCE).glob("*")):
+            paths = (made / "records").glob("*.json")
+            if any(files.read_json(path)["status"] == "complete" for path in paths):
+                results.collect(made, scratch)
+        return [
+            files.write_text(folder / path.relative_to(scratch), path.read_text())
+            for path in sorted(scratch.glob("*/*.json"))
+        ]
 
 
 def check(record: dict[str, Any]) -> None:

@@ -173,7 +173,7 @@ def place_of(call: Call, step: Step, seconds: float) -> Place:
     out = call.out.resolve()
     work = out / archive.WORK / step.name
     work.mkdir(parents=True, exist_ok=True)
-    return Place(call.scale, work / "record.json", work, out / archive.REPRODUCE, seconds)
+    return Place(call.scale, work / "record.json", work, out / archive.REPRODUCE / step.name, seconds)
 
 
 def results(place: Place, step: Step, begun_at: float) -> dict[str, Any] | None:
@@ -202,7 +202,7 @@ def results(place: Place, step: Step, begun_at: float) -> dict[str, Any] | None:
         "wall_time_s": sum(row["wall_time_s"] for row in provenances),
         **peaks,
         "seeds": [seed for row in provenances for seed in row.get("seeds") or ()],
-        "config": {"experiments": list(digests), "records": f"{archive.REPRODUCE}/records"},
+        "config": {"experiments": list(digests), "records": f"{archive.REPRODUCE}/{step.name}/records"},
     }
     return {"records": digests, "provenance": whole}
 

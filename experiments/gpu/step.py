@@ -18,7 +18,7 @@ class Place:
         scale: "smoke" or "gpu".
         record: where a command with ``--json`` writes its record.
         work: a folder of the step's own.
-        reproduce: the folder of ``bornbiased reproduce``, shared by the steps.
+        reproduce: a folder of ``bornbiased reproduce``, the step's own: a page draws all records of its folder.
         seconds: what is left for the step.
     """
 

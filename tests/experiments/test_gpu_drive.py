@@ -169,7 +169,7 @@ def test_an_archive_carries_everything_but_work_to_another_machine(brief, tmp_pa
     names = set(packed(target))
     assert names == {
         "records/a.json", "records/rows.json", "logs/a.txt", "logs/rows.txt", "summary.json",
-        "reproduce/records/x.json", "reproduce/records/y.json",
+        "reproduce/rows/records/x.json", "reproduce/rows/records/y.json",
     }  # fmt: skip
     record = json.loads(packed(target)["records/rows.json"])
     assert record["result"] == {"records": {"x": "x", "y": "y"}}
@@ -276,7 +276,10 @@ def test_records_are_collected_from_a_folder_and_from_an_archive(tmp_path):
         "experiment": "table1_a_64_42", "scale": "paper", "status": "complete", "data": None, "settings": {},
         "result": {}, "provenance": {"git": GIT, "code": "0" * 16},
     }  # fmt: skip
-    files.write_json(out / "reproduce" / "records" / "table1_a_64_42.json", experiment)
+    for step, status in (("table1_a_64", "complete"), ("table1_c_64", "failed")):
+        name = f"{step}_42"
+        record = {**experiment, "experiment": name, "status": status}
+        files.write_json(out / "reproduce" / step / "records" / f"{name}.json", record)
     target = out / archive.NAME
     archive.write(out, target)
     for number, source in enumerate((out, target)):
