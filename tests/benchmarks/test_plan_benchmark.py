@@ -1,0 +1,26 @@
+"""What a plan says of small commands is what they take: memory of their process, and time by rates of the same run."""
+
+import pytest
+
+from benchmarks import plan, tables
+
+pytestmark = pytest.mark.slow
+
+SMALL = "num_layers=1,d_model=32,num_heads=2,num_kv_heads=2,d_ff=48,vocab_size=64"
+
+
+def test_the_benchmark_sets_a_run_beside_its_plan():
+    words = f"seedprint seed:0@llama-tiny,{SMALL} seed:1@llama-tiny,{SMALL} --test weights --quiet".split()
+    row = plan.compare("weights test", words, 1)
+    assert row["peak_bytes"] > 5e7 and row["memory_ratio"] == row["peak_bytes"] / row["memory_bytes"]
+    assert row["seconds"] > 0 and row["seconds_planned"] > 0 and row["operations"] > 0
+    (table,) = tables.TABLES["plan"]({"rows": {"weights test": row}, "rounds": 1, "goal": plan.GOAL})
+    assert len(table.rows) == 1
+
+
+@pytest.mark.parametrize("name", plan.COMMANDS)
+def test_memory_and_time_are_within_a_quarter(name, tmp_path):
+    """The rates are measured before and after each round, so that a slow minute falls on both sides."""
+    row = plan.compare(name, plan.COMMANDS[name].format(tmp_path).split(), 3)
+    assert abs(row["memory_ratio"] - 1) <= plan.GOAL, row
+    assert abs(row["time_ratio"] - 1) <= plan.GOAL, row
