@@ -28,8 +28,8 @@ RESERVE = 10.0
 """Seconds kept for the archive and for ending a process."""
 GRACE = 5.0
 """Seconds that a process has between SIGTERM and SIGKILL."""
-LEAST = 60.0
-"""Seconds that a step may take whatever was thought."""
+LEAST = {"gpu": 60.0, "smoke": 900.0}
+"""Seconds that a step may take whatever was thought, which is of a GPU: small steps on a busy CPU may take longer."""
 _POLL = 0.1
 _LOG_BYTES = 1 << 16
 
@@ -123,7 +123,7 @@ def take(call: Call, step: Step, again: bool) -> str:
         return _told(call, step, SKIPPED, reason)
     if call.left < (step.seconds if call.scale == "gpu" else 1.0):
         return _told(call, step, NO_TIME)
-    limit = call.left if step.rest else min(call.left, max(LEAST, PATIENCE * step.seconds))
+    limit = call.left if step.rest else min(call.left, max(LEAST[call.scale], PATIENCE * step.seconds))
     if again:
         shutil.rmtree(call.out / archive.WORK / step.name, ignore_errors=True)
     place = place_of(call, step, limit)

@@ -57,7 +57,7 @@ def brief(monkeypatch):
     """No seconds are kept at the end, and none are given to those that will not go."""
     monkeypatch.setattr(drive, "RESERVE", 0.0)
     monkeypatch.setattr(drive, "GRACE", 0.3)
-    monkeypatch.setattr(drive, "LEAST", 0.5)
+    monkeypatch.setattr(drive, "LEAST", {"gpu": 0.5, "smoke": 0.5})
     monkeypatch.setattr(drive, "git_revision", lambda: GIT)
 
 
