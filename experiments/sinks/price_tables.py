@@ -208,7 +208,7 @@ def _findings(record: Record) -> list[Table]:
         "w8a8; D_sink of the baseline with one scale a sequence is compared with that of the change named; here: ratio "
         f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
         "published direction and the ratio is at least half of the published one. The published models have hundreds "
-        "of millions of parameters, these some ten thousands: what is not seen here is not refuted there."
+        "of millions of parameters, these at most half a million: what is not seen here is not refuted there."
     )
     return [Table("Findings of single runs, with seeds", ["published finding"], columns, rows, note=note)]
 
