@@ -97,8 +97,7 @@ def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
 def digest(params: Params) -> str:
     """SHA-256 of all tensor digests with their paths, in the order of the paths.
 
-        >>> import ml_dtypes
-    import numpy as np
+        >>> import numpy as np
         >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
         >>> digest(ones) == digest({"embed": {"embedding": np.ones((3, 2), np.float32)}})
         False

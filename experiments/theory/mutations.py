@@ -46,6 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "preference": ("test_preference_theory", "test_uneven_inputs", "test_quadrature"),
     "logits": ("test_preference_theory", "test_uneven_inputs", "test_quadrature"),
     "positions": ("test_mean_field",),
+    "given_head": ("test_given_head",),
     "finite_width": ("test_moments", "test_finite_width", "test_quadrature", "test_blocks"),
     "mean_field": ("test_mean_field", "test_blocks"),
     "sublayers": ("test_mean_field", "test_blocks", "test_finite_width", "test_errata", "test_uneven_inputs"),
