@@ -97,10 +97,10 @@ def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
 def digest(params: Params) -> str:
     """SHA-256 of all tensor digests with their paths, in the order of the paths.
 
-        >>> import numpy as np
-        >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
-        >>> digest(ones) == digest({"embed": {"embedding": np.ones((3, 2), np.float32)}})
-        False
+    >>> import numpy as np
+    >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
+    >>> digest(ones) == digest({"embed": {"embedding": np.ones((3, 2), np.float32)}})
+    False
     """
     return combine(tensor_digests(params))
 
