@@ -14,6 +14,8 @@ from typing import Any
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 
+WAITER = Path(__file__).with_name("waiter.py")
+
 
 def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
     """``python -m MODULE ARGUMENTS --json FILE``, and what it wrote.
@@ -27,23 +29,22 @@ def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
         InputError: the command failed; its last line is told.
     """
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "result.json"
+        target, report = Path(folder) / "result.json", Path(folder) / "used.json"
         before, start = os.getloadavg()[0], time.perf_counter()
         with (Path(folder) / "said").open("w+") as said:
             command = [sys.executable, "-m", module, *arguments, "--json", str(target)]
-            child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-            _, status, used = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
+            waiter = [sys.executable, "-I", "-S", str(WAITER), str(report), *command]
+            subprocess.run(waiter, stdout=said, stderr=subprocess.STDOUT, check=False)
             wall = time.perf_counter() - start
             said.seek(0)
             lines = said.read().strip().splitlines() or [""]
-        if child.returncode != 0:
+        used = files.read_json(report) if report.exists() else {"exit": None}
+        if used["exit"] != 0:
             raise InputError(f"python -m {module} {' '.join(arguments)} failed: {lines[-1]}")
         return {
             "result": files.read_json(target),
             "wall_s": wall,
-            "cpu_s": used.ru_utime + used.ru_stime,
-            # Kibibytes on Linux and the BSDs, bytes on macOS.
-            "peak_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "cpu_s": used["cpu_s"],
+            "peak_bytes": used["peak_bytes"],
             "load": [before, os.getloadavg()[0]],
         }

@@ -284,7 +284,9 @@ def _pretrain(planned: Planned) -> Needs:
     logits = 3 * FLOAT * sequences * min(config.context, 1024) * cfg.vocab_size
     kept = half * forward_bytes(cfg, sequences, config.context, kept=not config.remat) + logits
     # One gradient is in the state's account. On a CPU each part has its own beside their sum.
-    sums = shards if planned.on_cpu else int(config.accumulation > 1)
+    # Every seed's gradients wait for its update, and where a batch is cut one sum is under way.
+    in_turn = planned.on_cpu and planned.devices in (None, 1)
+    sums = shards * (seeds + int(chunks > 1)) if in_turn else int(config.accumulation > 1)
     memory = [
         Part("weights, the optimiser's means and a gradient", memory_needed(alone).state, divided=True),
         Part("gradients of parts", sums * weights, divided=True),
@@ -292,6 +294,8 @@ def _pretrain(planned: Planned) -> Needs:
         Part(f"activations of {shards * sequences:,} sequences", shards * kept, divided=True),
         Part("a checkpoint being written", 3.0 * seeds * weights, on_host=True),
     ]
+    if in_turn and seeds > 1:
+        memory.append(Part("the state as one, to be written", 3.0 * seeds * weights))
     tokens = float(config.steps) * config.tokens_per_step * seeds
     operations = tokens * flops_per_token(cfg, config.context)
     left_out = [_COMPILING, "tokenising the data and writing checkpoints"]

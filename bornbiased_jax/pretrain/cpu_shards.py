@@ -120,9 +120,13 @@ def stacked(states: State | list[State]) -> State:
 
 
 def unstacked(state: State) -> list[State]:
-    """The state of each seed; a single seed's arrays are handed over, not copied."""
-    single = jax.tree.leaves(state)[0].shape[0] == 1
-    return _unstack_one(state) if single else _unstack(state)
+    """The state of each seed, in the place of the whole one, whose arrays are gone; a single seed's are not copied."""
+    if jax.tree.leaves(state)[0].shape[0] == 1:
+        return _unstack_one(state)
+    apart = jax.block_until_ready(_unstack(state))
+    # Whoever called may hold the whole state until the last step: twice the memory of training.
+    jax.tree.map(lambda leaf: leaf.delete(), state)
+    return apart
 
 
 @jax.jit

@@ -80,5 +80,9 @@ def test_what_a_child_took_and_what_it_wrote(tmp_path):
     assert found["result"]["inter_cosine_by_layer"]
     assert 0 < found["cpu_s"] and 1e7 < found["peak_bytes"] < 1e12 and len(found["load"]) == 2
     json.dumps(found)
+    # What its parent holds is none of it.
+    held = np.ones(1 << 28, np.uint8)
+    again = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
+    assert again["peak_bytes"] < found["peak_bytes"] + held.nbytes // 2
     with pytest.raises(InputError, match="failed: "):
         run_child("bornbiased_jax", ["digest", str(tmp_path / "nothing")])

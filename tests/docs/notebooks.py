@@ -23,7 +23,7 @@ FOLDER = ROOT / "docs" / "notebooks"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
 # Needs what not every machine has: then its saved outputs are what is shown.
 SMOLLM2 = "smollm2"
-TIMEOUT = 180
+TIMEOUT = 600
 METADATA = {
     "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
     "language_info": {"name": "python"},
@@ -66,8 +66,13 @@ def executed(path: Path) -> Any:
         environment.pop("XLA_FLAGS", None)
         work = Path(folder, "work")
         work.mkdir()
+        # What a command prints comes in pieces where the machine is busy.
         client = NotebookClient(
-            notebook, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+            notebook,
+            timeout=TIMEOUT,
+            coalesce_streams=True,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(work)}},
         )
         client.execute(env=environment)
     for cell in notebook.cells:

@@ -17,7 +17,7 @@ from bornbiased_jax.ledger.pages import Chunk
 pytestmark = pytest.mark.slow
 
 KILLS = 20
-SEEDS = 240
+SEEDS = 320
 SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 CALL = ["probe", "preference", "--model", "llama-tiny"]
 CALL += [word for pair in SETTINGS.split(",") for word in ("--set", pair)]
@@ -75,19 +75,34 @@ def files(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.rglob("*.npz")}
 
 
-def test_killed_workers_and_drivers_lose_nothing(tmp_path):
+@pytest.fixture
+def drivers():
+    """Those at work; none outlives its test."""
+    at_work: list[subprocess.Popen[bytes]] = []
+    yield at_work
+    for driver in at_work:
+        driver.kill()
+        driver.communicate()
+
+
+def test_killed_workers_and_drivers_lose_nothing(tmp_path, drivers):
     """Two drivers with two worker processes each; in turn a driver and one of its workers is killed."""
     calm, place = tmp_path / "calm", tmp_path / "place"
     assert end(begin(calm, 0)) == 0
     chance, workers_killed, drivers_killed, started = random.Random(0), 0, 0, 0
     engine = ("--engine", "processes", "--workers", "2")
-    drivers: list[subprocess.Popen[bytes]] = []
     orphans: set[int] = set()
+    there = 0
     while workers_killed + drivers_killed < KILLS and len(files(place)) < len(files(calm)):
         while len(drivers) < 2:
             started += 1
             drivers.append(begin(place, started, *engine))
-        time.sleep(chance.uniform(0.5, 4))
+        time.sleep(chance.uniform(0, 2))
+        # A driver gives up where nothing is done between several deaths of its workers: on a busy machine a worker
+        # may take longer to start than it lived before.
+        if len(files(place)) == there:
+            continue
+        there = len(files(place))
         victim = chance.choice(drivers)
         below = workers(victim)
         if workers_killed <= drivers_killed and below:
@@ -99,11 +114,12 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path):
             victim.kill()
             drivers_killed += 1
         for driver in [driver for driver in drivers if driver.poll() is not None]:
-            assert end(driver) in (0, -signal.SIGKILL)
             drivers.remove(driver)
+            assert end(driver) in (0, -signal.SIGKILL)
     for driver in drivers:
         assert end(driver) in (0, -signal.SIGKILL)
-    assert workers_killed >= 5 and drivers_killed >= 5
+    # All twenty, before the last chunk was there.
+    assert workers_killed + drivers_killed == KILLS and min(workers_killed, drivers_killed) >= 5
     assert end(begin(place, started + 1, *engine)) == 0
     assert records(place, started + 1) == records(calm, 0)
     assert files(place) == files(calm) and len(files(place)) == 4 * SEEDS
