@@ -27,7 +27,7 @@ from bornbiased_jax.text.corpora import BUILDERS, corpus
 from experiments.base import SCALES, Context, Experiment, Record, split_data
 
 TITLE = "Transformers are born biased"
-PAGE, RECORDS, COMPARE = "index.html", "records", "compare"
+PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
 MAKER = "bornbiased reproduce"
 OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 """What lies in a folder of the versions that had no marker yet."""
@@ -72,7 +72,7 @@ def reproduce(
     overwrite: bool = False,
     engine: Engine = local,
 ) -> Outcome:
-    """Run experiments and write ``OUT/records/NAME.json`` for each, and ``OUT/index.html``.
+    """Run experiments and write ``OUT/records/NAME.json`` for each, its figures as SVG and PNG, and ``OUT/index.html``.
 
     An experiment with a complete record of the same scale, settings, data, code and libraries is not run
     again, so a killed call resumes. One that fails does not lose the others: its record and the page say
@@ -136,7 +136,7 @@ def reproduce(
                 advance()
     finally:
         # Also after Ctrl-C: the page shows what is finished.
-        not_shown = write_page(folder)
+        not_shown = write_page(folder, done)
     for experiment in chosen:
         if experiment.name in not_shown:
             failed.setdefault(experiment.name, not_shown[experiment.name])
@@ -303,8 +303,14 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
-def write_page(out: Folder | Path | str) -> dict[str, Exception]:
-    """Write ``OUT/index.html`` from the records in OUT; the names that could not be shown, and why."""
+def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> dict[str, Exception]:
+    """Write ``OUT/index.html`` from the records in OUT; the names that could not be shown, and why.
+
+    Args:
+        out: the output folder.
+        new: experiments whose figures are written beside the page as well, and those of others where they are not
+            there; None writes the page alone.
+    """
     folder = out if isinstance(out, Folder) else output_folder(out)
     out = folder.path
     sections: list[page.Section] = []
@@ -316,13 +322,28 @@ def write_page(out: Folder | Path | str) -> dict[str, Exception]:
         experiment = load(name)
         try:
             record = files.read_json(path)
-            sections.append(section(experiment, record, out))
+            shown = section(experiment, record, out)
+            sections.append(shown if new is None else dataclasses.replace(shown, figures=FIGURES))
         except Exception as error:
             not_shown[name] = error
             failure = f"The record {path.name} cannot be shown: {_reason(error)}"
             sections.append(_empty_section(experiment, "unknown", None, failure, out))
     folder.write_text(PAGE, page.render(TITLE, STANDFIRST, sections))
+    if new is not None:
+        for each in sections:
+            _write_figures(folder, each, each.name in new)
     return not_shown
+
+
+def _write_figures(folder: Folder, shown: page.Section, again: bool) -> None:
+    """The figures of a section as files, those that are there only where they are to be drawn again."""
+    for index, panel in enumerate(shown.panels, 1):
+        for name in page.figure_files(FIGURES, shown, index).values():
+            there = os.path.lexists(folder.path / name)
+            if there and not folder.owns(name) and not folder.overwrite:
+                progress.warn(f"{folder.path / name} was changed since it was drawn: left as it is")
+            elif again or not there:
+                folder.write_bytes(name, figures.drawn(panel.figure, name))
 
 
 def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:

@@ -352,5 +352,7 @@ def drawn(figure: Figure, path: Path | str, *, dpi: int = 200) -> bytes:
         raise InputError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
     stream = io.BytesIO()
     with style():
-        figure.savefig(stream, format=kind, facecolor="white", dpi=dpi)
+        # No date, which would be another one tomorrow.
+        undated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+        figure.savefig(stream, format=kind, facecolor="white", dpi=dpi, metadata=undated)
     return stream.getvalue()

@@ -37,6 +37,7 @@ class Section:
         record: the whole record, for the fold-out and the download.
         failure: why there is no result, or "".
         notice: what a reader must know of the record's age, or "".
+        figures: the folder beside the page that has the figures as files, or "".
     """
 
     name: str
@@ -53,6 +54,7 @@ class Section:
     record: Mapping[str, Any] | None = None
     failure: str = ""
     notice: str = ""
+    figures: str = ""
 
     @property
     def label(self) -> str:
@@ -82,7 +84,14 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
     )
     environment.filters["paragraphs"] = lambda text: re.split(r"\n\s*\n", text.strip())
     environment.globals.update(
-        SOURCES=SOURCES, cell=_cell, figure=_figure, flat=_flat, embedded=_embedded, facts=_facts, write=write
+        SOURCES=SOURCES,
+        cell=_cell,
+        figure=_figure,
+        figure_files=figure_files,
+        flat=_flat,
+        embedded=_embedded,
+        facts=_facts,
+        write=write,
     )
     claims = [(section, claim) for section in sections for claim in section.claims]
     front = [(section, table) for section in sections for table in section.tables if table.first_screen]
@@ -110,6 +119,16 @@ def _cell(table: Table, row: Row, source: str, name: str) -> str:
 
 def _figure(section: Section, index: int, panel: Panel) -> Markup:
     return Markup(svg(panel.figure, f"{section.name}-{index}", panel.alt or panel.caption))
+
+
+def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
+    """Where the figure of this number, from 1, lies as a file: by its kind, a path from the page.
+
+    Example:
+        >>> figure_files("figures", Section("table1", "", "", "", "", ""), 2)
+        {'SVG': 'figures/table1-2.svg', 'PNG': 'figures/table1-2.png'}
+    """
+    return {kind: f"{folder}/{section.name}-{index}.{kind.lower()}" for kind in ("SVG", "PNG")}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -96,6 +96,40 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
         assert piece in html
 
 
+def test_figures_lie_beside_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
+    heights = [1.0]
+
+    def drawing(record):
+        drawn = []
+        for height in (*heights, 2.0):
+            figure, ax = figures.new()
+            figures.ranked_bars(ax, [height])
+            drawn.append(Panel(figure, "One bar."))
+        return drawn
+
+    catalogue.add("one", figures=drawing)
+    catalogue.add("two", figures=drawing)
+    page = reproduce(["one"], "smoke", tmp_path, quiet=True).page.read_text()
+    names = [f"one-{number}.{kind}" for number in (1, 2) for kind in ("png", "svg")]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
+    assert all(f'href="figures/{name}"' in page for name in names)
+    first = {name: (tmp_path / "figures" / name).read_bytes() for name in names}
+    assert first["one-1.png"].startswith(b"\x89PNG") and b"<svg" in first["one-1.svg"]
+    assert first["one-1.png"] != first["one-2.png"] and b"<dc:date>" not in first["one-1.svg"]
+    # What was drawn stays until its record is made again; what somebody changed stays as it is, and is named.
+    heights[0] = 3.0
+    (tmp_path / "figures" / "one-2.png").unlink()
+    (tmp_path / "figures" / "one-2.svg").write_text("mine")
+    reproduce(["two"], "smoke", tmp_path, quiet=True)
+    now = {name: (tmp_path / "figures" / name).read_bytes() for name in names}
+    assert now == {**first, "one-2.svg": b"mine"} and (tmp_path / "figures" / "two-1.svg").exists()
+    assert "one-2.svg was changed since it was drawn" in capsys.readouterr().err
+    runner.record_path(tmp_path, "one").unlink()
+    reproduce(["one"], "smoke", tmp_path, quiet=True)
+    now = {name: (tmp_path / "figures" / name).read_bytes() for name in names}
+    assert now["one-1.png"] != first["one-1.png"] and now["one-2.svg"] == b"mine"
+
+
 def test_a_page_names_the_command_that_made_it_quoted_for_a_shell(catalogue, tmp_path):
     catalogue.add("one")
     out = tmp_path / "two words; $HOME"
