@@ -54,6 +54,8 @@ _BESIDE = {
     "sink_search": "sinks",
     "sink_search_larger": "sinks",
     "sink_cures_larger": "sinks",
+    "real_models_given": "sinks",
+    "sink_knockout_given": "sinks",
     "anatomy_of_run": "survival",
     "decay_of_run": "survival",
 }

@@ -9,7 +9,7 @@ checkpoint: ``--data "model=PATH;TEXT"``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from experiments.sinks.sink_interventions import ABSENT
 EPSILON = 0.25
 LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
 """By how a file's name begins; the models' own, as their publishers state them."""
+UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'."
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -40,10 +41,8 @@ def run(context: Context) -> dict[str, Any]:
     path, source = subject(context.data)
     if path is None:
         return {"attempted": False, "reason": ABSENT}
-    opened = open_checkpoint(path)
-    if opened.tokenizer is None:
-        raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
-    settings = context.settings
+    settings, opened = context.settings, with_tokenizer(path)
+    assert opened.tokenizer is not None
     ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
     identity = [opened.digest(), ids_T.tolist()]
 
@@ -77,6 +76,25 @@ def subject(data: str | None) -> tuple[Path | None, str]:
     roles = dict((role or "text", source) for role, source in split_data(data))
     model = roles.get("model")
     return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
+
+
+def with_tokenizer(path: Path) -> Checkpoint:
+    """A checkpoint that can read text.
+
+    Raises:
+        InputError: it is none, or has no tokenizer.
+    """
+    opened = open_checkpoint(path)
+    if opened.tokenizer is None:
+        raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
+    return opened
+
+
+def given(context: Context, run: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
+    """An experiment on the checkpoint that ``--data`` names, never on another one."""
+    if "model" not in dict(split_data(context.data)):
+        return {"attempted": False, "reason": UNNAMED}
+    return run(context)
 
 
 def about(opened: Checkpoint, path: Path, source: str) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
@@ -41,6 +40,7 @@ from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text import read_text
 from experiments.base import Context, Experiment, Record
+from experiments.sinks.real_models import about, subject, with_tokenizer
 from experiments.sinks.sink_interventions import ABSENT
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -50,14 +50,12 @@ NEAREST = 20
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every cut and join on SmolLM2-135M, or the reason why not."""
-    path = find_smollm2()
+    """Every cut and join on one model, or the reason why not."""
+    path, source = subject(context.data)
     if path is None:
         return {"attempted": False, "reason": ABSENT}
-    settings = context.settings
-    opened = open_checkpoint(path)
+    settings, opened = context.settings, with_tokenizer(path)
     assert opened.tokenizer is not None
-    source = context.data or "builtin:prose"
     ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
     tokens_NT = cut_sequences(ids_T, settings["length"], settings["num_sequences"])
 
@@ -66,7 +64,7 @@ def run(context: Context) -> dict[str, Any]:
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
     measured = context.cached("sink_knockout/effects", identity, compute)
-    return {"attempted": True, "checkpoint": path.name, "digest": opened.digest(), "source": source, **measured}
+    return {"attempted": True, **about(opened, path, source), **measured}
 
 
 def knock_out(
@@ -286,9 +284,10 @@ EXPERIMENT = Experiment(
     title="What a real model's sinks hang on, cut and joined",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
-        "SmolLM2-135M with neurons silenced, written back, written at another position, its massive channel cleared "
-        "after each block, its first token swapped; beside each the sink rate of every block and the loss.\n\nA link "
-        "of the chain holds where its cut takes the sinks and the control's does not."
+        "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT', with neurons silenced, written back, written at "
+        "another position, its massive channel cleared after each block, its first token swapped; beside each the sink "
+        "rate of every block and the loss.\n\nA link of the chain holds where its cut takes the sinks and the "
+        "control's does not."
     ),
     settings={
         "smoke": {

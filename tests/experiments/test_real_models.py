@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import files
-from experiments.sinks import real_models
+from experiments.sinks import real_models, real_models_given, sink_knockout_given
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
@@ -42,3 +42,26 @@ def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(real_models, "find_smollm2", lambda: None)
     record = record_of(real_models.EXPERIMENT, tmp_path)
     assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
+
+
+GIVEN = [real_models_given.EXPERIMENT, sink_knockout_given.EXPERIMENT]
+
+
+@pytest.mark.parametrize("experiment", GIVEN, ids=lambda experiment: experiment.name)
+def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(real_models, "find_smollm2", lambda: pytest.fail("looked for another model"))
+    for data in (None, "builtin:prose"):
+        record = record_of(experiment, tmp_path, data=data)
+        assert record["result"] == {"attempted": False, "reason": real_models.UNNAMED}
+    assert show(experiment, record) == ([], [], [])
+
+
+def test_the_named_one_is_cut_and_joined(tmp_path):
+    path = write_pair(tmp_path, layers=3)
+    text = tmp_path / "text.txt"
+    text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
+    record = record_of(sink_knockout_given.EXPERIMENT, tmp_path, data=f"model={path};{text}")
+    result = record["result"]
+    assert (result["checkpoint"], result["source"], result["sha256"]) == ("model.bin", "text.txt", files.sha256(path))
+    assert all(len(row["by_block"]) == 3 for row in result["rows"])
+    assert len(show(sink_knockout_given.EXPERIMENT, record)[0]) == 1

@@ -1,0 +1,19 @@
+"""What the checkpoint that ``--data "model=PATH;TEXT"`` names looks like: :mod:`.real_models`; run by name alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from experiments.base import Context
+from experiments.sinks import real_models
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every measurement on the model that is named."""
+    return real_models.given(context, real_models.run)
+
+
+EXPERIMENT = dataclasses.replace(
+    real_models.EXPERIMENT, name="real_models_given", title="What a larger real model looks like", run=run
+)
