@@ -73,13 +73,23 @@ def work_of(planned: Planned) -> Callable[[], Any]:
     return lambda: seconds(side, list(tokens), steps)
 
 
+def memory(words: Sequence[str]) -> dict[str, Any]:
+    """What the plan says of a command's memory beside its peak, each in a process that holds nothing else."""
+    said = run_child("bornbiased_jax", ["plan", *words])["result"]
+    child = run_child("bornbiased_jax", list(words))
+    return {
+        "memory_bytes": said["memory_bytes"],
+        "peak_bytes": child["peak_bytes"],
+        "memory_ratio": child["peak_bytes"] / said["memory_bytes"],
+        "load": child["load"],
+    }
+
+
 def compare(name: str, words: Sequence[str], rounds: int) -> dict[str, Any]:
     """One command: planned, run, and timed between measurements of the plan's rates."""
     progress.note(name)
     planned = parsed(tuple(words), None)
     needs = needs_of(planned)
-    # What this process holds already is none of the command's memory.
-    said = run_child("bornbiased_jax", ["plan", *words])["result"]
     before = estimate(needs, measure(needs).rates)
     work = work_of(planned)
     work()  # compiles
@@ -90,18 +100,14 @@ def compare(name: str, words: Sequence[str], rounds: int) -> dict[str, Any]:
         taken.append(time.perf_counter() - start)
         expected.append(estimate(needs, measure(needs).rates)["seconds"])
         fractions.append(2 * taken[-1] / (expected[-2] + expected[-1]))
-    child = run_child("bornbiased_jax", list(words))
     return {
         "command": list(words),
-        "memory_bytes": said["memory_bytes"],
-        "peak_bytes": child["peak_bytes"],
-        "memory_ratio": child["peak_bytes"] / said["memory_bytes"],
+        **memory(words),
         "seconds_planned": statistics.median(expected),
         "seconds": statistics.median(taken),
         "time_ratio": statistics.median(fractions),
         "time_ratio_range": [min(fractions), max(fractions)],
         "operations": before["operations"],
-        "load": child["load"],
     }
 
 
