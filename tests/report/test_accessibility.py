@@ -87,7 +87,7 @@ def pages(section):  # noqa: F811
     coloured, ax = figures.new()
     figures.heatmap(ax, np.eye(6) - 0.5, "abcdef", "ghijkl", "z", diverging=True, digits=1)
     panels = (*section.panels, Panel(curves, "Curves."), Panel(coloured, "A map."))
-    whole = dataclasses.replace(section, panels=panels)
+    whole = dataclasses.replace(section, panels=panels, figures="figures")
     return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw_audit(AUDITED)}
 
 
