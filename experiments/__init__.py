@@ -32,6 +32,7 @@ _CHAPTERS = {
     "prefix_plus": "survival",
     "sink_interventions": "sinks",
     "sink_knockout": "sinks",
+    "sink_own": "sinks",
     "real_models": "sinks",
     "sink_growth": "sinks",
     "figure12": "sinks",
@@ -49,8 +50,9 @@ _CHAPTERS = {
     "anatomy": "survival",
     "decay": "survival",
 }
-# Searches that a table of the documentation quotes, and what looks at a run that is named; run by name alone.
+# Searches that a table of the documentation quotes, long sweeps, and what looks at a run that is named; by name alone.
 _BESIDE = {
+    "sink_sweep": "sinks",
     "sink_search": "sinks",
     "sink_search_larger": "sinks",
     "sink_cures_larger": "sinks",

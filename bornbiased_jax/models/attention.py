@@ -140,6 +140,8 @@ class Attention(nn.Module):
             seen_TS, window = rolling.seen(query_T, key_S, window), None
         if mask_TS is not None:
             seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
+        if self.edits.seen is not None:
+            seen_TS = seen_TS & self.edits.seen(seen_TS)
         extra_H = None
         if cfg.sink_logit == "zero":
             extra_H = jnp.zeros((H,), jnp.float32)
@@ -218,7 +220,8 @@ class Attention(nn.Module):
         """Whether this is the softmax over all earlier positions (of a window) and nothing else."""
         refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
         plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
-        return plain and mask_TS is None and past is None and not self.last_only
+        whole = mask_TS is None and self.edits.seen is None
+        return plain and whole and past is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
         """q·k/√K of every head, [B, H, T, S], float32."""

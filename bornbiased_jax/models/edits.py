@@ -14,8 +14,9 @@ layer, head and channel (:func:`bornbiased_jax.probes.variance.ensemble_mean`): 
 
 *Control*: λ·o_k, which enlarges the vector and its shared part alike.
 
-Positions and blocks count from 1. All of them act on "o" before W_O, after the sink mitigations of the config, and
-only in passes over all positions (``positions="all"``, no cache).
+Positions and blocks count from 1. The last two act on "o" before W_O, after the sink mitigations of the config. All
+act only in passes over all positions (``positions="all"``, no cache), and but for the mask of the whole model carry
+their numbers as arrays, so that one compiled pass serves a sweep over blocks, positions and factors.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.sites import Edit
+from bornbiased_jax.models.sites import Edit, Edits
 
 
 def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
@@ -45,6 +46,22 @@ def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
     return mask_TT
 
 
+def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks: Sequence[int] | None = None) -> Edits:
+    """The same in some blocks alone: the tokens at ``positions`` see only themselves there. Pass it as ``edit``.
+
+    Args:
+        length: T of the sequences.
+        positions: which tokens, from 1.
+        num_layers: depth of the model.
+        blocks: where to act, counted from 1; everywhere unless given.
+
+    Raises:
+        InputError: a position or block out of range.
+    """
+    at_T, active_L = _at(length, _rows(length, positions)), _active(num_layers, blocks)
+    return Edits(seen=jax.tree_util.Partial(_alone, at_T, jnp.asarray(active_L)))
+
+
 def amplify_variance(
     positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, blocks: Sequence[int] | None = None
 ) -> Edit:
@@ -53,27 +70,27 @@ def amplify_variance(
     Args:
         positions: which positions, from 1.
         factor: λ; 1 changes nothing.
-        mean_LTHK: μ for every layer and position, from :func:`bornbiased_jax.probes.variance.ensemble_mean`.
+        mean_LTHK: μ for every layer and position, from :func:`bornbiased_jax.probes.variance.ensemble_mean`; sequences
+            must be at least as long.
         blocks: where to act, counted from 1; everywhere unless given.
 
     Raises:
         InputError: a position, block or factor out of range.
     """
     L, T = mean_LTHK.shape[:2]
-    rows = _rows(T, positions)
+    at_T, active_L = _at(T, _rows(T, positions)), _active(L, blocks)
     _check_factor(factor)
-    # Only the edited positions travel into the compiled program.
-    mean_LPHK = jnp.asarray(mean_LTHK[:, rows], jnp.float32)
-
-    def change(o_BPHK: jax.Array, layer: jax.Array) -> jax.Array:
-        mu = mean_LPHK[layer].astype(o_BPHK.dtype)[None]
-        return mu + factor * (o_BPHK - mu)
-
-    return _at(rows, change, _active(L, blocks))
+    mean = jnp.asarray(mean_LTHK, jnp.float32)
+    return jax.tree_util.Partial(_amplified, at_T, jnp.asarray(active_L), jnp.float32(factor), mean)
 
 
 def scale_output(
-    positions: Sequence[int], factor: float, *, num_layers: int, blocks: Sequence[int] | None = None
+    positions: Sequence[int],
+    factor: float,
+    *,
+    num_layers: int,
+    blocks: Sequence[int] | None = None,
+    length: int | None = None,
 ) -> Edit:
     """The control λ·o_k at ``positions``; pass it as ``edit``.
 
@@ -82,27 +99,58 @@ def scale_output(
         factor: λ; 1 changes nothing.
         num_layers: depth of the model.
         blocks: where to act, counted from 1; everywhere unless given.
+        length: T of the sequences at least: edits of the same length share a compiled program. The last of
+            ``positions`` unless given.
 
     Raises:
         InputError: a position, block or factor out of range.
     """
-    rows = _rows(None, positions)
+    rows = _rows(length, positions)
+    at_T, active_L = _at(rows.max() + 1 if length is None else length, rows), _active(num_layers, blocks)
     _check_factor(factor)
-    return _at(rows, lambda o_BPHK, layer: factor * o_BPHK, _active(num_layers, blocks))
+    return jax.tree_util.Partial(_amplified, at_T, jnp.asarray(active_L), jnp.float32(factor), None)
 
 
-def _at(rows: np.ndarray, change: Edit, active_L: np.ndarray) -> Edit:
-    def edit(o_BTHK: jax.Array, layer: jax.Array) -> jax.Array:
-        if o_BTHK.shape[1] <= rows.max():
-            raise InputError(
-                f"position {rows.max() + 1} is edited, but {o_BTHK.shape[1]} positions are computed: "
-                "use longer sequences and positions='all'"
-            )
-        old_BPHK = o_BTHK[:, rows]
-        new_BPHK = jnp.where(jnp.asarray(active_L)[layer], change(old_BPHK, layer), old_BPHK)
-        return o_BTHK.at[:, rows].set(new_BPHK)
+def _at(length: int, rows: np.ndarray) -> jax.Array:
+    at_T = np.zeros(length, bool)
+    at_T[rows] = True
+    return jnp.asarray(at_T)
 
-    return edit
+
+def _alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:
+    if seen_TS.shape != (len(at_T), len(at_T)):
+        raise InputError(
+            f"which tokens see only themselves is said for {len(at_T)} positions, but "
+            f"{' x '.join(map(str, seen_TS.shape))} are computed: use sequences of that length and positions='all'"
+        )
+    alone_T1 = (at_T & active_L[layer])[:, None]
+    return jnp.where(alone_T1, jnp.eye(len(at_T), dtype=bool), seen_TS)
+
+
+def _amplified(
+    at_P: jax.Array,
+    active_L: jax.Array,
+    factor: jax.Array,
+    mean_LPHK: jax.Array | None,
+    o_BTHK: jax.Array,
+    layer: jax.Array,
+) -> jax.Array:
+    """λ-fold around μ, or around 0 without one, where ``at_P`` says so; the first P positions are looked at."""
+    P = len(at_P)
+    if o_BTHK.shape[1] < P:
+        raise InputError(
+            f"position {P} is edited, but {o_BTHK.shape[1]} positions are computed: "
+            "use longer sequences and positions='all'"
+        )
+    old_BPHK = o_BTHK[:, :P]
+    if mean_LPHK is None:
+        new_BPHK = factor.astype(old_BPHK.dtype) * old_BPHK
+    else:
+        mu = mean_LPHK[layer].astype(o_BTHK.dtype)[None]
+        new_BPHK = mu + factor.astype(old_BPHK.dtype) * (old_BPHK - mu)
+    here_P = at_P & active_L[layer]
+    new_BPHK = jnp.where(here_P[None, :, None, None], new_BPHK, old_BPHK)
+    return jnp.concatenate([new_BPHK, o_BTHK[:, P:]], axis=1) if P < o_BTHK.shape[1] else new_BPHK
 
 
 def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:

@@ -25,6 +25,8 @@ class Edits(NamedTuple):
     """[B, T, G, K]: after the rotation of positions, as a cache keeps them."""
     values: Edit | None = None
     """[B, T, G, K]."""
+    seen: Edit | None = None
+    """[T, S] boolean: which keys each query sees. It can only take some away."""
     attention_output: Edit | None = None
     """[B, T, H, K]: aggregated values after the sink mitigations, before W_O."""
     mlp_input: Edit | None = None

@@ -9,7 +9,8 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only_mask
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only, self_only_mask
+from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 
@@ -50,6 +51,50 @@ def test_a_masked_token_is_a_first_token(model):
     )
     later = jnp.abs(masked.layers["residual"][:, :, k:] - plain.layers["residual"][:, :, k:])
     assert float(jnp.max(later)) > 100 * atol
+
+
+def test_a_mask_in_every_block_is_the_mask(model):
+    cfg, params, tokens = model
+    names = ("residual", "attention_weights")
+    whole = apply(cfg, params, tokens, mask_TT=jnp.asarray(self_only_mask(T, [4, 7])), capture=names)
+    edited = apply(cfg, params, tokens, edit=self_only(T, [4, 7], num_layers=3), capture=names)
+    for name in names:
+        np.testing.assert_array_equal(edited.layers[name], whole.layers[name])
+    # Without the weights being asked for, the kernel that knows no mask must not be taken.
+    plain = apply(cfg, params, tokens, edit=self_only(T, [4, 7], num_layers=3))
+    np.testing.assert_allclose(plain.logits_BTV, whole.logits_BTV, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_in_one_block_acts_there_alone(model):
+    """Nothing before it moves, the token sees itself alone there, and everything again after it."""
+    cfg, params, tokens = model
+    names = ("residual", "attention_weights", "attention_output", "values")
+    edit = self_only(T, [7], num_layers=3, blocks=[2])
+    found = apply(cfg, params, tokens, edit=edit, capture=names).layers
+    plain = apply(cfg, params, tokens, capture=names).layers
+    np.testing.assert_array_equal(found["residual"][0], plain["residual"][0])
+    row_BHS = np.asarray(found["attention_weights"])[1, :, :, 6]
+    np.testing.assert_array_equal(row_BHS, np.broadcast_to(np.arange(T) == 6, row_BHS.shape))
+    np.testing.assert_array_equal(found["attention_output"][1, :, 6], found["values"][1, :, 6])
+    assert np.asarray(found["attention_weights"])[2, :, :, 6, 0].min() > 0
+    others = np.delete(np.arange(T), 6)
+    np.testing.assert_array_equal(found["residual"][1][:, others], plain["residual"][1][:, others])
+
+
+def test_a_sweep_compiles_once(model):
+    cfg, params, tokens = model
+    mu = ensemble_mean(cfg, params, tokens)
+    for make in (
+        lambda k, block: self_only(T, [k], num_layers=3, blocks=[block]),
+        lambda k, block: amplify_variance([k], 2.0 + k, mean_LTHK=mu, blocks=[block]),
+        lambda k, block: scale_output([k], 2.0 + k, num_layers=3, blocks=[block], length=T),
+    ):
+        before = None
+        for k, block in ((2, 1), (5, 3), (10, 2)):
+            measure_sinks(cfg, params, tokens, edit=make(k, block))
+            compiled = sinks._column_sums._cache_size()
+            assert before in (None, compiled)
+            before = compiled
 
 
 @pytest.mark.parametrize("blocks", [None, [1, 3], [3], []])
@@ -243,6 +288,8 @@ def test_interventions_on_a_real_model(smollm2):
         (lambda mu: self_only_mask(5, [0]), "position 0 is not between 1 and 5"),
         (lambda mu: self_only_mask(5, [6]), "position 6"),
         (lambda mu: self_only_mask(5, []), "no position"),
+        (lambda mu: self_only(5, [6], num_layers=3), "position 6"),
+        (lambda mu: self_only(5, [2], num_layers=3, blocks=[4]), "block 4 is not between 1 and 3"),
         (lambda mu: amplify_variance([11], 2.0, mean_LTHK=mu), "position 11"),
         (lambda mu: amplify_variance([1], float("inf"), mean_LTHK=mu), "factor inf"),
         (lambda mu: amplify_variance([1], 2.0, mean_LTHK=mu, blocks=[4]), "block 4 is not between 1 and 3"),
@@ -260,3 +307,5 @@ def test_an_edit_beyond_the_sequence_is_refused(model):
     cfg, params, tokens = model
     with pytest.raises(InputError, match="position 10 is edited, but 4 positions"):
         apply(cfg, params, tokens[:, :4], edit=scale_output([10], 2.0, num_layers=3))
+    with pytest.raises(InputError, match="said for 10 positions, but 4 x 4 are computed"):
+        apply(cfg, params, tokens[:, :4], edit=self_only(10, [2], num_layers=3))

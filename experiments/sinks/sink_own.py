@@ -1,0 +1,223 @@
+"""Causes of the sinks of our own trained models: every cut, join and sweep of the real ones, on several seeds.
+
+Stated before any number: the runs and controls are those of :mod:`experiments.sinks.sink_knockout` and
+:mod:`experiments.sinks.sink_sweep`, on the baseline of the two settings that grow sinks (the smallest, and one more
+than eight times as large), every seed of them; a link holds where it does in every seed. The first token of every
+sequence is the BOS token here, so that *another first token* takes away what the model can recognise, not only a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.data.windows import prepend_bos
+from bornbiased_jax.pretrain.setup import load_data
+from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from experiments._shared.training import train_with_snapshots
+from experiments.base import Context, Experiment, Record
+from experiments.sinks import sink_knockout, sink_sweep, sink_training
+from experiments.sinks.sink_knockout import AS_IT_IS, CLEARED, CONTROL, ELSEWHERE, FIRST_TOKEN, RESTORED, SILENCED
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Every seed of every variant: what it hangs on, and where sinks can be made."""
+    found = {}
+    for name, settings in context.settings["variants"].items():
+        found[name] = _of_variant(dataclasses.replace(context, settings=settings), context.settings)
+    return {"variants": found}
+
+
+def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    settings = context.settings
+
+    def compute(folder: Path) -> list[dict[str, Any]]:
+        config = sink_training.run_config(context, "baseline", folder / "run")
+        assert config.steps is not None
+        data = load_data(config)
+        bos_id = sink_training.bos_of(settings, config, data)
+        windows = data.train.with_bos(bos_id)
+        with progress.bar(config.steps, "baseline", unit="steps", quiet=context.quiet) as advance:
+            params_by_seed, _ = train_with_snapshots(
+                config, windows, on_snapshot=lambda step, weights: None, every=config.steps, advance=advance
+            )
+        length = max(settings["lengths"])
+        tokens_NT = sink_training.sink_sequences(context, data, length, bos_id)[: outer["num_sequences"]]
+        shape = (outer["random_sequences"], tokens_NT.shape[1])
+        random_NT = np.random.default_rng(0).integers(0, data.tokenizer.vocab_size, shape, dtype=np.int32)
+        if bos_id is not None:
+            random_NT = prepend_bos(random_NT, bos_id)
+        cfg = config.model
+        return [
+            {
+                "seed": seed,
+                "knockout": sink_knockout.knock_out(cfg, params, tokens_NT, outer["knockout"], quiet=context.quiet),
+                "sweep": sink_sweep.sweep(cfg, params, tokens_NT, random_NT, outer["sweep"], quiet=context.quiet),
+            }
+            for seed, params in zip(config.seeds, params_by_seed, strict=True)
+        ]
+
+    inner = {key: value for key, value in outer.items() if key != "variants"}
+    return context.cached("sink_own/models", [settings, inner, context.data], compute)
+
+
+def _models(record: Record) -> list[tuple[str, dict[str, Any]]]:
+    variants = record["result"]["variants"]
+    return [(f"{name}, seed {model['seed']}", model) for name, models in variants.items() for model in models]
+
+
+def _rows(model: Mapping[str, Any], kind: str, position: int | None = None) -> list[dict[str, Any]]:
+    rows = [row for row in model["knockout"]["rows"] if row["kind"] == kind]
+    return [row for row in rows if position in (None, row["position"])]
+
+
+def links(model: Mapping[str, Any], position: int) -> dict[str, float]:
+    """Fractions of heads that are sinks after each cut and join of one model."""
+    base, elsewhere = _rows(model, AS_IT_IS, 1)[0], _rows(model, ELSEWHERE)
+    silenced = [row["sink_rate"] for row in _rows(model, SILENCED)]
+    change = [_change(row, base) for row in _rows(model, CONTROL)]
+    back = [_change(row, base) for row in _rows(model, RESTORED)]
+    cleared = next(row for row in _rows(model, CLEARED) if row["what"].endswith("every block"))
+    return {
+        "as it is": base["sink_rate"],
+        "super neurons": float(sum(neuron["super"] for neuron in model["knockout"]["neurons"])),
+        "without the neuron or pair": min(silenced),
+        "random pair, largest change": max(change),
+        "restored, largest change": max(back),
+        "sink at k": next(row["sink_rate"] for row in elsewhere if row["position"] == position),
+        "first, written at k": next(row["sink_rate"] for row in elsewhere if row["position"] == 1),
+        "channel cleared": cleared["sink_rate"],
+        "another first token": float(np.mean([row["sink_rate"] for row in _rows(model, FIRST_TOKEN)])),
+    }
+
+
+def _change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
+    return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Cuts and joins of every model; what one block can make."""
+    settings = record["settings"]
+    position = settings["knockout"]["position"]
+    cut = [Row([name], dict(links(model, position)), configuration="ours") for name, model in _models(record)]
+    swept = [
+        Row([name, kind], sink_sweep.cells(model["sweep"], kind), configuration="ours")
+        for name, model in _models(record)
+        for kind in model["sweep"]["kinds"]
+    ]
+    rate = percent(0)
+    quantities = [
+        Quantity("as it is", rate),
+        Quantity("super neurons", fixed(0)),
+        Quantity("without the neuron or pair", rate),
+        Quantity("random pair, largest change", fixed(2)),
+        Quantity("restored, largest change", fixed(3)),
+        Quantity("sink at k", rate),
+        Quantity("first, written at k", rate),
+        Quantity("channel cleared", rate),
+        Quantity("another first token", rate),
+    ]
+    note = (
+        f"Fractions of heads that are sinks, {settings['num_sequences']} sequences, ε = 0.25. Without the neuron or "
+        "pair: the lowest of all named neurons and pairs silenced; where no neuron is super, the two that write most. "
+        f"Largest change: of the fraction of a block's heads. Sink at k: of position {position} with the strongest "
+        "pair's activation written there and not at the first; beside it the first position then. Channel cleared: at "
+        "the first position, after every block. Another first token: in place of the BOS token, mean."
+    )
+    return [
+        Table("Cut and joined in our own models", ["model"], quantities, cut, note=note),
+        Table(
+            "Sinks made from one block of our own models", ["model", "intervention"], sink_sweep.COLUMNS, swept,
+            note=f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}.",
+        ),
+    ]  # fmt: skip
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Every intervention by block and position, of the first seed of each setting."""
+    drawn = []
+    for name, model in _models(record):
+        if model["seed"] == record["settings"]["seeds"][0]:
+            drawn += [
+                Panel(
+                    sink_sweep.maps(model["sweep"], kind),
+                    f"{name}: fraction of the heads of later blocks for which k becomes a sink: {kind} in one block.",
+                )
+                for kind in model["sweep"]["kinds"]
+            ]
+    return drawn
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """What holds of all models at once."""
+    position = record["settings"]["knockout"]["position"]
+    found = [links(model, position) for _, model in _models(record)]
+    left = max(each["without the neuron or pair"] / max(each["as it is"], 1e-9) for each in found)
+    entries = [
+        ("Part of the sinks left without the neurons that matter most, at most, over models", left, percent(0)),
+        (
+            "Heads that are sinks with another token in place of the BOS, at most",
+            max(each["another first token"] for each in found),
+            percent(0),
+        ),
+        (
+            "Largest change of a block's sink rate after restoration, over models",
+            max(each["restored, largest change"] for each in found),
+            fixed(3),
+        ),
+    ]
+    return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
+
+
+def _variant(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Its training and text alone: what the models are measured by is said once for all."""
+    return {key: value for key, value in base.items() if key not in ("cures", "texts", "evaluation")}
+
+
+_KNOCKOUT = {"seed": 0, "position": 8, "top": 10, "controls": 20, "first_tokens": 8, "cleared_every": 1}
+_SWEEP = {"factor": 10.0, "blocks_every": 1, "positions_every": 1}
+_SMOKE = _variant(sink_training.smoke(["baseline"], bos_token=True))
+_LAPTOP = {
+    "seeds": [42, 123, 1000],
+    "num_sequences": 32,
+    "random_sequences": 256,
+    "knockout": _KNOCKOUT,
+    "sweep": _SWEEP,
+    "variants": {
+        "2 × 32": _variant(sink_training.laptop(["baseline"])),
+        "2 × 128": _variant(sink_training.larger(["baseline"])),
+    },
+}
+
+EXPERIMENT = Experiment(
+    name="sink_own",
+    title="What the sinks of our own models hang on, cut and joined",
+    paper="“The Structural Origin of Attention Sink”, the chain of causes",
+    description=(
+        "The baseline of the two settings that grow sinks on two cores, three seeds of each: neurons silenced and "
+        "written back or elsewhere, the channel they write to cleared, the BOS token replaced; token k masked or its "
+        "variance amplified in every block at every position."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [42, 123],
+            "num_sequences": 2,
+            "random_sequences": 4,
+            "knockout": {**_KNOCKOUT, "controls": 1, "first_tokens": 1, "top": 2},
+            "sweep": {**_SWEEP, "positions_every": 15},
+            "variants": {"smoke": _SMOKE},
+        },
+        "laptop": _LAPTOP,
+    },
+    cost={"smoke": "seconds", "laptop": "see the record"},
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+)

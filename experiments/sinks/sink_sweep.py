@@ -1,0 +1,302 @@
+"""Sinks made at every position from every block: layer sweeps of the mask and of variance amplification.
+
+"The Structural Origin of Attention Sink" masks and amplifies in one block; here each acts in every block alone, at
+every position from 2 on, and then in all blocks. Stated before any number:
+
+- *Mask*: token k sees only itself in block b, so that its aggregated value keeps a first token's variance there.
+- *Variance amplification*: o'_k = μ_k + λ(o_k − μ_k) in block b, μ over random-token sequences.
+- *Control*: λ·o_k in block b.
+- What is read is the fraction of the heads of *later* blocks for which k is a sink, its mean score over the rows from k
+  on above ε; an intervention in block b cannot reach earlier ones. Beside it, the fraction of all heads for which the
+  first position still is one.
+- If the sinks go back to the variance of attention outputs in early blocks, mask and amplification make a sink at k
+  where they act before the block whose neurons write the massive channel, at most positions, and none after it; the
+  control makes fewer anywhere. A sink at k that comes from every block alike, or from the control as well, speaks
+  against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bornbiased_jax import progress
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only
+from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.models.sites import Edit, Edits
+from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.probes.variance import ensemble_mean
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.text import read_text
+from experiments.base import Context, Experiment, Record
+from experiments.sinks.real_models import about, subject, with_tokenizer
+from experiments.sinks.sink_interventions import ABSENT
+
+EPSILON = 0.25
+MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
+MADE = 0.1
+"""A sink counts as made where so many more of the later heads attend to k than without the intervention."""
+
+
+def run(context: Context) -> dict[str, Any]:
+    """The sweep on one model, or the reason why not."""
+    path, source = subject(context.data)
+    if path is None:
+        return {"attempted": False, "reason": ABSENT}
+    settings, opened = context.settings, with_tokenizer(path)
+    assert opened.tokenizer is not None
+    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
+    tokens_NT = cut_sequences(ids_T, settings["length"], settings["num_sequences"])
+    shape = (settings["random_sequences"], settings["length"])
+    random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
+
+    def compute(folder: Path) -> dict[str, Any]:
+        return sweep(opened.cfg, opened.params, tokens_NT, random_NT, settings, quiet=context.quiet)
+
+    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
+    measured = context.cached("sink_sweep/effects", identity, compute)
+    return {"attempted": True, **about(opened, path, source), **measured}
+
+
+def sweep(
+    cfg: ModelConfig,
+    params: Params,
+    tokens_NT: np.ndarray,
+    random_NT: np.ndarray,
+    settings: Mapping[str, Any],
+    *,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Every intervention of one model in every block at every position: fractions of heads, [blocks + all, positions].
+
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        tokens_NT: sequences that the sinks are read on.
+        random_NT: random-token sequences of the same length, that μ is the mean over.
+        settings: ``factor`` (λ), ``blocks_every`` and ``positions_every`` (1: all of them).
+        quiet: show no progress.
+
+    Returns:
+        ``blocks`` (None: all at once), ``positions``, ``plain`` (the later heads as they are, same shape), ``first``
+        (all heads as they are) and for each intervention ``made`` and ``first``.
+    """
+    L, T = cfg.num_layers, tokens_NT.shape[1]
+    mu_LTHK = ensemble_mean(cfg, params, random_NT)
+    blocks: list[int | None] = [*range(1, L + 1, settings["blocks_every"]), None]
+    positions = list(range(2, T + 1, settings["positions_every"]))
+
+    def sinks(edit: Edit | Edits | None) -> np.ndarray:
+        measured = measure_sinks(cfg, params, tokens_NT, edit=edit, convention="rows_from_k", epsilon=EPSILON)
+        is_sink_LHT: np.ndarray = measured["profile_LHT"] > EPSILON
+        return is_sink_LHT
+
+    def later(is_sink_LHT: np.ndarray, block: int | None, position: int) -> float | None:
+        heads = is_sink_LHT[0 if block is None else block :, :, position - 1]
+        return float(heads.mean()) if heads.size else None
+
+    plain_LHT = sinks(None)
+    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    total = 3 * len(blocks) * len(positions)
+    with progress.bar(total, "layer sweep", unit="runs", quiet=quiet) as advance:
+        for kind, make in _kinds(L, T, settings["factor"], mu_LTHK).items():
+            found[kind] = {"made": [], "first": []}
+            for block in blocks:
+                made: list[float | None] = []
+                first: list[float | None] = []
+                for position in positions:
+                    is_sink_LHT = sinks(make(position, None if block is None else [block]))
+                    made.append(later(is_sink_LHT, block, position))
+                    first.append(float(is_sink_LHT[:, :, 0].mean()))
+                    advance(1)
+                found[kind]["made"].append(made)
+                found[kind]["first"].append(first)
+    return {
+        "blocks": blocks,
+        "positions": positions,
+        "plain": [[later(plain_LHT, block, position) for position in positions] for block in blocks],
+        "first": float(plain_LHT[:, :, 0].mean()),
+        "kinds": found,
+    }
+
+
+def _kinds(
+    L: int, T: int, factor: float, mu_LTHK: np.ndarray
+) -> dict[str, Callable[[int, list[int] | None], Edit | Edits]]:
+    """Each intervention as a function of the position and the blocks."""
+    return {
+        MASK: lambda k, blocks: self_only(T, [k], num_layers=L, blocks=blocks),
+        AMPLIFICATION: lambda k, blocks: amplify_variance([k], factor, mean_LTHK=mu_LTHK, blocks=blocks),
+        CONTROL: lambda k, blocks: scale_output([k], factor, num_layers=L, blocks=blocks, length=T),
+    }
+
+
+def added(swept: Mapping[str, Any], kind: str) -> np.ndarray:
+    """Fraction of later heads beyond those as they are, [blocks, positions], by single blocks; NaN after the last."""
+    made = np.array(swept["kinds"][kind]["made"], float)
+    return (made - np.array(swept["plain"], float))[:-1]
+
+
+def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
+    added_BK = added(swept, kind)
+    reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
+    block, position = np.unravel_index(int(np.argmax(reached)), reached.shape)
+    best_K = reached.max(axis=0)
+    made_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MADE)]
+    everywhere = np.array(swept["kinds"][kind]["made"][-1], float) - np.array(swept["plain"][-1], float)
+    first = np.array(swept["kinds"][kind]["first"][:-1], float)
+    return {
+        "largest": float(best_K.max()),
+        "block": swept["blocks"][block],
+        "position": swept["positions"][position],
+        "positions": float(np.mean(best_K >= MADE)),
+        "blocks": made_by,
+        "everywhere": float(everywhere.mean()),
+        "least first": float(first.min()),
+    }
+
+
+COLUMNS = [
+    Quantity("most heads added", percent(0)),
+    Quantity("by block"),
+    Quantity("at k"),
+    Quantity("positions with a sink", percent(0)),
+    Quantity("blocks that make one on average"),
+    Quantity("in all blocks", percent(0)),
+    Quantity("first, at least", percent(0)),
+]
+NOTE = (
+    f"Fractions of the heads of later blocks whose mean score of k exceeds ε = {EPSILON}, less the same without an "
+    "intervention; one block at a time but for the column of all blocks, which is the mean over k. Positions with a "
+    f"sink: those k at which some block adds {MADE:.0%} or more. Blocks that make one on average: the mean over k is "
+    "that large. First, at least: the lowest fraction of all heads for which the first position still is a sink."
+)
+
+
+def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """A row of the table."""
+    found = summary(swept, kind)
+    return {
+        "most heads added": found["largest"],
+        "by block": str(found["block"]),
+        "at k": str(found["position"]),
+        "positions with a sink": found["positions"],
+        "blocks that make one on average": ", ".join(map(str, found["blocks"])) or "none",
+        "in all blocks": found["everywhere"],
+        "first, at least": found["least first"],
+    }
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """The interventions by what they make."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    rows = [Row([kind], cells(result, kind), configuration="ours") for kind in result["kinds"]]
+    note = f"{NOTE} As it is the first is one for {percent(0)(result['first'])}; λ = {record['settings']['factor']:g}."
+    return [Table("Sinks made from one block", ["intervention"], COLUMNS, rows, note=note)]
+
+
+def maps(swept: Mapping[str, Any], kind: str) -> Figure:
+    """Blocks × positions of one intervention."""
+    added_BK = np.nan_to_num(added(swept, kind))
+    figure, ax = figures.new(height=0.16 * len(added_BK) + 1.4)
+    figures.heatmap(
+        ax, added_BK.tolist(), swept["positions"], swept["blocks"][:-1], name="later heads added", limits=(0.0, 1.0)
+    )
+    figures.label(ax, x="position k", y="in block")
+    return figure
+
+
+def by_block(swept: Mapping[str, Any]) -> Figure:
+    """Mean over positions, a line an intervention."""
+    figure, ax = figures.new()
+    for index, kind in enumerate(swept["kinds"]):
+        added_BK = np.nan_to_num(added(swept, kind))
+        figures.line(
+            ax, swept["blocks"][:-1], added_BK.mean(axis=1), added_BK.min(axis=1), added_BK.max(axis=1), name=kind,
+            colour=figures.SERIES[index], markers=True,
+        )  # fmt: skip
+    figures.label(ax, "in block", "later heads added")
+    ax.legend(frameon=False)
+    return figure
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """By block, and every intervention by block and position."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    words = "Fraction of the heads of later blocks for which k becomes a sink"
+    drawn = [Panel(by_block(result), f"{words}, mean over positions; bands span them.")]
+    return drawn + [
+        Panel(maps(result, kind), f"{words}: {kind} in one block, at one position.") for kind in result["kinds"]
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The most that each intervention makes, and at how many positions."""
+    result = record["result"]
+    if not result["attempted"]:
+        return []
+    made = []
+    for kind in result["kinds"]:
+        found = summary(result, kind)
+        made.append(Claim(f"Positions at which some block makes a sink: {kind}", found["positions"],
+                          format=percent(0), configuration="ours"))  # fmt: skip
+        made.append(Claim(f"Most later heads added by one block: {kind}", found["largest"], format=fixed(2),
+                          configuration="ours"))  # fmt: skip
+    return made
+
+
+def headline(record: Record) -> str:
+    """One sentence."""
+    result = record["result"]
+    if not result["attempted"]:
+        return str(result["reason"])
+    told = {kind: summary(result, kind)["positions"] for kind in result["kinds"]}
+    return (
+        f"In some block, the mask makes a sink at {told[MASK]:.0%} of {integer(len(result['positions']))} positions, "
+        f"variance amplification at {told[AMPLIFICATION]:.0%}, its control at {told[CONTROL]:.0%}."
+    )
+
+
+EXPERIMENT = Experiment(
+    name="sink_sweep",
+    title="Sinks made at every position from every block",
+    paper="“The Structural Origin of Attention Sink”, interventions",
+    description=(
+        "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT': token k sees itself alone, or the variance of "
+        "its attention output is amplified, or (control) the output scaled, in one block at a time, for every block "
+        "and every position."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [0], "characters": 20_000, "length": 12, "num_sequences": 2, "random_sequences": 4,
+            "factor": 10.0, "blocks_every": 12, "positions_every": 5,
+        },
+        "laptop": {
+            "seeds": [0], "characters": 20_000, "length": 32, "num_sequences": 4, "random_sequences": 64,
+            "factor": 10.0, "blocks_every": 1, "positions_every": 1,
+        },
+        "paper": {
+            "seeds": [0], "characters": 200_000, "length": 64, "num_sequences": 32, "random_sequences": 256,
+            "factor": 10.0, "blocks_every": 1, "positions_every": 1,
+        },
+    },
+    cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+    headline=headline,
+)  # fmt: skip
