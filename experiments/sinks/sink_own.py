@@ -210,7 +210,7 @@ EXPERIMENT = Experiment(
             "num_sequences": 2,
             "random_sequences": 4,
             "knockout": {**_KNOCKOUT, "controls": 1, "first_tokens": 1, "top": 2},
-            "sweep": {**_SWEEP, "positions_every": 15},
+            "sweep": {**_SWEEP, "positions_every": 7},
             "variants": {"smoke": _SMOKE},
         },
         "laptop": _LAPTOP,

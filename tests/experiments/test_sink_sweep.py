@@ -17,7 +17,7 @@ from tests.fixtures.llama2c_files import write_pair
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=64, d_ff=24, num_heads=4)
 TOKENS = np.random.default_rng(0).integers(0, 64, (3, 9))
 RANDOM = np.random.default_rng(1).integers(0, 64, (8, 9))
-SETTINGS = {"factor": 30.0, "blocks_every": 1, "positions_every": 3}
+SETTINGS = {"factor": 30.0, "blocks_every": 1, "positions_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def swept(params):
 
 
 def test_every_run_is_the_one_that_it_says(params, swept):
-    assert swept["blocks"] == [1, 2, 3, None] and swept["positions"] == [2, 5, 8]
+    assert swept["blocks"] == [1, 2, 3, None] and swept["positions"] == [2, 3, 4]
     mu = ensemble_mean(CFG, params, RANDOM)
     makers = {
         MASK: lambda k, blocks: self_only(9, [k], num_layers=3, blocks=blocks),
@@ -72,7 +72,7 @@ def test_a_file_that_is_named_is_swept(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for twelve tokens. " * 20)
     record = record_of(sink_sweep.EXPERIMENT, tmp_path, data=f"model={path};{text}")
-    assert record["result"]["blocks"] == [1, None] and record["result"]["positions"] == [2, 7, 12]
+    assert record["result"]["blocks"] == [1, None] and record["result"]["positions"] == [2, 4, 6]
     tables, panels, claims = show(sink_sweep.EXPERIMENT, record)
     assert [len(table.rows) for table in tables] == [3] and len(panels) == 4 and len(claims) == 6
     assert sink_sweep.EXPERIMENT.headline(record).startswith("In some block, the mask makes a sink at ")
