@@ -12,6 +12,7 @@ from jax import export
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.models import apply, fused, init_seed, parameter_shapes
+from bornbiased_jax.models.edits import self_only
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.loss import loss_sum
 
@@ -114,9 +115,14 @@ def test_masks_caches_and_last_queries_stay_plain(hopper):
         mask = jnp.ones((T, T), bool).at[5, 2].set(False)
         return apply(CFG, params, ids[:, :T], mask_TT=mask, dtype=jnp.bfloat16).final_BTD
 
+    def alone(params, ids):
+        edit = self_only(T, [5], num_layers=LAYERS, blocks=[2])
+        return apply(CFG, params, ids[:, :T], edit=edit, dtype=jnp.bfloat16).final_BTD
+
     # All blocks but the last need every query.
     assert kernels(lowered(last, parameter_shapes(CFG), tokens(5))) == (1, 0)
     assert kernels(lowered(masked, parameter_shapes(CFG), tokens(5))) == (0, 0)
+    assert kernels(lowered(alone, parameter_shapes(CFG), tokens(5))) == (0, 0)
 
 
 @pytest.mark.parametrize(("found", "expected"), [("9.0", (9, 0)), ("12.1", (12, 1)), ("gfx90a", (0,)), (None, (0,))])
