@@ -1,4 +1,4 @@
-"""Masks and edits of activations at inference that make any position an attention sink.
+"""Edits of attention at inference that make any position an attention sink.
 
 Source: "The Structural Origin of Attention Sink".
 
@@ -15,8 +15,8 @@ layer, head and channel (:func:`bornbiased_jax.probes.variance.ensemble_mean`): 
 *Control*: λ·o_k, which enlarges the vector and its shared part alike.
 
 Positions and blocks count from 1. The last two act on "o" before W_O, after the sink mitigations of the config. All
-act only in passes over all positions (``positions="all"``, no cache), and but for the mask of the whole model carry
-their numbers as arrays, so that one compiled pass serves a sweep over blocks, positions and factors.
+act only in passes over all positions (``positions="all"``, no cache) and carry their numbers as arrays, so that one
+compiled pass serves a sweep over blocks, positions and factors.
 """
 
 from __future__ import annotations
@@ -31,23 +31,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.sites import Edit, Edits
 
 
-def self_only_mask(length: int, positions: Sequence[int]) -> np.ndarray:
-    """Boolean [T, T] (query, key): causal, and the tokens at ``positions`` see only themselves.
-
-    Others go on seeing them. Pass it as ``mask_TT``.
-
-    Raises:
-        InputError: a position outside 1 to ``length``.
-    """
-    rows = _rows(length, positions)
-    mask_TT = np.tril(np.ones((length, length), bool))
-    mask_TT[rows] = False
-    mask_TT[rows, rows] = True
-    return mask_TT
-
-
 def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks: Sequence[int] | None = None) -> Edits:
-    """The same in some blocks alone: the tokens at ``positions`` see only themselves there. Pass it as ``edit``.
+    """Tokens at ``positions`` see only themselves; others go on seeing them. Pass it as ``edit``.
 
     Args:
         length: T of the sequences.

@@ -52,7 +52,6 @@ def measure_sinks(
     lengths: Sequence[int] | None = None,
     normalise: bool = False,
     batch_size: int | None = None,
-    mask_TT: Any = None,
     edit: Edit | Edits | None = None,
     dtype: Any = None,
     advance: Callable[[int], None] | None = None,
@@ -71,8 +70,7 @@ def measure_sinks(
         normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
             compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        mask_TT: see :func:`bornbiased_jax.models.apply`; interventions make one.
-        edit: likewise.
+        edit: see :func:`bornbiased_jax.models.apply`; interventions make one.
         dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
@@ -98,11 +96,11 @@ def measure_sinks(
     T = x.shape[1]
     check_epsilon(epsilon)
     wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
-    check_plain(params, mask_TT=mask_TT, edit=edit, dtype=dtype)
+    check_plain(params, edit=edit, dtype=dtype)
     options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit), dtype=dtype)
 
     def column_sums(params: Params, batch: Any) -> tuple[jax.Array, jax.Array]:
-        return _column_sums(cfg, params, batch, position, _mask(mask_TT), **options)
+        return _column_sums(cfg, params, batch, position, **options)
 
     reading = Reading(_WEIGHTS, _columns_of(position, normalise), settings=("sinks", position, normalise))
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
@@ -184,7 +182,7 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
     """What the first position receives from every query, [S, L, B, H, T]."""
 
     def column(params: Params) -> jax.Array:
-        return _column_sums(cfg, params, x, 1, None, normalise=False, edit=NO_EDITS, dtype=None)[0]
+        return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS, dtype=None)[0]
 
     columns: jax.Array = jax.vmap(column)(params_S)
     return columns
@@ -195,7 +193,6 @@ def attention_maps(
     params: Params,
     tokens_NT: Any,
     *,
-    mask_TT: Any = None,
     edit: Edit | Edits | None = None,
     dtype: Any = None,
 ) -> np.ndarray:
@@ -210,7 +207,7 @@ def attention_maps(
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
     for batch in batches(x, 1):
-        total_LHTT += np.asarray(_maps(cfg, params, batch, _mask(mask_TT), edit=as_edits(edit), dtype=dtype))
+        total_LHTT += np.asarray(_maps(cfg, params, batch, edit=as_edits(edit), dtype=dtype))
     return total_LHTT / len(x)
 
 
@@ -257,7 +254,6 @@ def _column_sums(
     params: Params,
     x: jax.Array,
     position: jax.Array,
-    mask_TT: jax.Array | None,
     *,
     normalise: bool,
     edit: Edit | Edits | None,
@@ -265,7 +261,7 @@ def _column_sums(
 ) -> tuple[jax.Array, jax.Array]:
     """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
 
-    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), dtype=dtype, mask_TT=mask_TT, edit=edit)
+    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), dtype=dtype, edit=edit)
     found = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
     return found[0], found[1]
 
@@ -291,7 +287,6 @@ def _maps(
     cfg: ModelConfig,
     params: Params,
     x: jax.Array,
-    mask_TT: jax.Array | None,
     *,
     edit: Edit | Edits | None,
     dtype: Any,
@@ -299,13 +294,9 @@ def _maps(
     def reduce(captured: dict[str, jax.Array]) -> jax.Array:
         return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
-    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, mask_TT=mask_TT, edit=edit)
+    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, edit=edit)
     found: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
     return found
-
-
-def _mask(mask_TT: Any) -> jax.Array | None:
-    return None if mask_TT is None else jnp.asarray(mask_TT, bool)
 
 
 def _rows(length: int, position: int, convention: str) -> int:

@@ -50,7 +50,6 @@ def position_moments(
     *,
     quantities: Sequence[str] = ("attention_output", "residual"),
     batch_size: int | None = None,
-    mask_TT: Any = None,
     edit: Edit | Edits | None = None,
     dtype: Any = None,
     advance: Callable[[int], None] | None = None,
@@ -64,8 +63,7 @@ def position_moments(
         quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the mitigations and
             before W_O.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        mask_TT: see :func:`bornbiased_jax.models.apply`.
-        edit: likewise.
+        edit: see :func:`bornbiased_jax.models.apply`.
         dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
@@ -94,12 +92,11 @@ def position_moments(
             raise InputError(f"the model has no attention (attention=false), so it has no {name}")
         if name.startswith("mlp") and not cfg.mlp:
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
-    mask = None if mask_TT is None else jnp.asarray(mask_TT, bool)
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
-    check_plain(params, mask_TT=mask_TT, edit=edit, dtype=dtype)
+    check_plain(params, edit=edit, dtype=dtype)
 
     def moments(params: Params, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return _batch_moments(cfg, params, batch, mask, tuple(quantities), edit=as_edits(edit), dtype=dtype)
+        return _batch_moments(cfg, params, batch, tuple(quantities), edit=as_edits(edit), dtype=dtype)
 
     reading = Reading(tuple(quantities), _centred_of(tuple(quantities)), settings=("moments", *quantities))
     parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
@@ -147,13 +144,12 @@ def _batch_moments(
     cfg: ModelConfig,
     params: Params,
     x: jax.Array,
-    mask_TT: jax.Array | None,
     quantities: tuple[str, ...],
     *,
     edit: Edit | Edits | None,
     dtype: Any,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    options: dict[str, Any] = dict(reduce=_centred_of(quantities), dtype=dtype, mask_TT=mask_TT, edit=edit)
+    options: dict[str, Any] = dict(reduce=_centred_of(quantities), dtype=dtype, edit=edit)
     found: dict[str, tuple[jax.Array, jax.Array]]
     found = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,12 +38,10 @@ UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'.
 
 def run(context: Context) -> dict[str, Any]:
     """Every measurement on one model, or the reason why not."""
-    path, source = subject(context.data)
-    if path is None:
+    read = read_subject(context)
+    if read is None:
         return {"attempted": False, "reason": ABSENT}
-    settings, opened = context.settings, with_tokenizer(path)
-    assert opened.tokenizer is not None
-    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
+    settings, opened, ids_T = context.settings, read.opened, read.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
     def protocol(folder: Path) -> Any:
@@ -68,7 +66,7 @@ def run(context: Context) -> dict[str, Any]:
         name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)
         for name, compute in steps.items()
     }
-    return {"attempted": True, **about(opened, path, source), **measured, "weights": weights_by_kind(opened.params)}
+    return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params)}
 
 
 def subject(data: str | None) -> tuple[Path | None, str]:
@@ -78,16 +76,29 @@ def subject(data: str | None) -> tuple[Path | None, str]:
     return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
 
 
-def with_tokenizer(path: Path) -> Checkpoint:
-    """A checkpoint that can read text.
+class Subject(NamedTuple):
+    """A model with the text that it is measured on."""
+
+    opened: Checkpoint
+    path: Path
+    source: str
+    ids_T: np.ndarray
+
+
+def read_subject(context: Context) -> Subject | None:
+    """The model and the beginning of the text, as many characters as the settings say; None where none is installed.
 
     Raises:
-        InputError: it is none, or has no tokenizer.
+        InputError: it is no checkpoint, or has no tokenizer.
     """
+    path, source = subject(context.data)
+    if path is None:
+        return None
     opened = open_checkpoint(path)
     if opened.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
-    return opened
+    text = read_text(source)[: context.settings["characters"]]
+    return Subject(opened, path, source, opened.tokenizer.encode(text))
 
 
 def given(context: Context, run: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
@@ -97,8 +108,9 @@ def given(context: Context, run: Callable[[Context], dict[str, Any]]) -> dict[st
     return run(context)
 
 
-def about(opened: Checkpoint, path: Path, source: str) -> dict[str, Any]:
+def about(read: Subject) -> dict[str, Any]:
     """What the model is: its name, the file's SHA-256, its licence as far as it is known."""
+    opened, path, source, _ = read
     return {
         "checkpoint": path.name,
         "sha256": files.sha256(path) if path.is_file() else None,

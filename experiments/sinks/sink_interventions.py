@@ -10,7 +10,8 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only_mask
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only
+from bornbiased_jax.models.sites import Edit, Edits
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
@@ -58,8 +59,8 @@ def run(context: Context) -> dict[str, Any]:
     total = len(settings["positions"]) * (2 + 2 * len(settings["factors"]))
     with progress.bar(total, "interventions", unit="runs", quiet=context.quiet) as advance:
         for position in settings["positions"]:
-            for name, factor, change in _changes(settings, position, short_NT.shape[1], mu_LTHK, cfg.num_layers):
-                found = measure_sinks(cfg, params, short_NT, position=position, convention="rows_from_k", **change)
+            for name, factor, edit in _changes(settings, position, short_NT.shape[1], mu_LTHK, cfg.num_layers):
+                found = measure_sinks(cfg, params, short_NT, position=position, convention="rows_from_k", edit=edit)
                 rows.append(
                     {
                         "position": position,
@@ -101,18 +102,18 @@ def run(context: Context) -> dict[str, Any]:
 
 def _changes(
     settings: Mapping[str, Any], position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
-) -> list[tuple[str, float | None, dict[str, Any]]]:
-    """Name, λ and the options of each intervention at one position."""
+) -> list[tuple[str, float | None, Edit | Edits | None]]:
+    """Name, λ and the edit of each intervention at one position."""
     acted = settings["blocks"]
-    changes: list[tuple[str, float | None, dict[str, Any]]] = [
-        ("none", None, {}),
-        ("mask", None, {"mask_TT": self_only_mask(length, [position])}),
+    changes: list[tuple[str, float | None, Edit | Edits | None]] = [
+        ("none", None, None),
+        ("mask", None, self_only(length, [position], num_layers=num_layers)),
     ]
     for factor in settings["factors"]:
         amplified = amplify_variance([position], factor, mean_LTHK=mu_LTHK, blocks=acted)
         scaled = scale_output([position], factor, num_layers=num_layers, blocks=acted)
-        changes.append(("variance amplification", factor, {"edit": amplified}))
-        changes.append(("control λ·o", factor, {"edit": scaled}))
+        changes.append(("variance amplification", factor, amplified))
+        changes.append(("control λ·o", factor, scaled))
     return changes
 
 
@@ -126,16 +127,16 @@ def _maps(
     changes = _changes(largest, position, length, mu_LTHK[:, :length], cfg.num_layers)
     by_name = {}
     layer: int | None = None
-    for name, _, change in changes:
-        maps_LHTT = attention_maps(cfg, params, tokens_NT, **change).mean(axis=1)
+    for name, _, edit in changes:
+        maps_LHTT = attention_maps(cfg, params, tokens_NT, edit=edit).mean(axis=1)
         if layer is None:
             layer = int(np.argmax(maps_LHTT[:, :, 0].mean(axis=1)))
         by_name[name] = np.round(maps_LHTT[layer], 4)
     masked = {}
     for other in settings["positions"]:
         if other < length:
-            mask_TT = self_only_mask(length, [other])
-            maps_LHTT = attention_maps(cfg, params, tokens_NT, mask_TT=mask_TT).mean(axis=1)
+            edit = self_only(length, [other], num_layers=cfg.num_layers)
+            maps_LHTT = attention_maps(cfg, params, tokens_NT, edit=edit).mean(axis=1)
             masked[f"k = {other}"] = np.round(maps_LHTT[layer], 4)
     return {
         "block": None if layer is None else layer + 1,

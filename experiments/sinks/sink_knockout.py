@@ -38,9 +38,8 @@ from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from bornbiased_jax.text import read_text
 from experiments.base import Context, Experiment, Record
-from experiments.sinks.real_models import about, subject, with_tokenizer
+from experiments.sinks.real_models import about, read_subject
 from experiments.sinks.sink_interventions import ABSENT
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -51,20 +50,18 @@ NEAREST = 20
 
 def run(context: Context) -> dict[str, Any]:
     """Every cut and join on one model, or the reason why not."""
-    path, source = subject(context.data)
-    if path is None:
+    read = read_subject(context)
+    if read is None:
         return {"attempted": False, "reason": ABSENT}
-    settings, opened = context.settings, with_tokenizer(path)
-    assert opened.tokenizer is not None
-    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
-    tokens_NT = cut_sequences(ids_T, settings["length"], settings["num_sequences"])
+    settings, opened = context.settings, read.opened
+    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
 
     def compute(folder: Path) -> dict[str, Any]:
         return knock_out(opened.cfg, opened.params, tokens_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
     measured = context.cached("sink_knockout/effects", identity, compute)
-    return {"attempted": True, **about(opened, path, source), **measured}
+    return {"attempted": True, **about(read), **measured}
 
 
 def knock_out(
@@ -163,7 +160,7 @@ def _base(record: Record, position: int = 1) -> dict[str, Any]:
     return next(row for row in _rows(record, AS_IT_IS) if row["position"] == position)
 
 
-def _change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
+def change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
     """Largest change of a block's sink rate."""
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
@@ -179,7 +176,7 @@ def tables(record: Record) -> Sequence[Table]:
     rows = [_row(row, base if row["position"] == 1 else _base(record, row["position"])) for row in shown]
     random = _rows(record, CONTROL)
     if random:
-        weakest = max(random, key=lambda row: _change(row, base))
+        weakest = max(random, key=lambda row: change(row, base))
         rows.append(_row({**weakest, "what": f"the one of {len(random)} that changes most: {weakest['what']}"}, base))
     settings = record["settings"]
     return [
@@ -205,7 +202,7 @@ def tables(record: Record) -> Sequence[Table]:
 def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> Row:
     measured = {
         "heads that are sinks": row["sink_rate"],
-        "largest change in a block": _change(row, base),
+        "largest change in a block": change(row, base),
         "loss": row["loss"],
     }
     return Row([row["kind"], row["what"], row["position"]], measured, configuration="ours")
@@ -230,7 +227,7 @@ def claims(record: Record) -> Sequence[Claim]:
                         ("The same after a named neuron's output was cut and written back", RESTORED)):  # fmt: skip
         rows = _rows(record, kind)
         if rows:
-            entries.append((words, max(_change(row, base) for row in rows), fixed(3)))
+            entries.append((words, max(change(row, base) for row in rows), fixed(3)))
     return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
 
 
@@ -269,11 +266,11 @@ def headline(record: Record) -> str:
     if not pairs:
         return ""
     worst = min(pairs, key=lambda row: row["sink_rate"])
-    change = max((_change(row, base) for row in _rows(record, CONTROL)), default=0.0)
+    most = max((change(row, base) for row in _rows(record, CONTROL)), default=0.0)
     return (
         f"Without {worst['what']} the fraction of heads that are sinks falls from {base['sink_rate']:.0%} to "
         f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random pairs with rows of the same norm "
-        f"change no block by more than {change:.2f}."
+        f"change no block by more than {most:.2f}."
     )
 
 

@@ -23,7 +23,16 @@ from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments._shared.training import train_with_snapshots
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_knockout, sink_sweep, sink_training
-from experiments.sinks.sink_knockout import AS_IT_IS, CLEARED, CONTROL, ELSEWHERE, FIRST_TOKEN, RESTORED, SILENCED
+from experiments.sinks.sink_knockout import (
+    AS_IT_IS,
+    CLEARED,
+    CONTROL,
+    ELSEWHERE,
+    FIRST_TOKEN,
+    RESTORED,
+    SILENCED,
+    change,
+)
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -81,24 +90,20 @@ def links(model: Mapping[str, Any], position: int) -> dict[str, float]:
     """Fractions of heads that are sinks after each cut and join of one model."""
     base, elsewhere = _rows(model, AS_IT_IS, 1)[0], _rows(model, ELSEWHERE)
     silenced = [row["sink_rate"] for row in _rows(model, SILENCED)]
-    change = [_change(row, base) for row in _rows(model, CONTROL)]
-    back = [_change(row, base) for row in _rows(model, RESTORED)]
+    random = [change(row, base) for row in _rows(model, CONTROL)]
+    back = [change(row, base) for row in _rows(model, RESTORED)]
     cleared = next(row for row in _rows(model, CLEARED) if row["what"].endswith("every block"))
     return {
         "as it is": base["sink_rate"],
         "super neurons": float(sum(neuron["super"] for neuron in model["knockout"]["neurons"])),
         "without the neuron or pair": min(silenced),
-        "random pair, largest change": max(change),
+        "random pair, largest change": max(random),
         "restored, largest change": max(back),
         "sink at k": next(row["sink_rate"] for row in elsewhere if row["position"] == position),
         "first, written at k": next(row["sink_rate"] for row in elsewhere if row["position"] == 1),
         "channel cleared": cleared["sink_rate"],
         "another first token": float(np.mean([row["sink_rate"] for row in _rows(model, FIRST_TOKEN)])),
     }
-
-
-def _change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
-    return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
 
 def tables(record: Record) -> Sequence[Table]:

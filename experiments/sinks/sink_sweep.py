@@ -37,9 +37,8 @@ from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from bornbiased_jax.text import read_text
 from experiments.base import Context, Experiment, Record
-from experiments.sinks.real_models import about, subject, with_tokenizer
+from experiments.sinks.real_models import about, read_subject
 from experiments.sinks.sink_interventions import ABSENT
 
 EPSILON = 0.25
@@ -50,13 +49,11 @@ MADE = 0.1
 
 def run(context: Context) -> dict[str, Any]:
     """The sweep on one model, or the reason why not."""
-    path, source = subject(context.data)
-    if path is None:
+    read = read_subject(context)
+    if read is None:
         return {"attempted": False, "reason": ABSENT}
-    settings, opened = context.settings, with_tokenizer(path)
-    assert opened.tokenizer is not None
-    ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
-    tokens_NT = cut_sequences(ids_T, settings["length"], settings["num_sequences"])
+    settings, opened = context.settings, read.opened
+    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
     shape = (settings["random_sequences"], settings["length"])
     random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
 
@@ -65,7 +62,7 @@ def run(context: Context) -> dict[str, Any]:
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
     measured = context.cached("sink_sweep/effects", identity, compute)
-    return {"attempted": True, **about(opened, path, source), **measured}
+    return {"attempted": True, **about(read), **measured}
 
 
 def sweep(
@@ -187,10 +184,11 @@ NOTE = (
 def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """A row of the table."""
     found = summary(swept, kind)
+    some = found["largest"] > 0
     return {
         "most heads added": found["largest"],
-        "by block": str(found["block"]),
-        "at k": str(found["position"]),
+        "by block": str(found["block"]) if some else "",
+        "at k": str(found["position"]) if some else "",
         "positions with a sink": found["positions"],
         "blocks that make one on average": ", ".join(map(str, found["blocks"])) or "none",
         "in all blocks": found["everywhere"],

@@ -9,7 +9,7 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, init_seed
-from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only, self_only_mask
+from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
@@ -26,20 +26,26 @@ def model():
     return cfg, params, np.random.default_rng(0).integers(0, 61, (6, T))
 
 
+def seen(length, positions):
+    """What each query sees of causal attention."""
+    edit = self_only(length, positions, num_layers=1).seen
+    return np.asarray(edit(jnp.tril(jnp.ones((length, length), bool)), layer=jnp.asarray(0)))
+
+
 def test_the_mask():
-    mask = self_only_mask(5, [3])
+    mask = seen(5, [3])
     expected = np.tril(np.ones((5, 5), bool))
     expected[2] = [False, False, True, False, False]
     np.testing.assert_array_equal(mask, expected)
-    np.testing.assert_array_equal(self_only_mask(4, [1]), np.tril(np.ones((4, 4), bool)))
-    np.testing.assert_array_equal(self_only_mask(4, [1, 2, 3, 4]), np.eye(4, dtype=bool))
+    np.testing.assert_array_equal(seen(4, [1]), np.tril(np.ones((4, 4), bool)))
+    np.testing.assert_array_equal(seen(4, [1, 2, 3, 4]), np.eye(4, dtype=bool))
 
 
 def test_a_masked_token_is_a_first_token(model):
     """With relative positions its state in every layer is that of the token alone; earlier ones stay."""
     cfg, params, tokens = model
     k = 7
-    masked = apply(cfg, params, tokens, mask_TT=jnp.asarray(self_only_mask(T, [k])), capture=("residual",))
+    masked = apply(cfg, params, tokens, edit=self_only(T, [k], num_layers=3), capture=("residual",))
     alone = apply(cfg, params, tokens[:, k - 1 : k], capture=("residual",))
     plain = apply(cfg, params, tokens, capture=("residual",))
     # float32 sums of tens of terms through three layers, relative to the largest state.
@@ -56,7 +62,7 @@ def test_a_masked_token_is_a_first_token(model):
 def test_a_mask_in_every_block_is_the_mask(model):
     cfg, params, tokens = model
     names = ("residual", "attention_weights")
-    whole = apply(cfg, params, tokens, mask_TT=jnp.asarray(self_only_mask(T, [4, 7])), capture=names)
+    whole = apply(cfg, params, tokens, mask_TT=jnp.asarray(seen(T, [4, 7])), capture=names)
     edited = apply(cfg, params, tokens, edit=self_only(T, [4, 7], num_layers=3), capture=names)
     for name in names:
         np.testing.assert_array_equal(edited.layers[name], whole.layers[name])
@@ -220,15 +226,15 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
         assert score(k)[0] < 0.1
         # Two equal sinks, at 1 and at k, share what later queries give.
         factor = 2 * np.sqrt(k)
-        masked, rate = score(k, mask_TT=self_only_mask(LENGTH, [k]))
+        masked, rate = score(k, edit=self_only(LENGTH, [k], num_layers=2))
         assert masked > 0.45 and rate == 0.5
         amplified, rate = score(k, edit=amplify_variance([k], factor, mean_LTHK=mu, blocks=[1]))
         assert amplified > 0.45 and rate == 0.5
         scaled, rate = score(k, edit=scale_output([k], factor, num_layers=2, blocks=[1]))
         assert scaled < 0.1 and rate == 0.0
     # Several at once.
-    several = self_only_mask(LENGTH, [8, 16])
-    assert score(8, mask_TT=several)[0] > 0.25 and score(16, mask_TT=several)[0] > 0.25
+    several = self_only(LENGTH, [8, 16], num_layers=2)
+    assert score(8, edit=several)[0] > 0.25 and score(16, edit=several)[0] > 0.25
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +280,7 @@ def test_interventions_on_a_real_model(smollm2):
 
     plain = rate()
     assert plain < 0.1
-    assert rate(mask_TT=self_only_mask(33, [k])) > plain + 0.2
+    assert rate(edit=self_only(33, [k], num_layers=cfg.num_layers)) > plain + 0.2
     # The third block is the one whose attention output makes this model's first super neuron fire.
     amplified = rate(edit=amplify_variance([k], 10.0, mean_LTHK=mu, blocks=[3]))
     scaled = rate(edit=scale_output([k], 10.0, num_layers=cfg.num_layers, blocks=[3]))
@@ -285,9 +291,8 @@ def test_interventions_on_a_real_model(smollm2):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda mu: self_only_mask(5, [0]), "position 0 is not between 1 and 5"),
-        (lambda mu: self_only_mask(5, [6]), "position 6"),
-        (lambda mu: self_only_mask(5, []), "no position"),
+        (lambda mu: self_only(5, [0], num_layers=3), "position 0 is not between 1 and 5"),
+        (lambda mu: self_only(5, [], num_layers=3), "no position"),
         (lambda mu: self_only(5, [6], num_layers=3), "position 6"),
         (lambda mu: self_only(5, [2], num_layers=3, blocks=[4]), "block 4 is not between 1 and 3"),
         (lambda mu: amplify_variance([11], 2.0, mean_LTHK=mu), "position 11"),
