@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -25,6 +26,8 @@ INTERRUPTED = 130
 LONGEST_WORD = 400
 """Characters of a value that an error repeats: what was typed may be a file by mistake."""
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+_interrupted_before = threading.Event()
+"""Whether Ctrl-C raised an exception in the command that runs."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
 
 
@@ -79,6 +82,7 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
             _say("interrupted")
             leave(INTERRUPTED)
         frame = frame.f_back
+    _interrupted_before.set()
     raise KeyboardInterrupt
 
 
@@ -123,9 +127,25 @@ def leave(code: int) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
+    _interrupted_before.clear()
     try:
         result = cli.main(args=list(argv), prog_name="bornbiased", standalone_mode=False)
         return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if _interrupted_before.is_set():
+            # A library caught the interrupt and went on without what it had been doing.
+            _say("interrupted")
+            return INTERRUPTED
+        return _answer(error)
+
+
+def _answer(problem: Exception) -> int:
+    """Say what stopped a command, in one sentence where it is known; the exit code."""
+    try:
+        raise problem
     except InputError as error:
         return _complain(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
@@ -136,9 +156,6 @@ def run(argv: Sequence[str]) -> int:
         return _complain(f"{error.format_message().rstrip('.')}{where}")
     except click.ClickException as error:
         return _complain(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
-        return INTERRUPTED
     except BrokenPipeError as error:
         return _lost_output(error)
     except Exception as error:

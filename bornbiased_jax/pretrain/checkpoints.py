@@ -279,6 +279,8 @@ def _check_structure(path: Path, abstract: State) -> None:
     """
     try:
         stored = ocp.checkpointables_metadata(path).metadata
+        if any(stored[name] is None for name in State._fields):  # what Orbax could not read
+            return
         found = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
     except Exception:  # whatever damaged metadata make of themselves in the layers below
         return

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,8 @@ def _train(
         mend_metrics(folder)
     writer = None
     try:
-        resumed = checkpointer.restore(abstract)
+        with stop.held():
+            resumed = checkpointer.restore(abstract)
         if resumed is None:
             _check_fresh(folder)
             first, state = 0, setup.first_state(config, optimiser, abstract, start_params)
@@ -115,7 +116,8 @@ def _train(
         if jax.process_index() == 0 and first < steps:
             writer = MetricsWriter(folder, first, config.seeds, tensorboard=config.tensorboard)
         if resumed is None:
-            checkpointer.save(0, state, iterator.get_state())
+            with stop.held():
+                checkpointer.save(0, state, iterator.get_state())
         run = _Run(config, steps, laid_out, mesh, part, data, checkpointer, writer, iterator, stop)
         if config.adapter is not None:
             run.frozen = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), start_params)
@@ -368,6 +370,7 @@ class _Stop:
         self.signal: int | None = None
         self.phase: Literal["before", "training", "saving"] = "before"
         self._asked = 0
+        self._held = False
         self._former: dict[int, Any] = {}
 
     def asked(self, step: int) -> bool:
@@ -392,15 +395,34 @@ class _Stop:
             for number, handler in self._former.items():
                 signal.signal(number, handler)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Put signals before training off until the block ends: Orbax catches the exception of one, and then misses
+        what it was reading as if the checkpoint were damaged.
+        """
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self.signal is not None:
+            self._break_off(self.signal, None)
+
+    def _break_off(self, number: int, frame: Any) -> NoReturn:
+        former = self._former.get(number)
+        if number == signal.SIGINT and callable(former):
+            # Whoever listened before knows better when an exception may be raised.
+            former(number, frame)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
     def _take(self, number: int, frame: Any) -> None:
         # Also where the exception is lost, as it is in a callback, the run ends before its first step.
         self.signal, self._asked = number, self._asked + 1
+        if self._held and self._asked <= PATIENCE:
+            progress.note("stopping as soon as this checkpoint is read or written")
+            return
         if self.phase == "before":
-            former = self._former.get(number)
-            if number == signal.SIGINT and callable(former):
-                # Whoever listened before knows better when an exception may be raised.
-                former(number, frame)
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+            self._break_off(number, frame)
         if number == signal.SIGINT and self._asked > PATIENCE:
             raise KeyboardInterrupt
         saving = self._asked > 1 or self.phase == "saving"

@@ -10,6 +10,7 @@ import pytest
 
 from bornbiased_jax.cli import main as entry
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
 
 MAIN = sys.modules["bornbiased_jax.cli.main"]
 CALL = [sys.executable, "-m", "bornbiased_jax", "--help"]
@@ -80,6 +81,30 @@ def test_ctrl_c_during_work_can_be_answered_by_the_work(monkeypatch, capsys):
         signal.signal(signal.SIGINT, before)
     assert ended.value.code == 130 and cleaned
     assert capsys.readouterr().err == "bornbiased: interrupted\n"
+
+
+def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(monkeypatch, capsys):
+    """What the library gives back in place of what it was reading makes an error of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def work(**unused):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException:
+            raise InputError("the checkpoint is damaged") from None
+
+    monkeypatch.setattr(MAIN.cli, "main", work)
+    monkeypatch.setattr(MAIN, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry(["models"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "bornbiased: interrupted\n"
+    monkeypatch.undo()
+    # The next command of the process is judged for itself.
+    assert run(["report", "no such folder"]) == 2
 
 
 EMPTY = [

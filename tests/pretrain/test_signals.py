@@ -5,10 +5,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from orbax.checkpoint.experimental.v1._src.handlers.pytree_handler import PyTreeHandler
 
 from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.pretrain import pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.pretrain.loop import PATIENCE
 from bornbiased_jax.pretrain.metrics import read_metrics
 from tests.pretrain.small_run import make, words
 
@@ -54,6 +56,54 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
     with pytest.raises(KeyboardInterrupt):
         pretrain(config)
     assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
+
+
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
+    """Orbax answers any exception within its reading of metadata as if there were none."""
+    config = make(place, f"reading{int(number)}")
+    whole = pretrain(config)
+    real, reads = PyTreeHandler.metadata, []
+
+    async def metadata(self, directory):
+        reads.append(directory)
+        os.kill(os.getpid(), number)
+        return await real(self, directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PyTreeHandler, "metadata", metadata)
+        with pytest.raises(expected):
+            pretrain(config)
+    said = capsys.readouterr().err
+    assert reads and "as soon as this checkpoint is read" in said and "damaged" not in said
+    assert pretrain(config)["digests"] == whole["digests"]
+
+
+def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
+    config, reads = make(place, "stuck"), []
+    pretrain(config)
+
+    def restore(self, abstract):
+        for _ in range(20):
+            reads.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Checkpointer, "restore", restore)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert len(reads) == PATIENCE + 1
+
+
+def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
+    config = make(place, "unread")
+    whole = pretrain(config)
+
+    async def metadata(self, directory):
+        raise OSError("not now")
+
+    monkeypatch.setattr(PyTreeHandler, "metadata", metadata)
+    again = pretrain(config)
+    assert again["resumed_from"] == 6 and again["digests"] == whole["digests"]
 
 
 def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
