@@ -6,6 +6,7 @@ The models know nothing of this. Three axes are known: ``seed`` (each device hol
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -15,13 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import whole
 
 AXES = ("seed", "data", "fsdp")
 BATCH_AXES = ("data", "fsdp")
+PIECE_BYTES = 1 << 25
+"""Of an array over several processes, so much passes between them at once on its way to the host."""
 _LOST = re.compile("gloo|nccl|coordination service|heartbeat|connection (closed|reset|refused)", re.IGNORECASE)
 HEARTBEAT_SECONDS = 15
 """A process of a computation that has not been heard of for so long is taken for dead, and the others end too."""
@@ -190,12 +193,34 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
     return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
 
 
-def on_host(mesh: Mesh | None) -> Callable[[str], SingleDeviceSharding] | None:
-    """Where the parameters of a model lie before they are spread over a mesh; None where there is none."""
-    if mesh is None:
-        return None
-    host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    return lambda path: host
+def on_host(array: Any) -> np.ndarray:
+    """An array on the host of this process, however it is spread; one that lies in other processes too, all ask for.
+
+    Such a one comes piece by piece: no device holds it whole.
+    """
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    assert isinstance(array.sharding, NamedSharding)
+    found = np.empty(array.shape, array.dtype)
+    # Along an axis that is not cut: for a piece of a cut one the whole would be put together first.
+    cut = tuple(array.sharding.spec) + (None,) * array.ndim
+    axis = max((axis for axis in range(array.ndim) if cut[axis] is None), key=lambda axis: array.shape[axis])
+    length = array.shape[axis]
+    size = min(length, max(1, PIECE_BYTES * length // array.nbytes))
+    for start in range(0, length, size):
+        # The last begins early, so that one program serves all.
+        begin = min(start, length - size)
+        place = (slice(None),) * axis + (slice(begin, begin + size),)
+        piece = _piece(array, begin, size, axis, array.sharding)
+        found[place] = multihost_utils.process_allgather(piece, tiled=True)
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _piece(array: jax.Array, begin: int, size: int, axis: int, sharding: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(jax.lax.dynamic_slice_in_dim(array, begin, size, axis), sharding)
 
 
 def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
@@ -207,23 +232,36 @@ def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
         spec: how each is cut; whole everywhere by default.
     """
     sharding = NamedSharding(mesh, spec or PartitionSpec())
-    return jax.tree.map(lambda leaf: _place(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: spread(leaf, sharding), tree)
+
+
+def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedSharding] | None:
+    """Where each parameter of one model lies on a mesh, by its path and shape, as a checkpoint is opened with; matrices
+    are cut along ``fsdp``. None where there is no mesh.
+    """
+    if mesh is None:
+        return None
+    return lambda path, shape: NamedSharding(mesh, PartitionSpec(*parameter_spec(path, (1, *shape), mesh)[1:]))
 
 
 def place_params(params: Any, mesh: Mesh) -> Any:
-    """The parameters of one model over a mesh, each matrix cut along ``fsdp``."""
+    """The parameters of one model over a mesh, each matrix cut along ``fsdp``; those that lie so already stay."""
+    target = shardings(mesh)
+    assert target is not None
 
     def place_leaf(path: Any, leaf: Any) -> jax.Array:
         names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        spec = parameter_spec("/".join(names), (1, *leaf.shape), mesh)
-        return _place(leaf, NamedSharding(mesh, PartitionSpec(*spec[1:])))
+        return spread(leaf, target("/".join(names), leaf.shape))
 
     return jax.tree_util.tree_map_with_path(place_leaf, params)
 
 
-def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    array = np.asarray(leaf)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+def spread(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """An array that every process has as one over devices; one that lies there already is given back."""
+    if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
+        return array
+    here = on_host(array)
+    return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
 
 
 def batch_parts(mesh: Mesh | None) -> int:

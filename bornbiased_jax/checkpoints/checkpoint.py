@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys
+from bornbiased_jax import keys, parallel
 from bornbiased_jax.checkpoints.digests import combine, constant_tensors, tensor_digests, value_digests
 from bornbiased_jax.checkpoints.gguf_file import open_gguf
 from bornbiased_jax.checkpoints.huggingface import Opened, open_directory, training_context
@@ -124,8 +124,9 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     Args:
         ref: what to open.
         dtype: of the weights; float32 by default.
-        sharding: from a parameter's path ("blocks/mlp/up/kernel") to its ``jax.sharding.Sharding``; by
-            default everything goes to the default device.
+        sharding: from a parameter's path ("blocks/mlp/up/kernel") and shape to its ``jax.sharding.Sharding``, as
+            :func:`bornbiased_jax.parallel.shardings` gives it for a mesh: of a file or a seed, a process then holds
+            the parts of its own devices alone. By default everything goes to the default device.
 
     Raises:
         InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
@@ -165,7 +166,8 @@ def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Open
     seed = jnp.uint32(keys.check_seed(reference.seed))
     born = partial(init_seed, reference.cfg)
     if sharding is not None:
-        targets = unflatten({path: sharding(path) for path in flatten(parameter_shapes(reference.cfg))})
+        shapes = flatten(parameter_shapes(reference.cfg))
+        targets = unflatten({path: sharding(path, leaf.shape) for path, leaf in shapes.items()})
         params = jax.jit(born, out_shardings=targets)(seed)
     else:
         params = born(seed)
@@ -181,8 +183,9 @@ def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[
     for path, leaf in flatten(params).items():
         if not np.all(np.isfinite(leaf)):
             raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
-        target = None if sharding is None else sharding(path)
-        flat[path] = jax.device_put(np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32)), target)
+        array = np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32))
+        target = None if sharding is None else sharding(path, array.shape)
+        flat[path] = jax.device_put(array) if target is None else parallel.spread(array, target)
     where = ", ".join(f"{name} {value}" for name, value in info.items() if name in ("seed", "step"))
     tokenizer = info.get("tokenizer_file")
     tokenizer_files = () if tokenizer is None else (Path(tokenizer),)

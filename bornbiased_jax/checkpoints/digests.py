@@ -11,6 +11,7 @@ import numpy as np
 
 from bornbiased_jax.models import flatten
 from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parallel import on_host
 
 # Numbers that are sorted or compared at once, and those that are looked at to cut a tensor into such parts.
 _PART, _SAMPLE = 1 << 22, 1 << 16
@@ -88,7 +89,7 @@ def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
     Numbers stored as bfloat16 are the float32 numbers that they are: a file of bfloat16 has one digest either way.
     """
     for path, leaf in flatten(params).items():
-        array = np.asarray(leaf)
+        array = on_host(leaf)
         layers = ((f"{path}/{index}", layer) for index, layer in enumerate(array))
         for name, tensor in layers if path.startswith("blocks/") else ((path, array),):
             yield name, tensor.astype(np.float32) if tensor.dtype == ml_dtypes.bfloat16 else tensor

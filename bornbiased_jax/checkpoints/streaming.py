@@ -18,8 +18,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import flatten, parameter_shapes, unflatten
 from bornbiased_jax.models.parameters import Params
 
-Shardings = Callable[[str], Any]
-"""From the path of a parameter ("blocks/mlp/up/kernel") to its ``jax.sharding.Sharding``, or None."""
+Shardings = Callable[[str, tuple[int, ...]], Any]
+"""From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
@@ -122,8 +122,9 @@ def load(
             holders.setdefault(path, []).append((entry, index))
     flat = {}
     for path, leaf in flatten(parameter_shapes(cfg)).items():
-        target = sharding(path) if sharding is not None else None
-        flat[path] = _leaf(cfg, source, holders.get(path, []), tuple(leaf.shape), dtype, target)
+        shape = tuple(leaf.shape)
+        target = sharding(path, shape) if sharding is not None else None
+        flat[path] = _leaf(cfg, source, holders.get(path, []), shape, dtype, target)
     return unflatten(flat)
 
 

@@ -101,7 +101,7 @@ def fingerprint(
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
-    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.on_host(mesh), **held))
+    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
     found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **kept)
     save_fingerprint(out, found)
     side.close()

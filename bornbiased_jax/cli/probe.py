@@ -151,7 +151,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
             progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
         from bornbiased_jax.checkpoints import open_checkpoint
 
-        checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.on_host(mesh))
+        checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(mesh))
         subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest(), checkpoint.reference)
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer

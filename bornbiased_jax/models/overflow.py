@@ -55,15 +55,16 @@ def _squares(captured: dict[str, jax.Array]) -> jax.Array:
     return jnp.square(captured["residual"])
 
 
+# Of parameters in memory the largest is told: of those that several processes share, each has it.
 def _residual(cfg: ModelConfig, params: Params, ids: Any) -> jax.Array:
     how: dict[str, Any] = dict(logits=False, capture=("residual",), reduce=_squares, dtype=jnp.float32)
-    squares: jax.Array = apply(cfg, params, jnp.asarray(ids), **how).layers
-    return squares
+    return jnp.max(apply(cfg, params, jnp.asarray(ids), **how).layers)
 
 
 def _last(cfg: ModelConfig, params: Params, ids: Any) -> tuple[jax.Array, jax.Array]:
     final_BTD = apply(cfg, params, jnp.asarray(ids), logits=False, dtype=jnp.float32).final_BTD
-    return _ends_of(cfg)(params, final_BTD, ids)
+    squares_BTD, logits_BTV = _ends_of(cfg)(params, final_BTD, ids)
+    return jnp.max(squares_BTD), jnp.max(jnp.abs(logits_BTV))
 
 
 def _ends_of(cfg: ModelConfig) -> Callable[[Params, jax.Array, Any], tuple[jax.Array, jax.Array]]:

@@ -27,6 +27,7 @@ from bornbiased_jax.models.initialise import distributions
 from bornbiased_jax.models.parameters import Params, unflatten
 from bornbiased_jax.models.scratch import NOTHING, Page
 from bornbiased_jax.models.transformer import ReduceLayer, final_of, through_block
+from bornbiased_jax.parallel import on_host
 
 Batch = np.ndarray | Callable[[], Any]
 """One batch of sequences, or a function that makes it: ids [B, T], or vectors [B, T, D] in place of embeddings."""
@@ -149,7 +150,7 @@ def parameter(weights: Weights, path: str, layer: int | None = None) -> np.ndarr
     for name in path.split("/"):
         leaf = leaf[name]
     # The leaf first: a part of a device's array would be one copy more.
-    return np.asarray(leaf) if layer is None else np.asarray(leaf)[layer]
+    return on_host(leaf) if layer is None else on_host(leaf)[layer]
 
 
 def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, workers: int) -> Iterator[Any]:

@@ -105,10 +105,10 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.models import flatten
-from bornbiased_jax.checkpoints.streaming import Source
+from bornbiased_jax import parallel
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-def sharding(path):
+def sharding(path, shape):
     if path.endswith("mlp/up/kernel"):
         return NamedSharding(mesh, P("a", None, "b"))
     if path.endswith("query/kernel"):
@@ -121,10 +121,18 @@ for ref in sys.argv[1:]:
     checkpoint = open_checkpoint(ref, sharding=sharding)
     leaves = flatten(checkpoint.params)
     for path, leaf in leaves.items():
-        assert leaf.sharding == sharding(path), path
+        assert leaf.sharding == sharding(path, leaf.shape), path
         assert len(leaf.addressable_shards) == 4
     assert leaves["blocks/mlp/up/kernel"].addressable_shards[0].data.size * 4 == leaves["blocks/mlp/up/kernel"].size
     found[ref] = checkpoint.digest()
+    cut = parallel.build_mesh(parallel.parse_mesh("fsdp=4"))
+    checkpoint = open_checkpoint(ref, sharding=parallel.shardings(cut))
+    for path, leaf in flatten(checkpoint.params).items():
+        held = sum(shard.data.size for shard in leaf.addressable_shards)
+        assert held == leaf.size * (1 if path.endswith(("kernel", "embedding")) else 4), path
+    before, after = flatten(checkpoint.params), flatten(parallel.place_params(checkpoint.params, cut))
+    assert all(after[path] is leaf for path, leaf in before.items())
+    assert checkpoint.digest() == found[ref]
 print(json.dumps(found))
 """
 
@@ -150,12 +158,12 @@ def test_sharding_on_one_device_places_every_parameter():
     target = jax.sharding.SingleDeviceSharding(device)
     asked = []
 
-    def sharding(path):
-        asked.append(path)
+    def sharding(path, shape):
+        asked.append((path, shape))
         return target
 
     checkpoint = open_checkpoint(HF / "gpt_neox", sharding=sharding, dtype=jnp.bfloat16)
-    assert sorted(asked) == list(flatten(checkpoint.params))
+    assert sorted(asked) == [(path, leaf.shape) for path, leaf in flatten(checkpoint.params).items()]
     assert all(leaf.sharding == target for leaf in flatten(checkpoint.params).values())
     assert checkpoint.digest() == open_checkpoint(HF / "gpt_neox", dtype=jnp.bfloat16).digest()
 
