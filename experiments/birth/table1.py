@@ -99,8 +99,9 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The share of the first GPT-2 group, and that seeds differ."""
-    probed = next(g for g in record["result"]["groups"] if g["group"]["model"].startswith("gpt2"))
+    """The share of the first GPT-2 group (or the first of all, where there is none), and that seeds differ."""
+    groups = record["result"]["groups"]
+    probed = next((g for g in groups if g["group"]["model"].startswith("gpt2")), groups[0])
     group, theory = probed["group"], probed["theory"]
     fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
     top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}

@@ -49,6 +49,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def _row(part: str, seq_len: int, seed: int) -> Experiment:
     model = PARTS[part]
+    smallest = births.LLAMA_SMOKE if model.startswith("llama") else births.GPT2_SMOKE
     probed = births.group(model, [seed], seq_len, table1.PAPER_INPUTS[model])
     return Experiment(
         name=name_of(part, seq_len, seed),
@@ -59,7 +60,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
             "same birth. Token ids are those of this implementation's weights."
         ),
         settings={
-            "smoke": {"seeds": [seed], "groups": [{**births.GPT2_SMOKE, "seeds": [seed]}]},
+            "smoke": {"seeds": [seed], "groups": [{**smallest, "seeds": [seed]}]},
             "paper": {"seeds": [seed], "groups": [probed]},
         },
         cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},

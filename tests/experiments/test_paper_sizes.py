@@ -28,11 +28,12 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     assert "Not measured yet" in docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
     (tmp_path / "paper").mkdir()
-    for name in ("table1_a_64_42", "table1_a_64_43"):
+    for name in ("table1_a_64_42", "table1_a_64_43", "table1_b_64_42"):
         record = record_of(table1_rows.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
         (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
-    tables, panels, claims = show(table1_rows.EXPERIMENTS[name], record)
-    assert [len(table.rows) for table in tables] == [1, 1, 3] and len(panels) == 3 and len(claims) == 1
+        tables, panels, claims = show(table1_rows.EXPERIMENTS[name], record)
+        assert [len(table.rows) for table in tables] == [1, 1, 3] and len(panels) == 3 and len(claims) == 1
     said = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
+    assert said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == 1
     assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 and "| 42 |" in said and "| 43 |" in said
-    assert "3 min 00 s for 2 of its 18 experiments; 2 cores of A; revision 0123456789" in said
+    assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in said
