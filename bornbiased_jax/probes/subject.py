@@ -40,6 +40,6 @@ def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SE
 
 def given(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
     """One model with its weights; the seed is ignored. Other processes need its ``reference``."""
-    table = on_host(params["embed"]["embedding"]).astype(np.float32)
+    table = np.asarray(on_host(params["embed"]["embedding"]), np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
     return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)
