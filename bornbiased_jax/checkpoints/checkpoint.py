@@ -167,13 +167,21 @@ def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Open
     born = partial(init_seed, reference.cfg)
     if sharding is not None:
         shapes = flatten(parameter_shapes(reference.cfg))
-        targets = unflatten({path: sharding(path, leaf.shape) for path, leaf in shapes.items()})
-        params = jax.jit(born, out_shardings=targets)(seed)
+        params = unflatten(
+            {path: _drawn(born, seed, path, sharding(path, leaf.shape)) for path, leaf in shapes.items()}
+        )
     else:
         params = born(seed)
     if dtype is not None:
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
     return Opened(reference.cfg, params, f"birth of seed {reference.seed}", (), ())
+
+
+def _drawn(born: Callable[[jax.Array], Params], seed: jax.Array, path: str, target: Any) -> jax.Array:
+    """One parameter of a birth, drawn where it is to lie: in a program of its own, so that the random bits of no other
+    lie beside it.
+    """
+    return jax.block_until_ready(jax.jit(lambda seed: flatten(born(seed))[path], out_shardings=target)(seed))
 
 
 def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, RunInfo]:

@@ -176,12 +176,10 @@ def _outputs(planned: Planned, shapes: list[Shape], streamed: bool) -> Needs:
     else:
         weights = sum(part * weights_bytes(shape.cfg) for shape in shapes)
         memory = [Part("weights", weights, divided=True), Part("forward passes", forward, divided=True)]
-        loading = max(_loading(shape).bytes for shape in shapes)
-        if planned.on is None:
-            # What drawing took is free again before the first batch.
-            memory.append(Part("drawing or loading", max(0.0, part * loading - forward)))
-        else:
-            memory.append(Part("drawing or loading", weights + loading, on_host=True))
+        loading = max(map(_loading, shapes), key=lambda needed: needed.bytes)
+        # What it took on a device is free again before the first batch.
+        freed = 0.0 if planned.on is not None and loading.on_host else forward
+        memory.append(loading._replace(bytes=max(0.0, part * loading.bytes - freed)))
     memory.append(Part("outputs", 4.0 * number * sum(shape.cfg.d_model for shape in shapes), on_host=True))
     operations = sum(
         number * (needed_operations(shape.cfg, length) - 2.0 * shape.cfg.d_model * shape.cfg.vocab_size)
@@ -338,7 +336,7 @@ def _draws(shape: Shape) -> float:
 def _loading(shape: Shape) -> Part:
     """What drawing or reading the weights takes beside them."""
     if shape.kind == "birth":
-        return Part("drawing them", birth_bytes(shape.cfg, in_one_program=False))
+        return Part("drawing them", birth_bytes(shape.cfg, in_one_program=False), divided=True)
     return Part("loading them", 2 * largest_tensor_bytes(shape.cfg), on_host=True)
 
 
