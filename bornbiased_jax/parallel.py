@@ -232,7 +232,7 @@ def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
         spec: how each is cut; whole everywhere by default.
     """
     sharding = NamedSharding(mesh, spec or PartitionSpec())
-    return jax.tree.map(lambda leaf: spread(leaf, sharding), tree)
+    return jax.tree.map(lambda leaf: place_array(leaf, sharding), tree)
 
 
 def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedSharding] | None:
@@ -251,12 +251,12 @@ def place_params(params: Any, mesh: Mesh) -> Any:
 
     def place_leaf(path: Any, leaf: Any) -> jax.Array:
         names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        return spread(leaf, target("/".join(names), leaf.shape))
+        return place_array(leaf, target("/".join(names), leaf.shape))
 
     return jax.tree_util.tree_map_with_path(place_leaf, params)
 
 
-def spread(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """An array that every process has as one over devices; one that lies there already is given back."""
     if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
         return array

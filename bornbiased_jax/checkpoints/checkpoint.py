@@ -193,7 +193,7 @@ def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[
             raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
         array = np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32))
         target = None if sharding is None else sharding(path, array.shape)
-        flat[path] = jax.device_put(array) if target is None else parallel.spread(array, target)
+        flat[path] = jax.device_put(array) if target is None else parallel.place_array(array, target)
     where = ", ".join(f"{name} {value}" for name, value in info.items() if name in ("seed", "step"))
     tokenizer = info.get("tokenizer_file")
     tokenizer_files = () if tokenizer is None else (Path(tokenizer),)

@@ -142,10 +142,10 @@ target = parallel.shardings(parallel.build_mesh(parallel.parse_mesh("fsdp=2")))
 shapes = {"embed/embedding": (16, 7), "blocks/mlp/up/kernel": (3, 5, 8), "blocks/mlp_norm/scale": (3, 5)}
 for path, shape in shapes.items():
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    spread = parallel.spread(array, target(path, shape))
-    assert spread.is_fully_replicated == path.endswith("scale")
-    assert parallel.spread(spread, target(path, shape)) is spread
-    np.testing.assert_array_equal(parallel.on_host(spread), array)
+    placed = parallel.place_array(array, target(path, shape))
+    assert placed.is_fully_replicated == path.endswith("scale")
+    assert parallel.place_array(placed, target(path, shape)) is placed
+    np.testing.assert_array_equal(parallel.on_host(placed), array)
 """
 
 
