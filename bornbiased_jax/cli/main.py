@@ -127,25 +127,9 @@ def leave(code: int) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    _interrupted_before.clear()
     try:
-        result = cli.main(args=list(argv), prog_name="bornbiased", standalone_mode=False)
+        result = _call(argv)
         return result if isinstance(result, int) else 0
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
-        return INTERRUPTED
-    except Exception as error:
-        if _interrupted_before.is_set():
-            # A library caught the interrupt and went on without what it had been doing.
-            _say("interrupted")
-            return INTERRUPTED
-        return _answer(error)
-
-
-def _answer(problem: Exception) -> int:
-    """Say what stopped a command, in one sentence where it is known; the exit code."""
-    try:
-        raise problem
     except InputError as error:
         return _complain(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
@@ -156,6 +140,9 @@ def _answer(problem: Exception) -> int:
         return _complain(f"{error.format_message().rstrip('.')}{where}")
     except click.ClickException as error:
         return _complain(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return INTERRUPTED
     except BrokenPipeError as error:
         return _lost_output(error)
     except Exception as error:
@@ -172,6 +159,19 @@ def _answer(problem: Exception) -> int:
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1
+
+
+def _call(argv: Sequence[str]) -> object:
+    """What the command returns. An error after an interrupt is that interrupt: a library caught it, and went on without
+    what it had been doing.
+    """
+    _interrupted_before.clear()
+    try:
+        return cli.main(args=list(argv), prog_name="bornbiased", standalone_mode=False)
+    except Exception as error:
+        if _interrupted_before.is_set():
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _lost_process(error: Exception) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +27,11 @@ from bornbiased_jax.pretrain.optimiser import optimiser as make_optimiser
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State, loss_of
+from bornbiased_jax.pretrain.stop import Stop
 from bornbiased_jax.pretrain.throughput import TrainingClock, flops_per_token, matmul_peak
 from bornbiased_jax.text.protocol import Tokenizer
 
 NOTE_SECONDS = 30.0
-# So many signals are answered by stopping in good order; after them Ctrl-C breaks off.
-PATIENCE = 3
 # Numbers of each seed, by name.
 Values = dict[str, list[float]]
 
@@ -67,7 +64,7 @@ def pretrain(
     start_params = setup.check_initial(config, list(initial) if initial is not None else None)
     if (start_params is None) != (config.init_from is None):
         raise InputError("init_from names where the given weights came from: set both or neither")
-    stop = _Stop()
+    stop = Stop()
     with stop.listening():
         setup.check_folder(config)
         mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
@@ -91,7 +88,7 @@ def _train(
     data: setup.Data,
     folder: Path,
     start_params: Any,
-    stop: _Stop,
+    stop: Stop,
 ) -> dict[str, Any]:
     """Restore or begin, train, save; returns the summary."""
     laid_out = setup.schedule_steps(config, folder, steps)
@@ -166,7 +163,7 @@ class _Run:
         checkpointer: Checkpointer,
         writer: MetricsWriter | None,
         iterator: Any,
-        stop: _Stop,
+        stop: Stop,
     ) -> None:
         self.config, self.steps, self.mesh, self.part, self.data = config, steps, mesh, part, data
         self.checkpointer, self.writer, self.iterator, self.stop = checkpointer, writer, iterator, stop
@@ -361,69 +358,3 @@ class _Run:
 def _label(config: PretrainConfig) -> str:
     count = len(config.seeds)
     return f"pretrain seed {config.seeds[0]}" if count == 1 else f"pretrain {count} seeds"
-
-
-class _Stop:
-    """Remembers that somebody asked the run to stop, so that it does so between two steps."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.phase: Literal["before", "training", "saving"] = "before"
-        self._asked = 0
-        self._held = False
-        self._former: dict[int, Any] = {}
-
-    def asked(self, step: int) -> bool:
-        """Whether to stop before the next step; the same answer in every process."""
-        if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
-            # jax's own service listens for SIGTERM and agrees on a step with the other processes.
-            return bool(multihost_utils.reached_preemption_sync_point(step))
-        return self.signal is not None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take SIGTERM and Ctrl-C while the block runs, where that is possible (the main thread)."""
-        if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._former = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in self._former.items():
-                signal.signal(number, handler)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Put signals before training off until the block ends: Orbax catches the exception of one, and then misses
-        what it was reading as if the checkpoint were damaged.
-        """
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self.signal is not None:
-            self._break_off(self.signal, None)
-
-    def _break_off(self, number: int, frame: Any) -> NoReturn:
-        former = self._former.get(number)
-        if number == signal.SIGINT and callable(former):
-            # Whoever listened before knows better when an exception may be raised.
-            former(number, frame)
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    def _take(self, number: int, frame: Any) -> None:
-        # Also where the exception is lost, as it is in a callback, the run ends before its first step.
-        self.signal, self._asked = number, self._asked + 1
-        if self._held and self._asked <= PATIENCE:
-            progress.note("stopping as soon as this checkpoint is read or written")
-            return
-        if self.phase == "before":
-            self._break_off(number, frame)
-        if number == signal.SIGINT and self._asked > PATIENCE:
-            raise KeyboardInterrupt
-        saving = self._asked > 1 or self.phase == "saving"
-        progress.note("the checkpoint is being written" if saving else "stopping after this step, with a checkpoint")

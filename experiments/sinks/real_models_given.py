@@ -7,11 +7,12 @@ from typing import Any
 
 from experiments.base import Context
 from experiments.sinks import real_models
+from experiments.sinks.subject import given
 
 
 def run(context: Context) -> dict[str, Any]:
     """Every measurement on the model that is named."""
-    return real_models.given(context, real_models.run)
+    return given(context, real_models.run)
 
 
 _LAPTOP = real_models.EXPERIMENT.settings["laptop"]

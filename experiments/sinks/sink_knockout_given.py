@@ -6,12 +6,13 @@ import dataclasses
 from typing import Any
 
 from experiments.base import Context
-from experiments.sinks import real_models, sink_knockout
+from experiments.sinks import sink_knockout
+from experiments.sinks.subject import given
 
 
 def run(context: Context) -> dict[str, Any]:
     """Every cut and join on the model that is named."""
-    return real_models.given(context, sink_knockout.run)
+    return given(context, sink_knockout.run)
 
 
 EXPERIMENT = dataclasses.replace(

@@ -38,8 +38,8 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
-from experiments.sinks.real_models import about, read_subject
 from experiments.sinks.sink_interventions import ABSENT
+from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"

@@ -62,47 +62,48 @@ def test_ctrl_c_during_imports_ends_at_once():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "bornbiased: interrupted\n")
 
 
-def test_ctrl_c_during_work_can_be_answered_by_the_work(monkeypatch, capsys):
-    """A KeyboardInterrupt, so that what was begun is finished or taken back."""
-    before, cleaned = signal.signal(signal.SIGINT, signal.default_int_handler), []
+@pytest.fixture
+def interrupted(monkeypatch):
+    """``interrupted(work)``: the exit code of a command that does ``work``, in which Ctrl-C is pressed."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def work(**unused):
+    def of(work):
+        with monkeypatch.context() as patch:
+            patch.setattr(MAIN.cli, "main", lambda **unused: work())
+            patch.setattr(MAIN, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+            with pytest.raises(SystemExit) as ended:
+                entry(["models"])
+        return ended.value.code
+
+    yield of
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_during_work_can_be_answered_by_the_work(interrupted, capsys):
+    """A KeyboardInterrupt, so that what was begun is finished or taken back."""
+    cleaned = []
+
+    def work():
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
             cleaned.append(True)
 
-    monkeypatch.setattr(MAIN.cli, "main", work)
-    monkeypatch.setattr(MAIN, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-    try:
-        with pytest.raises(SystemExit) as ended:
-            entry(["models"])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert ended.value.code == 130 and cleaned
+    assert interrupted(work) == 130 and cleaned
     assert capsys.readouterr().err == "bornbiased: interrupted\n"
 
 
-def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(monkeypatch, capsys):
+def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(interrupted, capsys):
     """What the library gives back in place of what it was reading makes an error of its own."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def work(**unused):
+    def work():
         try:
             signal.raise_signal(signal.SIGINT)
         except BaseException:
             raise InputError("the checkpoint is damaged") from None
 
-    monkeypatch.setattr(MAIN.cli, "main", work)
-    monkeypatch.setattr(MAIN, "leave", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-    try:
-        with pytest.raises(SystemExit) as ended:
-            entry(["models"])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert ended.value.code == 130
+    assert interrupted(work) == 130
     assert capsys.readouterr().err == "bornbiased: interrupted\n"
-    monkeypatch.undo()
     # The next command of the process is judged for itself.
     assert run(["report", "no such folder"]) == 2
 

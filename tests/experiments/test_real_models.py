@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import files
-from experiments.sinks import real_models, real_models_given, sink_knockout_given
+from experiments.sinks import real_models, real_models_given, sink_knockout_given, subject
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
@@ -39,7 +39,7 @@ def test_weights_by_kind_against_known_distributions():
 
 
 def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(real_models, "find_smollm2", lambda: None)
+    monkeypatch.setattr(subject, "find_smollm2", lambda: None)
     record = record_of(real_models.EXPERIMENT, tmp_path)
     assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
 
@@ -49,10 +49,10 @@ GIVEN = [real_models_given.EXPERIMENT, sink_knockout_given.EXPERIMENT]
 
 @pytest.mark.parametrize("experiment", GIVEN, ids=lambda experiment: experiment.name)
 def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(real_models, "find_smollm2", lambda: pytest.fail("looked for another model"))
+    monkeypatch.setattr(subject, "find_smollm2", lambda: pytest.fail("looked for another model"))
     for data in (None, "builtin:prose"):
         record = record_of(experiment, tmp_path, data=data)
-        assert record["result"] == {"attempted": False, "reason": real_models.UNNAMED}
+        assert record["result"] == {"attempted": False, "reason": subject.UNNAMED}
     assert show(experiment, record) == ([], [], [])
 
 

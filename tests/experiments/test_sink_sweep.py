@@ -79,7 +79,7 @@ def test_a_file_that_is_named_is_swept(tmp_path):
 
 
 def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.sinks.real_models.find_smollm2", lambda: None)
+    monkeypatch.setattr("experiments.sinks.subject.find_smollm2", lambda: None)
     record = record_of(sink_sweep.EXPERIMENT, tmp_path)
     assert record["result"]["attempted"] is False and show(sink_sweep.EXPERIMENT, record) == ([], [], [])
 

@@ -137,7 +137,7 @@ import jax, numpy as np
 from bornbiased_jax import parallel
 
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-parallel.PIECE_BYTES = 64
+parallel.PIECE_BYTES = 200  # no whole number of pieces
 target = parallel.shardings(parallel.build_mesh(parallel.parse_mesh("fsdp=2")))
 shapes = {"embed/embedding": (16, 7), "blocks/mlp/up/kernel": (3, 5, 8), "blocks/mlp_norm/scale": (3, 5)}
 for path, shape in shapes.items():

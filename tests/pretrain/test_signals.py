@@ -10,8 +10,8 @@ from orbax.checkpoint.experimental.v1._src.handlers.pytree_handler import PyTree
 from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.pretrain import pretrain, setup
 from bornbiased_jax.pretrain.checkpoints import Checkpointer, find_steps
-from bornbiased_jax.pretrain.loop import PATIENCE
 from bornbiased_jax.pretrain.metrics import read_metrics
+from bornbiased_jax.pretrain.stop import PATIENCE
 from tests.pretrain.small_run import make, words
 
 

@@ -1,0 +1,71 @@
+"""The real model of an experiment and the text that it is measured on: SmolLM2, or what ``--data`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax import files
+from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import read_text
+from experiments.base import Context, split_data
+
+LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
+"""By how a file's name begins; the models' own, as their publishers state them."""
+UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'."
+
+
+def _named(data: str | None) -> tuple[Path | None, str]:
+    """The model's path (None where none is installed) and the source of the text, from ``--data``."""
+    roles = dict((role or "text", source) for role, source in split_data(data))
+    model = roles.get("model")
+    return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
+
+
+class Subject(NamedTuple):
+    """A model with the text that it is measured on."""
+
+    opened: Checkpoint
+    path: Path
+    source: str
+    ids_T: np.ndarray
+
+
+def read_subject(context: Context) -> Subject | None:
+    """The model and the beginning of the text, as many characters as the settings say; None where none is installed.
+
+    Raises:
+        InputError: it is no checkpoint, or has no tokenizer.
+    """
+    path, source = _named(context.data)
+    if path is None:
+        return None
+    opened = open_checkpoint(path)
+    if opened.tokenizer is None:
+        raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
+    text = read_text(source)[: context.settings["characters"]]
+    return Subject(opened, path, source, opened.tokenizer.encode(text))
+
+
+def given(context: Context, run: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
+    """An experiment on the checkpoint that ``--data`` names, never on another one."""
+    if "model" not in dict(split_data(context.data)):
+        return {"attempted": False, "reason": UNNAMED}
+    return run(context)
+
+
+def about(read: Subject) -> dict[str, Any]:
+    """What the model is: its name, the file's SHA-256, its licence as far as it is known."""
+    opened, path, source, _ = read
+    return {
+        "checkpoint": path.name,
+        "sha256": files.sha256(path) if path.is_file() else None,
+        "digest": opened.digest(),
+        "licence": next((word for name, word in LICENCES.items() if path.name.lower().startswith(name)), None),
+        "source": Path(source).name if source.startswith(("/", "~")) else source,
+        "model": opened.cfg.to_dict(),
+    }
