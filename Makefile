@@ -15,8 +15,8 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 
 help:
 	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
-	@echo 'make test      lint, types and the tests of every day'
-	@echo 'make test-all  the slow tests: faults put in, kills, several processes, code blocks of the docs'
+	@echo 'make test      lint and the tests of every day'
+	@echo 'make test-all  the slow tests: types, experiments, faults put in, kills, several processes, code blocks of the docs'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
 	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'
@@ -30,15 +30,15 @@ demo: $(VENV)/.installed
 # programs are made once; in the order of names, theory's short files come last and even out the workers.
 FILES := --dist loadfile --no-loadscope-reorder
 
-# Types are one of the tests (tests/test_types.py).
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) $(FILES)
 
-# What `make test` leaves out; and the models and their training again, compiled as users compile and with each random
+# What `make test` leaves out, types among it. Models and their training are compiled as users compile, with each random
 # key watched: `make test` has the compiler hurry and spares the watch (tests/conftest.py).
+AS_USERS := tests/models tests/pretrain
 test-all: $(VENV)/.installed-dev
-	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) tests/models tests/pretrain
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
+	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'slow or bitwise' $(AS_USERS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(AS_USERS:%=--ignore=%)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -96,6 +96,7 @@ def test_what_is_used_most_has_an_example():
     assert not missing, f"no example in the docstring of {', '.join(sorted(missing))}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_runs(name):
     module_name, _, path = name.partition(":")

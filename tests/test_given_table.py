@@ -25,6 +25,7 @@ def test_tables_are_those_of_the_births(name):
         assert np.array_equal(table, born[path])
 
 
+@pytest.mark.slow
 def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
     """Gaussian inputs and rotary positions: seeds share the head alone. Means within 20% of each other."""
     cfg = preset("llama-tiny", num_layers=2, **SMALL | {"d_ff": 192})

@@ -140,6 +140,7 @@ def layouts(story):
     return {name: results[name] for name in meshes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fsdp", "seed"])
 def test_four_devices_give_the_losses_of_one(layouts, name):
     np.testing.assert_allclose(layouts[name]["losses"], layouts["one"]["losses"], rtol=BOUND)
@@ -197,6 +198,7 @@ for spec in ("fsdp=4", "data=2,fsdp=2"):
 """
 
 
+@pytest.mark.slow
 def test_activations_stay_where_their_sequences_are():
     """Fully sharded weights come to the sequences: between devices blocks move weights and gradients alone."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}

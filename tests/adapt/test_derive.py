@@ -83,6 +83,7 @@ def test_symmetries_in_a_row_on_the_written_directory(trained, tmp_path, capsys)
     assert logit_difference(*readers, np.arange(64)) < 1e-3
 
 
+@pytest.mark.slow
 def test_ids_that_a_text_does_not_use(tmp_path):
     reference = LLAMA.replace("vocab_size=64", "vocab_size=256")
     (tmp_path / "book.txt").write_text("abc")

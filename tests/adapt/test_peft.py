@@ -68,6 +68,7 @@ def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
 
 
 # Of what PEFT itself calls in transformers.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_the_same_as_peft(tmp_path):
     """Where PEFT is installed its merge is ours."""

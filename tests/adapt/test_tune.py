@@ -28,6 +28,7 @@ def adapt(text, checkpoint, method, out, *options):
     return run(["adapt", checkpoint, "--method", method, "--data", str(text / "text.txt"), "--out", str(out), *options])
 
 
+@pytest.mark.slow
 def test_full_is_pretrain_from_the_checkpoint(text, tmp_path):
     assert adapt(text, LLAMA, "full", tmp_path / "full", "--seeds", "7", "--json", str(tmp_path / "full.json")) == 0
     sizes = (
@@ -45,6 +46,7 @@ def test_full_is_pretrain_from_the_checkpoint(text, tmp_path):
     assert open_checkpoint(tmp_path / "exported").digest() == full.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reference", "matrices", "rank"),
     [(LLAMA, "query,value,gate,down", 2), (GPT2, "query,value,output,up", 4), (GPT2, "down", 2)],
@@ -74,6 +76,7 @@ def test_lora_is_exported_merged_and_as_peft_has_it(text, tmp_path, reference, m
 
 
 # PEFT asks transformers by a name that transformers calls old.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("reference", [LLAMA, GPT2], ids=["llama", "gpt2"])
 def test_peft_reads_what_is_written(text, tmp_path, reference):
@@ -95,6 +98,7 @@ def test_peft_reads_what_is_written(text, tmp_path, reference):
     np.testing.assert_allclose(*logits, atol=1e-5 * np.abs(logits[1]).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param("prefix", marks=pytest.mark.slow), "prefix-plus"])
 def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys, method):
     seeds = [1, 2] if method == "prefix" else [2]
@@ -131,6 +135,7 @@ def test_what_does_not_fit_is_said_in_one_sentence(text, tmp_path, capsys, metho
     assert sentence in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_prefix_plus_takes_one_seed_and_another_order(text, tmp_path, capsys):
     """What its refusal of two seeds says to do."""
     assert adapt(text, LLAMA, "prefix-plus", tmp_path / "run", "--seeds", "1", "--data-seed", "5") == 0

@@ -16,6 +16,7 @@ def trained(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_a_run_is_clean_and_its_record_tells(trained):
     for place in (trained, trained.parent):
         found = audit_folder(place)

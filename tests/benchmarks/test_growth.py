@@ -20,6 +20,7 @@ def test_the_exponent_is_that_of_the_power_law():
     assert 2 < ratios["length"] < 4 and 2 < ratios["width"] < 4 and 1.5 < ratios["layers"] < 2.5
 
 
+@pytest.mark.slow
 def test_a_round_of_growth_is_shown(monkeypatch):
     base = {"seeds": 1, "inputs": 4, "length": 8, "layers": 1, "width": 32}
     growth.call(base)()
@@ -35,6 +36,7 @@ def test_a_round_of_growth_is_shown(monkeypatch):
     assert len(table.rows) == 5
 
 
+@pytest.mark.slow
 def test_stages_of_a_start_are_told_apart(monkeypatch):
     found = cold_start.once(["models"])
     # It counts parameters by their shapes alone.
@@ -49,6 +51,7 @@ def test_stages_of_a_start_are_told_apart(monkeypatch):
     assert [row.measured["a small probe"] for row in table.rows] == [*split.values(), 5.0]
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_named():
     with pytest.raises(InputError, match="nonsense failed"):
         cold_start.once(["nonsense"])

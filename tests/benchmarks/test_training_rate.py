@@ -34,6 +34,7 @@ def test_products_are_those_of_the_step(name):
     assert counted == pytest.approx((flops_per_token(cfg, T) - attention) * B * T, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--dtype", "bfloat16", "--accumulation", "2", "--seeds", "2", "--remat"]])
 def test_fractions_are_of_the_rates_reported(tmp_path, monkeypatch, capsys, extra):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)

@@ -75,6 +75,7 @@ def test_the_disguise_is_free_but_for_its_noise(tmp_path, monkeypatch):
     assert parse_ref(disguised.birth_of(hidden, 42)).cfg == hidden
 
 
+@pytest.mark.slow
 def test_what_a_child_took_and_what_it_wrote(tmp_path):
     found = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
     assert found["result"]["inter_cosine_by_layer"]

@@ -137,6 +137,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_weights_go_straight_to_their_shards(tmp_path):
     cfg = preset("llama-tiny", **{**SMALL, "num_layers": 4})
     export_hugging_face(cfg, init_seed(cfg, 5), tmp_path / "hf")

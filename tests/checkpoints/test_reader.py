@@ -52,6 +52,7 @@ def test_real_llama2c_files(shared):
         assert_reads_the_same(shared / "checkpoints" / name)
 
 
+@pytest.mark.slow
 def test_runs_are_read_one_parameter_at_a_time(tmp_path):
     cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=256)
     settings = dict(steps=1, batch_size=2, context=8, tensorboard=False, token_cache=str(tmp_path / "cache"))

@@ -36,6 +36,7 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     return folder
 
 
+@pytest.mark.slow
 def test_each_seed_has_its_own_weights(tmp_path):
     run = save_run(tmp_path / "run")
     for seed in SEEDS:

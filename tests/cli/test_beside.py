@@ -25,6 +25,7 @@ def small():
     return preset("gpt2-tiny", **CHANGES)
 
 
+@pytest.mark.slow
 def test_cosines_stand_beside_their_interval(tmp_path, capsys):
     records = probed(tmp_path, "contraction")
     told = predict(small(), 8, num_inputs=60)
@@ -39,6 +40,7 @@ def test_cosines_stand_beside_their_interval(tmp_path, capsys):
     assert "99% interval" in said and f"{inside} of 3 measurements lie inside" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_fractions_are_conditioned_on_the_table_where_there_is_one(shared, tmp_path, capsys):
     records = probed(tmp_path, "preference", "--embedding-seed" if shared else "--no-fix-embeddings", *["4"] * shared)
@@ -59,6 +61,7 @@ def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
     assert "--theory predicts random inputs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     target = tmp_path / "told.json"
     at = f"seed:1@gpt2-tiny,{','.join(f'{name}={value}' for name, value in CHANGES.items())}"

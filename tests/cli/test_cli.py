@@ -77,6 +77,7 @@ def test_probe_contraction_has_the_exact_keys_on_standard_output(capsys):
     assert record["log10_p"] <= 0
 
 
+@pytest.mark.slow
 def test_predict_has_the_exact_keys(tmp_path):
     target = tmp_path / "prediction.json"
     assert run(["predict", *SMALL, "--seq-len", "8", "--json", str(target)]) == 0
@@ -211,6 +212,7 @@ def test_seedprint_says_p_and_its_logarithm(tmp_path, capsys):
     assert f"p = {value['p_value']:.4g}, log10 p = {value['log10_p']:.2f}" in first
 
 
+@pytest.mark.slow
 def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
     small = "gpt2-tiny,num_layers=1,vocab_size=64"
     pair = [f"seed:1@{small},d_model=32", f"seed:1@{small},d_model=64"]
@@ -245,6 +247,7 @@ def test_one_input_cannot_be_compared(capsys):
     assert "nothing to compare" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_no_seeds_to_choose(tmp_path, capsys):
     probe = ["probe", "preference", "--checkpoint", "seed:7@llama-tiny,num_layers=1", "--seq-len", "8", "--quiet"]
     assert run([*probe, "--num-inputs", "4", "--json", str(tmp_path / "a.json")]) == 0

@@ -93,6 +93,7 @@ def test_a_shard_that_is_cut_short_or_missing(exported, sentence):
     assert "fetch that shard" in sentence(BASE, str(folder))
 
 
+@pytest.mark.slow
 def test_unequal_widths_are_undefined_unless_the_streams_are_aligned(verdict):
     wide = f"seed:2@{SMALL},vocab_size=64".replace("d_model=16", "d_model=24")
     for arguments in (["--test", "weights"], ["--test", "permutation"]):

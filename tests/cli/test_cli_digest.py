@@ -45,6 +45,7 @@ def test_read_tensor_by_tensor_it_is_the_same(change, tmp_path):
     assert open_reader(ref).digest() == opened.digest()
 
 
+@pytest.mark.slow
 def test_a_base_committed_to_beforehand(tmp_path, capsys):
     def seedprint(*arguments):
         code = run(["seedprint", *arguments, "--quiet", "--json", str(tmp_path / "verdict.json")])

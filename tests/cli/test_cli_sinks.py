@@ -83,6 +83,7 @@ def test_a_title_stays_on_its_line(capsys):
     assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
 
 
+@pytest.mark.slow
 def test_what_rounding_costs_joins_the_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
@@ -112,6 +113,7 @@ def test_a_quantisation_that_is_none_is_refused(text, options, words, capsys):
     assert words in said and "\n" not in said
 
 
+@pytest.mark.slow
 def test_a_rolling_cache_joins_the_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "16", "--num-sequences", "2", "--quiet"]

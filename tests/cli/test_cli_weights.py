@@ -31,6 +31,7 @@ def seedprint(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_hidden_from_coordinates_and_found_by_matching_units(seedprint, suspect):
     plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
     assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", "coordinates", "none")

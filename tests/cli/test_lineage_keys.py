@@ -103,6 +103,7 @@ def test_the_keys_between_trained_models(command, tmp_path):
     assert command("seedprint", pair[0], pair[0], "--test", "weights", "--quiet")["identity"] == "files"
 
 
+@pytest.mark.slow
 def test_the_keys_of_whichseed_and_digest(command):
     found = command("whichseed", f"seed:3@{SMALL}", "--seeds", "0:8", "--quiet")
     assert (set(found), set(found["confirmed"])) == (WHICHSEED, CONFIRMED)

@@ -128,6 +128,7 @@ def no_layer(tmp_path, capsys):
 TRIED = {"fingerprint": a_fingerprint, "digest": a_digest, "models": a_model, "pretrain": a_run, "export": an_export}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_remedies_help(name, tmp_path, capsys):
     TRIED[name](tmp_path, capsys)
@@ -230,6 +231,7 @@ def test_every_option_that_a_remedy_names_is_followed():
             assert f"def {name}(" in (ROOT / file).read_text(), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("follow", [another_folder, no_layer])
 def test_remedies_of_several_calls_help(follow, tmp_path, capsys):
     follow(tmp_path, capsys)

@@ -128,6 +128,7 @@ def test_with_overwrite_only_what_is_in_the_way_goes(foreign):
     assert {name for name in after if after[name] != before.get(name)} == {"sink-map.png", "sink-map.svg", MARKER}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [name for name in FILES if name not in IMAGES])
 def test_files_go_through_links_and_into_pipes(command, foreign):
     call = words_of(command)

@@ -51,6 +51,7 @@ def test_split_holds_every_document_once_and_in_order(source, tmp_path):
     assert made.facts["text_bytes"] == sum(map(len, documents(source)))
 
 
+@pytest.mark.slow
 def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatch):
     whole = prepare(str(source), BYTES, folder=tmp_path / "a")
     pieces = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000, processes=2)
@@ -65,6 +66,7 @@ def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatc
     assert again.digest == pieces.digest
 
 
+@pytest.mark.slow
 def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
     whole = prepare(str(source), BYTES, folder=tmp_path / "a", part_tokens=5000)
     real, written = shards._write_part, []
@@ -91,6 +93,7 @@ def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
 _encode = encoding.encode
 
 
+@pytest.mark.slow
 def test_damage_is_mended_and_loss_is_told(source, tmp_path, capsys):
     made = prepare(str(source), BYTES, folder=tmp_path / "a")
     file = next((tmp_path / "a").glob("*/train-00000.bin"))
@@ -105,6 +108,7 @@ def test_damage_is_mended_and_loss_is_told(source, tmp_path, capsys):
         mended.train.read(0, 10)
 
 
+@pytest.mark.slow
 def test_changed_text_is_other_data(source, tmp_path):
     before = prepare(str(source), BYTES, folder=tmp_path / "a")
     source.write_text(source.read_text() + json.dumps({"text": "one more"}) + "\n")

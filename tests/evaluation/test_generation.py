@@ -36,6 +36,7 @@ def slowly(checkpoint, prompt, count):
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama-scaled-3", "mistral", "qwen3-biases", "gpt_neox", "olmo2"])
 def test_the_cache_changes_no_token(name):
     checkpoint = open_checkpoint(HF / name)
@@ -71,6 +72,7 @@ def test_the_limits_are_kept():
         generate_text(checkpoint, "Once", 3)
 
 
+@pytest.mark.slow
 def test_text_goes_in_and_comes_out(tmp_path):
     """A llama2.c model with its tokenizer: BOS, the prompt, and the decoded continuation, as by whole passes."""
     checkpoint = open_checkpoint(write_pair(tmp_path, scale=0.3))
@@ -80,6 +82,7 @@ def test_text_goes_in_and_comes_out(tmp_path):
     assert text == checkpoint.tokenizer.decode(ids) and text.startswith("ab b")
 
 
+@pytest.mark.slow
 def test_stories260k_tells_the_story_of_the_c_program(shared):
     checkpoint = open_checkpoint(shared / "checkpoints" / "stories260K" / "stories260K.bin")
     ids, text = generate_text(checkpoint, "", 200)
@@ -87,6 +90,7 @@ def test_stories260k_tells_the_story_of_the_c_program(shared):
     assert ids[0] == 1 and len(ids) == 201
 
 
+@pytest.mark.slow
 def test_babyllama_speaks_as_well(shared):
     pytest.importorskip("sentencepiece", exc_type=ImportError)
     checkpoint = open_checkpoint(shared / "checkpoints" / "babyllama" / "tok105_model5000.bin")

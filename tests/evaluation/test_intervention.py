@@ -22,6 +22,7 @@ def model():
     return opened.cfg, opened.params, np.random.default_rng(0).integers(0, 260, (5, 8))
 
 
+@pytest.mark.slow
 def test_loss_and_first_activations_are_those_of_the_plain_pass(model):
     cfg, params, tokens = model
     out = apply(cfg, params, tokens, capture=("mlp_hidden",))
@@ -33,6 +34,7 @@ def test_loss_and_first_activations_are_those_of_the_plain_pass(model):
     np.testing.assert_allclose(first_activations(cfg, params, tokens, batch_size=2), means_LF, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_effect_is_that_of_the_edited_model(model):
     cfg, params, tokens = model
     strong = {name: leaf for name, leaf in params.items()}
@@ -50,6 +52,7 @@ def test_effect_is_that_of_the_edited_model(model):
     assert elsewhere["loss"] == pytest.approx(cut["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_writes_before_and_after(tmp_path, capsys):
     target = tmp_path / "effect.json"
     call = [*CALL, "--silence", "blocks/1/mlp:3", "--write", "blocks/2/mlp:4@2", "--clear", "5@1", "--first-token", "7"]

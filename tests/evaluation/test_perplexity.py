@@ -45,6 +45,7 @@ def test_agrees_with_transformers(tmp_path):
     assert ours["num_tokens"] == 11 * 63 and ours["num_sequences"] == 11
 
 
+@pytest.mark.slow
 def test_bits_per_byte_and_counts():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=256)
     params = init_seed(cfg, 0)

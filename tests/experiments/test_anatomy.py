@@ -24,6 +24,8 @@ from experiments.survival.decay_fit import check, fit, z_of_cosine
 from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run
 
+pytestmark = pytest.mark.slow
+
 SMALL = preset("llama-tiny", num_layers=2, num_heads=2, num_kv_heads=2, d_model=32, d_ff=64, vocab_size=64)
 
 

@@ -15,6 +15,8 @@ from experiments.lineage import court_tables
 from experiments.survival import birth_in_weights
 from tests.experiments.smoke import record_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):

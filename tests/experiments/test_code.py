@@ -99,6 +99,7 @@ def test_a_changed_constant_is_computed_again(scratch, tmp_path, what):
     assert ran(tmp_path) == (False, False)
 
 
+@pytest.mark.slow
 def test_what_no_number_depends_on_is_not(scratch, tmp_path):
     assert ran(tmp_path) == (True, True)
     kernels = scratch / "theory" / "kernels.py"

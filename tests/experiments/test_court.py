@@ -12,6 +12,8 @@ from bornbiased_jax.stats.intervals import model_interval
 from experiments.lineage import court, court_models, court_tests, weights_calibration
 from tests.experiments.smoke import record_of, show
 
+pytestmark = pytest.mark.slow
+
 
 def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
     record = record_of(
@@ -74,7 +76,6 @@ def tried(tmp_path_factory):
         return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"), num_ranked=0)
 
 
-@pytest.mark.slow
 def test_the_court_tries_every_test_on_every_kind_of_pair(tried):
     result = tried["result"]
     assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]

@@ -26,6 +26,8 @@ from experiments.lineage import (
 from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_published, read_weights
 from experiments.lineage.descendants_scores import Pairs
 
+pytestmark = pytest.mark.slow
+
 SMOKE = descendants.EXPERIMENT.settings["smoke"]
 CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
@@ -74,7 +76,6 @@ def check_promises(record, least):
         assert entry["accused"] <= entry["most"], entry
 
 
-@pytest.mark.slow
 def test_every_change_stands_before_every_test(record):
     result = record["result"]
     kinds = {change["kind"] for change in result["changes"]}
@@ -96,7 +97,6 @@ def test_every_change_stands_before_every_test(record):
         assert cell["auc"]["low"] <= cell["auc"]["rate"] <= cell["auc"]["high"]
 
 
-@pytest.mark.slow
 def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
     found = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in record["result"]["cells"]}
     for change in ("noise 0.1", "round 8", "unused-rows 1000", "resize-vocab 256", "rescale"):
@@ -110,7 +110,6 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
     assert found[everything, "weights, agreement of matchings"] == 1
 
 
-@pytest.mark.slow
 def test_what_is_shown(record):
     experiment = descendants.EXPERIMENT
     with figures.style():

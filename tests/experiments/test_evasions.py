@@ -9,6 +9,8 @@ from experiments import results
 from experiments.survival import evasions
 from tests.experiments.smoke import record_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):

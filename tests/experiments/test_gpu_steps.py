@@ -138,6 +138,7 @@ def test_bounds_of_what_is_kept(change, keeps):
         assert found["speedup"] == 4.0
 
 
+@pytest.mark.slow
 def test_a_probe_by_another_algorithm_is_compared():
     """Half precision, the one algorithm that differs on a CPU, moves cosines as rounding to eleven bits does."""
     cfg = preset("gpt2-tiny", num_layers=1, d_model=32, d_ff=48, num_heads=2, vocab_size=64)
@@ -193,6 +194,7 @@ def test_other_draws_do_not_hold(monkeypatch):
     assert self_test.normals(SMALL)["passed"] is False
 
 
+@pytest.mark.slow
 def test_attention_of_a_kernel_is_held_against_the_formula(monkeypatch):
     """JAX's plain version in place of the kernel; and one without its window."""
     assert self_test.attention(SMALL) == {

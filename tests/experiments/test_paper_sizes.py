@@ -2,11 +2,15 @@
 
 import json
 
+import pytest
+
 import experiments
 from bornbiased_jax.config import preset
 from experiments import docs, results, runner
 from experiments.birth import table1, table1_rows
 from tests.experiments.smoke import record_of, show
+
+pytestmark = pytest.mark.slow
 
 PROVENANCE = {"wall_time_s": 90.0, "platform": {"cores": 2, "cpu": "A"}, "git": {"revision": "0123456789ab"}}
 

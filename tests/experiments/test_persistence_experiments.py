@@ -22,6 +22,8 @@ from experiments.survival import (
 )
 from tests.experiments.smoke import context_of, record_of, show
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):

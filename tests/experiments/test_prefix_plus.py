@@ -8,6 +8,8 @@ from experiments.survival.prefix_plus import EXPERIMENT
 from experiments.survival.prefix_plus_tables import NEW, OLD, ends_of, wins_of
 from tests.experiments.smoke import record_of, show
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):

@@ -8,6 +8,8 @@ from experiments.sinks import real_models, real_models_given, sink_knockout_give
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
+pytestmark = pytest.mark.slow
+
 
 def test_everything_is_measured_of_a_file_that_is_named(tmp_path):
     path = write_pair(tmp_path, layers=3)

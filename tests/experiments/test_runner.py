@@ -96,6 +96,7 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
         assert piece in html
 
 
+@pytest.mark.slow
 def test_figures_lie_beside_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
     heights = [1.0]
 

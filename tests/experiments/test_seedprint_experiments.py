@@ -16,6 +16,8 @@ from experiments.lineage import calibrating, calibration, figure13, lineage_pair
 from experiments.survival import birth_to_life
 from tests.experiments.smoke import record_of, show
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):

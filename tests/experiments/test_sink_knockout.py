@@ -15,6 +15,8 @@ from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments.sinks import sink_knockout
 
+pytestmark = pytest.mark.slow
+
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=64, d_ff=24, num_heads=4)
 TOKENS = np.random.default_rng(0).integers(0, 64, (3, 12))
 SETTINGS = sink_knockout.EXPERIMENT.settings["smoke"] | {"controls": 3, "cleared_every": 1}

@@ -14,6 +14,8 @@ from experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, MASK
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
+pytestmark = pytest.mark.slow
+
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=64, d_ff=24, num_heads=4)
 TOKENS = np.random.default_rng(0).integers(0, 64, (3, 9))
 RANDOM = np.random.default_rng(1).integers(0, 64, (8, 9))

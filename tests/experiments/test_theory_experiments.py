@@ -23,6 +23,8 @@ from experiments.theory import ablation, figure5, figure8, mutations, predicted,
 from theory.attention import prop5_correlations
 from theory.preference import top1_distribution
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted", "ablation")
 SIGMAS = 4.0
 
@@ -347,7 +349,6 @@ def test_every_module_of_the_theory_has_its_tests_for_mutation():
         assert all((folder / f"{name}.py").exists() for name in tests)
 
 
-@pytest.mark.slow
 def test_the_mutations_run_and_go_on(tmp_path, monkeypatch):
     """One constant of the activations' closed forms, in a scratch copy; then, by the same call, the next."""
     monkeypatch.setattr(mutations, "TESTS", {"closed_forms": ("test_kernels",)})

@@ -23,6 +23,7 @@ def test_the_page_has_what_commands_print_and_how_long_they_took(monkeypatch):
     assert f"… {100 - tour.LINES} lines …" in page and "line 0\n" in page and "line 99\n" in page
 
 
+@pytest.mark.slow
 def test_a_command_runs_in_its_folder_and_one_that_fails_ends_the_tour(tmp_path):
     output, seconds = tour.run_step("bornbiased completion bash --json shell.json", tmp_path)
     assert "bornbiased" in output and seconds > 0 and (tmp_path / "shell.json").is_file()

@@ -12,6 +12,8 @@ from bornbiased_jax.data import prepend_bos
 from bornbiased_jax.pretrain import PretrainConfig, load_data, pretrain
 from experiments._shared.training import loss_of, train_with_snapshots
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):

@@ -40,6 +40,7 @@ def test_every_command_is_tried():
     assert set(FORMS) <= known and {f"--{name.replace('_', '-')}" for name in WORK} <= known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CALLS)
 @hypothesis.settings(max_examples=6, phases=[hypothesis.Phase.generate])
 @hypothesis.given(data=st.data())

@@ -10,7 +10,7 @@ from tests.fuzz.readers import damaged, fault_of, good, kept
 
 CASES = 200
 EACH = -(-CASES // len(KINDS))
-SECONDS = float(os.environ.get("FUZZ_SECONDS", 3))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", 1))
 """By kind, in `make test-all`."""
 
 

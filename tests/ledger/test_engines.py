@@ -62,8 +62,14 @@ def alone(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("engine", ENGINES)
+# Every engine with a call whose chunks are seeds and inputs, and every call with one engine at least.
+TRIED = [
+    *(("four processes", name) for name in CALLS),
+    *((engine, name) for engine in ("submitit", "ray") for name in ("probe", "whichseed")),
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), TRIED)
 def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path):
     if engine in ("submitit", "ray") and importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: pip install {engine}")

@@ -229,6 +229,7 @@ def test_what_an_engine_lacks_or_does_not_take_is_named(name, further, word, mon
         engine_named(name, **further)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_files_and_survive_a_killed_worker(tmp_path, capsys):
     """The worker that computes seed 7 first is killed by SIGKILL in the middle."""
     calm, page = page_of(tmp_path / "calm"), page_of(tmp_path / "shared", dies_at=7)

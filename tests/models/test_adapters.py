@@ -24,6 +24,8 @@ from bornbiased_jax.models.adapters import (
 )
 from bornbiased_jax.models.loss import loss_sum
 
+pytestmark = pytest.mark.bitwise
+
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=96)
 LLAMA = preset("llama-tiny", **SIZES)
 # Longer than two blocks of rows, so that attention is computed block by block.
@@ -41,6 +43,7 @@ def moved(tree, size=0.1):
     return jax.tree.map(lambda leaf: np.asarray(leaf) + size * draws.standard_normal(leaf.shape).astype("f4"), tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2-tiny", "qwen-tiny", "neox-tiny"])
 def test_lora_and_a_memory_of_zeros_begin_as_the_base_bitwise(name):
     cfg = preset(name, **SIZES, **({"num_kv_heads": 2} if name == "qwen-tiny" else {}))
@@ -63,6 +66,7 @@ def test_lora_applied_is_lora_merged():
     assert {path for path in before if np.array_equal(before[path], after[path])} == untouched
 
 
+@pytest.mark.slow
 def test_a_prefix_is_earlier_positions_that_no_query_is_computed_for():
     """Without positions, the keys and values of some tokens as a prefix are those tokens before the text."""
     cfg = LLAMA.replace(positions="none", num_kv_heads=2)
@@ -101,6 +105,7 @@ def test_a_memory_adds_what_its_formula_says():
 
 
 # The more numbers a step moves, the smaller it is.
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "step"), [("lora", 1e-4), ("prefix", 1e-2), ("prefix-plus", 2e-3)])
 def test_the_gradient_passes_a_finite_difference_check(method, step):
     cfg, adapter = LLAMA.replace(num_kv_heads=2), EVERY[method]
@@ -126,6 +131,7 @@ def test_the_gradient_passes_a_finite_difference_check(method, step):
     assert abs((4 * near - wide) / 3 - slope) < error < 0.1 * abs(slope), (wide, near, slope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["prefix", "prefix-plus"])
 def test_decoding_with_a_cache_and_the_last_position_alone_agree(method):
     adapter, base = EVERY[method], init_seed(LLAMA, 3)

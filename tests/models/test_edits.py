@@ -41,6 +41,7 @@ def test_the_mask():
     np.testing.assert_array_equal(seen(4, [1, 2, 3, 4]), np.eye(4, dtype=bool))
 
 
+@pytest.mark.slow
 def test_a_masked_token_is_a_first_token(model):
     """With relative positions its state in every layer is that of the token alone; earlier ones stay."""
     cfg, params, tokens = model
@@ -208,6 +209,7 @@ def constructed():
     return cfg, params
 
 
+@pytest.mark.slow
 def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
     cfg, params = constructed()
     rng = np.random.default_rng(1)

@@ -66,6 +66,7 @@ def tokens(*batch):
     return jax.ShapeDtypeStruct((*batch, T + 1), jnp.int32)
 
 
+@pytest.mark.slow
 def test_training_in_half_precision_never_holds_a_square(hopper):
     """One forward and one backward kernel in the loops over blocks: attention is kept, not computed again."""
     program = lowered(gradient(CFG, "bfloat16"), parameter_shapes(CFG), tokens(5))
@@ -139,6 +140,7 @@ def test_without_a_gpu_there_is_none():
     assert fused_attention(q, q, q) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 7])
 def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
     """JAX's plain version of the same call, window and grouped heads included, in place of the kernel."""

@@ -13,6 +13,8 @@ from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.models import distributions, flatten, init_seed
 from bornbiased_jax.models.initialise import distribution
 
+pytestmark = pytest.mark.bitwise
+
 TINY = [name for name in PRESETS if name.endswith("-tiny")]
 MITIGATED = preset("gpt2-tiny", output_gate="elementwise", sink_logit="learned", head_norm=True, positions="learned")
 
@@ -71,6 +73,7 @@ np.testing.assert_array_equal(wide, eager["blocks"]["mlp"]["up"]["kernel"])
 """
 
 
+@pytest.mark.slow
 def test_bitwise_equal_under_eager_jit_vmap_map_and_on_four_devices():
     """Every kind of parameter, compiled as users compile and not as the tests do: bits are the compiler's as well."""
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}

@@ -11,6 +11,8 @@ from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.models.interventions import Neuron, clear, parse_neuron, silence, write
 from bornbiased_jax.models.sites import Edits, as_edits, combine
 
+pytestmark = pytest.mark.bitwise
+
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (3, 7))
 
@@ -24,6 +26,7 @@ def run(params, edit=None, tokens=TOKENS):
     return apply(CFG, params, tokens, edit=edit, capture=("mlp_hidden", "residual"))
 
 
+@pytest.mark.slow
 def test_a_silent_neuron_is_one_without_output_weights(params):
     neurons = [Neuron(2, 5), Neuron(3, 0)]
     cut = jax.tree.map(lambda leaf: leaf, params)
@@ -36,6 +39,7 @@ def test_a_silent_neuron_is_one_without_output_weights(params):
     assert float(jnp.max(jnp.abs(run(params).logits_BTV - expected))) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_written_neuron_is_active_at_its_position_alone(params):
     hidden = run(params, write(CFG, {Neuron(2, 5): 3.5}, position=4)).layers["mlp_hidden"]
     np.testing.assert_array_equal(hidden[1, ..., 5], np.tile(np.eye(7)[3] * 3.5, (3, 1)))

@@ -42,6 +42,7 @@ def test_every_capture_is_that_of_the_last_position(mask, changes):
         close(last.layers[name], expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_masked_key_gives_nothing_to_the_last_query():
     """Changing a token that the last query may not see, and that no other sees either, changes nothing there."""
     params = init_seed(CFG, 1)

@@ -80,6 +80,7 @@ def test_loss_is_that_of_the_logits(tied):
     np.testing.assert_allclose(half, total, rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
     """A loop, blocks without one, and a loop that computes everything again: one loss, one gradient."""
     params = init_seed(CFG, 0)
@@ -105,6 +106,7 @@ class _Descent:
         return jax.tree.map(lambda leaf: -leaf, grads), state
 
 
+@pytest.mark.slow
 def test_accumulation_and_modes_agree():
     """Two micro-batches are one batch; seeds at once are seeds in turn and seeds alone."""
     step = jax.jit(make_train_step(CFG, _Descent()))

@@ -202,6 +202,7 @@ def test_row_sums_for_equal_logits(changes, mass):
     np.testing.assert_allclose(weights.sum(-1)[0, 0], mass, rtol=T * 2.0**-23)
 
 
+@pytest.mark.slow
 def test_the_whole_model_uses_the_mitigation():
     """The stack passes its config on: on the same weights a model with a mitigation gives another output."""
     plain = ModelConfig(**BASE)

@@ -30,6 +30,8 @@ from bornbiased_jax.models.overflow import Overflow, check_overflow
 from bornbiased_jax.seedprint.fingerprint import fingerprint, load_fingerprint
 from bornbiased_jax.text import ByteTokenizer
 
+pytestmark = pytest.mark.bitwise
+
 # More blocks than are compiled in one piece for a loss.
 SMALL = dict(num_layers=9, d_model=32, num_heads=4, d_ff=48, vocab_size=300, max_seq_len=64)
 PARALLEL = dict(positions="rope", rotary_fraction=0.25, parallel_residual=True, tie_embeddings=False)
@@ -166,6 +168,7 @@ def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
     assert "is damaged: its blocks are computed again from the first\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
     opened = open_streamed(path, tmp_path / "s")
@@ -192,6 +195,7 @@ def test_weights_that_overflow_are_refused(tmp_path):
 TINY = "seed:1@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=300"
 
 
+@pytest.mark.slow
 def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     kept = "--stream --scratch s --quiet"

@@ -113,6 +113,7 @@ def test_decoding_with_a_cache_equals_one_pass(case):
     np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_nothing():
     cfg = CASES["llama-tiny"]
     params = init_seed(cfg, 6)

@@ -57,6 +57,7 @@ def calm(place, request):
     return request.param, config, train(config)
 
 
+@pytest.mark.slow
 def test_it_learns_beside_a_model_that_stays(calm):
     method, config, summary = calm
     before, after = flatten(BASE.params), flatten(open_checkpoint(f"{config.out}@seed=6").params)
@@ -92,6 +93,7 @@ def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
         assert start.digest() == BASE.digest()
 
 
+@pytest.mark.slow
 def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
     method, config, summary = calm
     other = make(place, f"stopped-{method}", method)
@@ -105,6 +107,7 @@ def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_in_memory_and_with_seeds_at_once(calm, place):
     """The loss of the first step is that of the run, whatever the order of sums."""
     method, config, _ = calm

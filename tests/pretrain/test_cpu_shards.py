@@ -16,6 +16,8 @@ from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cache_chunks, cpu_
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.step import State, make_train_step
 
+pytestmark = pytest.mark.bitwise
+
 CFG = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)
 RULE = optimiser(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8)
 
@@ -41,6 +43,7 @@ def sharded(state: State, batch: jax.Array, count: int) -> CpuShardsStep:
     return CpuShardsStep(CFG, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), shards=count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "count", "rows"), [(3, 2, 256), (1, 3, 8), (1, 1, 24)])
 def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
     """Two updates by one, two and three shards, in one chunk and in several, for one seed and three."""
@@ -71,6 +74,7 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
         assert np.abs(np.asarray(ours) - np.asarray(theirs)).mean() < 1e-4 * far
 
 
+@pytest.mark.slow
 def test_the_same_bits_at_every_call():
     """Threads decide when a part is computed, and nothing else."""
     (batch,) = batches(1, 1, 8, 17)

@@ -57,6 +57,7 @@ def test_only_matrices_decay():
     assert {path.split("/")[-1] for path, decay in biased.items() if not decay} == {"scale", "bias", "sink_logit"}
 
 
+@pytest.mark.slow
 def test_three_updates_by_hand():
     """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
     chain = optimiser(RUN, 10)

@@ -112,6 +112,7 @@ def test_what_does_not_exist_is_named(calm, place):
         restore_params(place, seed=7)
 
 
+@pytest.mark.slow
 def test_seeds_together_are_seeds_alone(calm, place):
     """One seed of the two, on its own: the same program on the same numbers, up to rounding."""
     config, _ = calm
@@ -122,6 +123,7 @@ def test_seeds_together_are_seeds_alone(calm, place):
     np.testing.assert_allclose([pair[0] for _, pair in losses(alone.out)], together, rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
     other = make(place, "other", data_seed=1)
     signal_at(1)
@@ -195,6 +197,7 @@ def test_vocabulary_must_hold_the_tokenizer(place):
         pretrain(make(place, "small", model=CFG.replace(vocab_size=200)))
 
 
+@pytest.mark.slow
 def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, place, capsys):
     config, summary = calm
     damaged = place / "damaged"
@@ -227,6 +230,7 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
     assert find_steps(damaged) == find_steps(Path(config.out))
 
 
+@pytest.mark.slow
 def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
     config = make(place, "nan", checkpoint_every=2)
     real, calls = setup.compiled_step, []
@@ -251,6 +255,7 @@ def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
+@pytest.mark.slow
 def test_vanished_tokens_stop_the_run(place, monkeypatch):
     config = make(place, "vanished", token_cache=str(place / "short-lived"), checkpoint_every=2)
     real, calls = loop._Run._batch, []
@@ -298,6 +303,7 @@ leave(2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room, what", [(3000, "checkpoint"), (64, "metrics.jsonl")])
 def test_a_full_disk_stops_the_run_and_leaves_the_rest(place, room, what):
     """Room for a line of metrics but for no checkpoint, and room for neither."""
@@ -313,6 +319,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_rest(place, room, what):
     assert restore_params(out, seed=42)[2]["step"] == 5
 
 
+@pytest.mark.slow
 def test_continuing_another_model(calm, place):
     """--init-from: each seed begins with given weights; the same command again resumes, others are refused."""
     config, _ = calm
@@ -333,6 +340,7 @@ def test_continuing_another_model(calm, place):
         pretrain(child)
 
 
+@pytest.mark.slow
 def test_keep_latest(place):
     config = make(place, "few", checkpoint_every=2, keep_latest=2)
     pretrain(config)

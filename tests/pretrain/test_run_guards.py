@@ -57,6 +57,7 @@ def flip(folder):
 # Checkpoints that cannot be read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -173,6 +174,7 @@ def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
     assert find_steps(Path(config.out)) == find_steps(Path(calm[0].out))
 
 
+@pytest.mark.slow
 def test_what_does_not_change_the_weights_may_change(calm, place, monkeypatch):
     """The name of the data, how often things are kept and shown; and the source itself may be gone."""
     config = copied(calm, "free")
@@ -237,6 +239,7 @@ def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys
 # More steps
 
 
+@pytest.mark.slow
 def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
     config, whole = calm
     part = make(place, "part", steps=3, schedule_steps=6)
@@ -256,6 +259,7 @@ def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
         make(place, "part", steps=7, schedule_steps=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_latest", [None, 1])
 def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):
     name = f"stopped-{keep_latest}"
@@ -274,6 +278,7 @@ def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at
 # Weights to begin with
 
 
+@pytest.mark.slow
 def test_weights_keep_their_tokenizer(calm, place, capsys):
     """--init-from takes the tokenizer along; another one is named."""
     parent = f"{calm[0].out}@seed=7"
@@ -290,6 +295,7 @@ def test_weights_keep_their_tokenizer(calm, place, capsys):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     config, _ = calm
     assert command(words(place, "both", "--init-from", f"{config.out}@step=4", "--seeds", "7,42")) == 0
@@ -301,6 +307,7 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     assert not (place / "copies").exists()
 
 
+@pytest.mark.slow
 def test_every_number_has_an_option(place):
     more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
     assert command(words(place, "numbers", *more)) == 0

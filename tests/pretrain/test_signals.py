@@ -15,6 +15,7 @@ from bornbiased_jax.pretrain.stop import PATIENCE
 from tests.pretrain.small_run import make, words
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
     signal_at(3)
     assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
@@ -23,6 +24,7 @@ def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
     assert find_steps(place / "seldom") == [0, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_signals_before_training(place, monkeypatch, number, expected):
     real = setup.compiled_step
@@ -40,6 +42,7 @@ def test_signals_before_training(place, monkeypatch, number, expected):
     assert pretrain(config)["finished"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
     """Some callbacks swallow exceptions."""
     real = setup.compiled_step
@@ -58,6 +61,7 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
     assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
     """Orbax answers any exception within its reading of metadata as if there were none."""
@@ -79,6 +83,7 @@ def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, nu
     assert pretrain(config)["digests"] == whole["digests"]
 
 
+@pytest.mark.slow
 def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     config, reads = make(place, "stuck"), []
     pretrain(config)
@@ -94,6 +99,7 @@ def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     assert len(reads) == PATIENCE + 1
 
 
+@pytest.mark.slow
 def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
     config = make(place, "unread")
     whole = pretrain(config)
@@ -106,6 +112,7 @@ def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch
     assert again["resumed_from"] == 6 and again["digests"] == whole["digests"]
 
 
+@pytest.mark.slow
 def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
     signal_at(3)
     real, waits = Checkpointer.wait, []

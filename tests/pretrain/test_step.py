@@ -18,6 +18,8 @@ from bornbiased_jax.pretrain import PretrainConfig, begin, checkpoints, setup, t
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.optimiser import optimiser
 
+pytestmark = pytest.mark.bitwise
+
 CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=32)
 
 
@@ -29,6 +31,7 @@ def config(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_a_step_measures(config):
     """Loss and norm of the whole gradient are those of the batch before the update, unclipped, for each seed."""
     state, step = begin(config)
@@ -84,6 +87,7 @@ def saved(config):
         checkpointer.close()
 
 
+@pytest.mark.slow
 def test_checksums_are_verified_on_resume(config, saved, monkeypatch, capsys):
     """Arrays that storage reads without complaint, and that are not the ones saved, are damage."""
     checkpointer, abstract = saved(config)

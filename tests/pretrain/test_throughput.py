@@ -20,6 +20,7 @@ class _Slow:
         return self._program(state, batch)
 
 
+@pytest.mark.slow
 def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
     """Also in the lines of a step after which something is evaluated or saved."""
     compiled, needed = setup.compiled_step, 0.02
@@ -39,6 +40,7 @@ def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
     assert summary["peak_share"] == 1.0
 
 
+@pytest.mark.slow
 def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
     """As on an accelerator, which never waits for the host."""
     runs = []

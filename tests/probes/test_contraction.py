@@ -85,6 +85,7 @@ def test_intra_statistics_ignore_padding():
     np.testing.assert_allclose(record["intra_cosine_std_by_layer"], intra.std(1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_second_moment_the_std_is_left_out():
     states = np.random.default_rng(5).standard_normal((3, 6, 16)).astype(np.float32)
     state = contraction.update(

@@ -203,6 +203,7 @@ def test_super_means_ten_times_the_others_and_twice_the_median_norm(first, rest,
     assert (neuron["up_norm_ratio"], neuron["gate_norm_ratio"]) == (pytest.approx(up), pytest.approx(gate))
 
 
+@pytest.mark.slow
 def test_no_copy_of_all_blocks_is_made():
     """Of the weights and the states: in float64 either would take more than the model, which has 12 blocks."""
     cfg = preset("llama-tiny", num_layers=12, d_model=64, vocab_size=61, d_ff=512, num_heads=4)

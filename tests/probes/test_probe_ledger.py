@@ -86,6 +86,7 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
     assert probed(tmp_path / "there", inputs, intra=True, range_size=16, engine=elsewhere) == cut
 
 
+@pytest.mark.slow
 def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     subject = given(CFG, models.init_seed(CFG, 5), "its digest")
     (whole,) = probe(subject, [0], TEXT, batch_size=8)

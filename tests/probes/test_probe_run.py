@@ -71,6 +71,7 @@ def test_equals_counting_by_hand(seed, inputs):
     assert found["direction_matches_top1"] == (expected["direction"] == order[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [dict(batch_size=7), dict(mode="vmap", chunk=2), dict(mode="map", chunk=1)])
 def test_layout_changes_nothing(options, inputs):
     subject = newborn(CFG, fixed_embedding_seed=0)
@@ -83,6 +84,7 @@ def test_layout_changes_nothing(options, inputs):
                 np.testing.assert_allclose(two["contraction"][name], value, rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_given_weights_are_those_of_their_birth(inputs):
     params = models.init_seed(CFG, 5, fixed_key=keys.stream_key(0, "embedding"))
     (birth,) = probe(newborn(CFG, fixed_embedding_seed=0), [5], inputs)
@@ -131,6 +133,7 @@ def test_compiles_once_and_not_per_call(inputs):
     assert not compiled
 
 
+@pytest.mark.slow
 def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
     """The cosines within sequences need every position; what is read of the last one stays."""
     params = models.init_seed(CFG, 3)

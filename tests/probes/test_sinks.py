@@ -91,6 +91,7 @@ def test_attention_maps_are_the_weights(model):
     np.testing.assert_allclose(maps, np.asarray(weights, np.float64).mean(axis=1), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_holds_one_layer_of_one_batch(model):
     """The compiled pass needs no more scratch memory for six layers than for two, give or take one map."""
     scratch = []
@@ -163,6 +164,7 @@ def test_windows_of_a_text():
         cut_sequences(ids, 10, 0)
 
 
+@pytest.mark.slow
 def test_report(model):
     cfg, params, _ = model
     ids = np.random.default_rng(1).integers(0, cfg.vocab_size, 400)

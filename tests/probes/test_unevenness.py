@@ -14,6 +14,7 @@ CFG = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, num_kv_heads=2
 TOKENS = np.random.default_rng(0).integers(0, 41, (5, 9))
 
 
+@pytest.mark.slow
 def test_every_site_against_a_second_computation():
     params = jax.tree.map(lambda leaf: leaf * 6.0 if leaf.ndim > 1 else leaf, init_seed(CFG, 1))
     calls = []

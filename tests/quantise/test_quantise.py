@@ -82,6 +82,7 @@ def test_kernels_have_a_scale_a_matrix_or_an_output_channel():
             np.testing.assert_allclose(columns[layer, :, column], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_only_the_kernels_of_blocks_are_rounded(params):
     rounded = quantised_params(params, 4, "token")
     changed = {
@@ -112,6 +113,7 @@ def test_what_linear_maps_and_the_cache_read_lies_on_the_grid(params, site):
     assert len(np.unique(np.rint(steps))) == 15
 
 
+@pytest.mark.slow
 def test_prices_are_their_definitions(params):
     cells = prices(CFG, params, TOKENS, [parse_scheme("w4a4kv4")], granularities=["token"], keep=[1, 0], batch_size=3)
     assert [cell["keep_sinks"] for cell in cells] == [0, 1]
@@ -132,6 +134,7 @@ def test_prices_are_their_definitions(params):
     assert cells[1]["d_sink"] == pytest.approx(cells[0]["delta_nats"] - cells[1]["delta_nats"])
 
 
+@pytest.mark.slow
 def test_sixteen_bits_a_token_cost_next_to_nothing_and_two_cost_much(params):
     fine, coarse = prices(CFG, params, TOKENS, parse_schemes("w16a16kv16,w2a2kv2"), granularities=["token"], keep=[0])
     assert abs(fine["delta_nats"]) < 1e-4 and fine["same_top1"] == 1.0

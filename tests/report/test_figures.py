@@ -104,6 +104,7 @@ def test_save_writes_by_the_ending_and_refuses_others(tmp_path):
         figures.save(figure, tmp_path / "a.gif")
 
 
+@pytest.mark.slow
 def test_an_ident_that_would_break_the_page_is_refused():
     with pytest.raises(ValueError, match="ident"):
         figures.svg(drawn("line"), '1"', "")

@@ -129,6 +129,7 @@ def test_cka_is_its_definition(shape):
         baselines.linear_cka(x, y[:-1])
 
 
+@pytest.mark.slow
 def test_reef_reads_the_block_at_a_fraction_of_the_depth():
     assert [block_at(layers, PUBLISHED_DEPTH) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
     x = inputs.random_tokens(30, 5, 90)
@@ -141,6 +142,7 @@ def test_reef_reads_the_block_at_a_fraction_of_the_depth():
     assert constant.value is None and constant.same is None
 
 
+@pytest.mark.slow
 def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
     # Norm scales of 1, which all births share, would lift every cosine of so small a model above 0.8.
     cfg = GPT2.replace(norm="none")

@@ -16,6 +16,7 @@ SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=
 PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutations=399)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "init"),
     [("gpt2-tiny", "gpt2-scaled"), ("llama-tiny", "normal-0.02"), ("qwen-tiny", "gpt2-scaled")],
@@ -33,6 +34,7 @@ def test_permutation_test_is_calibrated_on_births(name, init):
     json.dumps(found, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_power_stands_beside_the_rate():
     cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)
     near, far = (
@@ -43,6 +45,7 @@ def test_power_stands_beside_the_rate():
     assert calibration.check_family({"far": far}, family_error=1e-3)["calibrated"]
 
 
+@pytest.mark.slow
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
     cfg = preset("llama-tiny", **SIZES)
     x = inputs.gaussian(48, 4, 32)

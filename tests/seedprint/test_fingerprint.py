@@ -37,6 +37,7 @@ def base():
     return fp.fingerprint(born(42), TOKENS)
 
 
+@pytest.mark.slow
 def test_outputs_are_the_models_last_position_whatever_the_batch(base):
     params = born(42).params
     x = TOKENS.batch(0, 50)
@@ -151,11 +152,13 @@ def test_other_inputs_and_layers_are_refused(base):
         compare(base, base, test="population")
 
 
+@pytest.mark.slow
 def test_other_widths_are_undefined(base):
     verdict = compare(base, fp.fingerprint(born(0, CFG.replace(d_model=24)), TOKENS))
     assert verdict.verdict == "undefined" and "widths differ" in verdict.reason
 
 
+@pytest.mark.slow
 def test_unusable_models_and_options_are_refused():
     broken = changed(born(42), lambda path, leaf: leaf.at[..., 0].set(np.nan))
     with pytest.raises(InputError, match="overflows float32"):
@@ -168,6 +171,7 @@ def test_unusable_models_and_options_are_refused():
         fp.fingerprint(born(42), inputs.random_tokens(5, 5, 100))
 
 
+@pytest.mark.slow
 def test_the_same_model_has_the_same_file_whatever_the_time_and_the_process(tmp_path):
     """A digest of the file is a commitment: no time in it, and the names in the header in one order."""
     code = (

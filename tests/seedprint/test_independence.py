@@ -68,6 +68,7 @@ def test_what_phi_is_not_defined_for():
     assert "same inputs" in phi_h(acts, Activations(np.zeros((2, 6, 4)), None)).reason
 
 
+@pytest.mark.slow
 def test_activations_are_those_of_the_projections():
     x = inputs.random_tokens(9, 6, 90)
     params = models.init_seed(CFG, 5)

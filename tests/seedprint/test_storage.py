@@ -137,6 +137,7 @@ def test_bfloat16_is_what_the_files_hold(model):
         assert all(opened.get_tensor(name).dtype == ml_dtypes.bfloat16 for name in opened.keys())  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_the_benchmark_counts_what_rounding_moves(monkeypatch):
     name = "llama-tiny"
     changes = dict(num_layers=1, d_model=32, num_heads=2, num_kv_heads=2, d_ff=48, vocab_size=64)

@@ -72,6 +72,7 @@ def test_the_smaller_vocabulary_holds_for_both():
     )
 
 
+@pytest.mark.slow
 def test_base_and_suspect_keep_their_places():
     verdict = trace(ref(1), ref(2), probe=PROBE)
     assert (verdict.detail["base"], verdict.detail["suspect"]) == tuple(
@@ -175,6 +176,7 @@ def test_the_default_is_what_both_sides_admit(tmp_path):
         trace_by_default(ref(1), ref(2), align="rotation")
 
 
+@pytest.mark.slow
 def test_outputs_join_auto_when_inputs_are_asked_for():
     alone, joined = (trace_by_default(ref(1), ref(2), probe=probe) for probe in (None, PROBE))
     names = [row["name"] for row in alone.detail["tests"]]
@@ -236,6 +238,7 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
     assert "--baselines compares weights" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_weights_that_overflow_are_undefined_with_the_reason():
     """A norm makes zeros of an infinite square: numbers of no meaning, from which no verdict may come."""
     base = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=64")

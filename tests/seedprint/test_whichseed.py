@@ -64,11 +64,13 @@ def test_a_descendant_is_found_and_the_runner_up_is_told():
     assert abs(found.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
 
 
+@pytest.mark.slow
 def test_the_scheme_of_the_initialisation_does_not_matter():
     suspect = birth(12, CFG.replace(init="normal-0.02"))
     assert which_seed(CFG, suspect, range(10, 20)).seed == 12
 
 
+@pytest.mark.slow
 def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
     assert which_seed(CFG, birth(9_999), range(0, 500)).seed is None
     negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), birth(7))
@@ -76,6 +78,7 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
     assert found.seed is None and "rotated or negated" in found.reason
 
 
+@pytest.mark.slow
 def test_a_hit_that_the_weights_do_not_confirm_is_told():
     """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
     ours, other = (flatten(birth(seed)) for seed in (7, 8))
@@ -99,6 +102,7 @@ def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
     assert verdict.p_value == pytest.approx(10**verdict.log10_p)
 
 
+@pytest.mark.slow
 def test_the_p_of_one_seed_follows_the_t_distribution():
     """500 births against one fixed model: the p before the correction for 2³² is uniform."""
     suspect = drifted(birth(1), birth(2), 0.5)
@@ -124,6 +128,7 @@ def ranges_in(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)
     suspect, kept = drifted(birth(150), birth(151_000), 0.8), tmp_path / "kept"
@@ -189,6 +194,7 @@ def test_weights_without_variation_are_refused():
         which_seed(CFG, jax.tree.map(jnp.zeros_like, birth(0)), range(0, 4))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
     at = f"seed:21@llama-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"

@@ -25,6 +25,7 @@ def made(tmp_path_factory):
     corpora.corpus.cache_clear()
 
 
+@pytest.mark.slow
 def test_each_corpus_is_several_megabytes_of_distinct_documents(made):
     for corpus in made[0].values():
         assert corpus.num_characters > 2e6

@@ -47,6 +47,7 @@ def test_padding_is_left_out(suspect):
     assert none.verdict == "undefined" and "0 usable token ids" in none.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_unrelated_births_are_called_same_at_the_level(tied):
     sizes = dict(num_layers=1, num_heads=2, d_model=12, d_ff=8, vocab_size=20, tie_embeddings=tied)
@@ -64,6 +65,7 @@ def test_unrelated_births_are_called_same_at_the_level(tied):
     assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_tied_birth_has_rows_and_columns_permuted_together():
     cfg = config(**SIZES, tie_embeddings=True)
     model = descend(cfg, 7, drift=0.2)
@@ -73,6 +75,7 @@ def test_a_tied_birth_has_rows_and_columns_permuted_together():
     assert bilinear_test(birth_reader(cfg, 8), reader(model), num_permutations=499).verdict == "unrelated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("align", ["none", "rotation"])
 def test_rank_among_births(suspect, align):
     hidden = reader(rotated(*suspect) if align == "rotation" else suspect)

@@ -50,6 +50,7 @@ def quantised(model, size):
     return edited(*model, edit)
 
 
+@pytest.mark.slow
 def test_p_is_approximate_where_both_are_quantised_in_blocks():
     model = descend(config(**SIZES), 5)
     blocks, rows = reader(quantised(model, 32)), reader(quantised(model, 0))

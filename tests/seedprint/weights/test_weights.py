@@ -192,6 +192,7 @@ def with_units(model, units):
     return edited(cfg.replace(d_ff=len(units)), params, edit)
 
 
+@pytest.mark.slow
 def test_mlps_of_two_sizes(trained_like):
     """Units cut at the end leave the others in place; those cut elsewhere are found by matching."""
     base = reader(trained_like)
@@ -209,6 +210,7 @@ def test_mlps_of_two_sizes(trained_like):
     assert weights_test(birth_reader(config(), 43), suspect, align="units").verdict == "unrelated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["units", "rotation", "matched"])
 def test_unrelated_births_of_two_sizes_are_called_same_at_the_level(test):
     sizes = [preset("llama-tiny", **UNEQUAL, d_ff=d_ff) for d_ff in (12, 20)]
@@ -221,6 +223,7 @@ def test_unrelated_births_of_two_sizes_are_called_same_at_the_level(test):
         assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_one_seed_at_two_widths_is_one_seed():
     """Matrices are drawn from their beginning: the wider birth holds numbers of the narrower, as the verdict says."""
     narrow, wide = (birth_reader(config(num_layers=2, d_model=size), 3) for size in (96, 112))
@@ -362,6 +365,7 @@ def blend(ours, theirs, weight):
     return ours[0], damage.merge(ours, theirs, weight, "the other")
 
 
+@pytest.mark.slow
 def test_descendants_of_a_trained_base_are_found_whatever_became_of_them(trained_like):
     """Tuned, averaged with a sibling, half of it an unrelated model's; rotated as well, and units in another order."""
     base, unrelated = reader(trained_like), descend(config(), 77, change=4)
