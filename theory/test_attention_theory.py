@@ -14,6 +14,7 @@ from scipy import integrate
 
 from bornbiased_jax import keys
 from bornbiased_jax.models import apply, attn0, init_seed, mlp0_config
+from tests.compilation import THOROUGH
 from theory import attention, mlp
 
 STANDARD_ERRORS = 5.0
@@ -57,7 +58,7 @@ def block():
         params = init_seed(cfg, number)
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",)).layers["residual"][0]
 
-    return jax.jit(jax.vmap(one))
+    return jax.jit(jax.vmap(one), compiler_options=THOROUGH)
 
 
 def averaged_by_the_model(layers, T, seed):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax import keys
 from bornbiased_jax.models import apply, init_seed, mlp0_config
+from tests.compilation import THOROUGH
 from theory import kernels, mlp
 
 STANDARD_ERRORS = 5.0
@@ -33,7 +34,7 @@ def block(activation):
         params = init_seed(cfg, number)
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",)).layers["residual"][0]
 
-    return jax.jit(jax.vmap(one))
+    return jax.jit(jax.vmap(one), compiler_options=THOROUGH)
 
 
 def measured_cosines(activation, layers, seed, input_std=1.0, batches=1):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply, attn0, init_seed
+from tests.compilation import THOROUGH
 from theory import attention, attention_weights, variance
 
 STANDARD_ERRORS = 5.0
@@ -275,7 +276,7 @@ def real_stack(mitigation, T, layers, seeds):
         found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output", "residual")).layers
         return jnp.mean(found["attention_output"][:, 0] ** 2, axis=(2, 3)), jnp.mean(found["residual"][:, 0] ** 2, 2)
 
-    output, stream = jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32))
+    output, stream = jax.jit(jax.vmap(one), compiler_options=THOROUGH)(np.arange(seeds, dtype=np.uint32))
     return np.asarray(output, np.float64), np.asarray(stream, np.float64), cfg
 
 

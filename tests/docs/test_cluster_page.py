@@ -26,6 +26,8 @@ INSTEAD = {
     "status": [],
     "plan": [],
 }
+# Of the experiments that the page names: minutes at the smallest scale.
+LONG = "calibration"
 
 
 def commands() -> list[list[str]]:
@@ -34,14 +36,14 @@ def commands() -> list[list[str]]:
 
 
 def called(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bornbiased_jax", *words]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
-    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:]]
+    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:] if word != LONG]
     for option in ("--ray-address", "--coordinator"):
         if option in words:
             del words[words.index(option) : words.index(option) + 2]

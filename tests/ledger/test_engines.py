@@ -39,9 +39,9 @@ ENGINES = {
 
 
 def called(name, place, *further):
-    """The result and the chunks of one call, as its user has it: with the compiler's own settings."""
+    """The result and the chunks of one call; a probe's as its user has it, with the compiler's own settings."""
     words, option, part = CALLS[name]
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS" or name != "probe"}
     environment["PYTHONPATH"] = os.getcwd()
     command = [sys.executable, "-m", "bornbiased_jax", *words, "--json", "-", "--quiet", option, str(place / "ledger")]
     done = subprocess.run([*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500)
