@@ -49,7 +49,6 @@ DEAD_WITHIN_SECONDS = 30.0
 
 def begin(words, folder, *further):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    environment.pop("XLA_FLAGS", None)
     command = [sys.executable, "-m", "bornbiased_jax", *words, "--quiet", *further]
     return subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -154,7 +153,6 @@ def test_arrays_of_two_processes_come_to_each_in_pieces():
         probe.bind(("localhost", 0))
         address = f"localhost:{probe.getsockname()[1]}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    environment.pop("XLA_FLAGS", None)
     calls = [[sys.executable, "-c", PIECES, address, str(rank)] for rank in range(2)]
     both = [subprocess.Popen(call, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for call in calls]
     for code, error in map(end, both):
