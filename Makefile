@@ -31,14 +31,13 @@ demo: $(VENV)/.installed
 FILES := --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) $(FILES)
+	$(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'not slow and not long'
 
-# What `make test` leaves out, types among it. Models and their training are compiled as users compile, with each random
-# key watched: `make test` has the compiler hurry and spares the watch (tests/conftest.py).
-AS_USERS := tests/models tests/pretrain
+# What `make test` leaves out, types among it. What compares bits is compiled as users compile, with each random key
+# watched: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
 test-all: $(VENV)/.installed-dev
-	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'slow or bitwise' $(AS_USERS)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(AS_USERS:%=--ignore=%)
+	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m bitwise tests/models tests/pretrain
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not bitwise'
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -165,6 +165,7 @@ def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, s
     assert results[0][0]["digests"] == results[1][0]["digests"]
 
 
+@pytest.mark.slow
 def test_checkpoint_of_four_devices_is_read_by_one(layouts, story):
     from bornbiased_jax.checkpoints.run import restore_params
 

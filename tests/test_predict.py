@@ -73,6 +73,7 @@ def test_without_attention_position_std_is_the_stream_s() -> None:
     assert found["position_std"] == found["residual_std_by_layer"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -71,6 +71,7 @@ def averaged_by_the_model(layers, T, seed):
     return np.sum(x_SBD[:, 0] * x_SBD[:, 1], axis=-1)
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(layers=st.integers(1, 3), T=st.integers(1, LONGEST), seed=st.integers(0, 10**6))
 def test_prop4_on_real_blocks(layers, T, seed):
@@ -249,6 +250,7 @@ ROUNDING = 1e-6
 WIDE = 64
 
 
+@pytest.mark.long
 @settings(max_examples=10)
 @given(T=st.integers(2, 40), layers=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_prop5_on_the_real_block(T, layers, seed):

@@ -91,6 +91,7 @@ def excess(measured_SL: np.ndarray, theory: Contraction) -> np.ndarray:
     return np.abs(measured_SL.mean(axis=0) - theory.mean[1:]) / (ERRORS * se + theory.theory_std[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_cosine_of_every_layer(case: str) -> None:
     cfg, length = CASES[case]
@@ -169,6 +170,7 @@ def control() -> np.ndarray:
     return measure(CONTROL, 1, 512)["inter"]
 
 
+@pytest.mark.long
 def test_control_is_accepted_as_it_is() -> None:
     assert np.all(excess(control(), predicted(CONTROL, 1)) < 1)
 

@@ -60,6 +60,7 @@ def test_llama_rows_of_table_1_come_from_uneven_scatter():
         assert preference.top1_distribution(rho, 32_000, 10_000, 768).fraction_mean < 6e-4
 
 
+@pytest.mark.long
 def test_table_1b_cannot_show_finding_1_2():
     """Theory's top counts rise with T by less than they scatter: printed 6, 6, 7 and 9, 6, 7 of 10,000 inputs."""
     changes = dict(norm="rmsnorm", activation="silu", gated_mlp=True, mlp_width=2048, mlp=True, vocabulary=32_000)
@@ -187,6 +188,7 @@ def test_uniform_baseline_of_section_3():
     assert preference.uniform_top_count_tail(4, 2_000, 50_304) == pytest.approx(0.005, abs=2e-4)
 
 
+@pytest.mark.long
 def test_overlap_with_the_scatter_of_gpt2():
     """The rows of the table at T = 1,024; the paper's 76 of 100 models is within one standard error."""
     stack = gpt2_nano(mlp=True, mlp_width=3072)

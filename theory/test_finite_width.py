@@ -43,6 +43,7 @@ def gated() -> np.ndarray:
     return measure(_GATED, 1, 600, num_inputs=256)["inter"]
 
 
+@pytest.mark.long
 def test_gated_mlps_contract_as_predicted() -> None:
     assert np.all(excess(gated(), predicted(_GATED, 1, 256)) < 1)
 
@@ -81,6 +82,7 @@ def test_llama_nano_is_as_established() -> None:
 # Spreads.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_std_of_cosines_over_pairs(case: str) -> None:
     cfg, length = CASES[case]
@@ -98,6 +100,7 @@ def test_std_of_cosines_over_pairs(case: str) -> None:
     assert np.all(np.abs(variance_SL.mean(axis=0) - theory) < ERRORS * se + beyond)
 
 
+@pytest.mark.long
 def test_std_over_seeds() -> None:
     found, theory = control(), predicted(CONTROL, 1)
     error = ERRORS / np.sqrt(2 * found.shape[0])
@@ -107,6 +110,7 @@ def test_std_over_seeds() -> None:
     assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
 
 
+@pytest.mark.long
 def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 32 neurons and no residual they make a third and more of the second block's spread."""
     cfg, seeds_drawn = CONTROL.replace(num_layers=2, d_ff=32, residual=False), 400
@@ -124,6 +128,7 @@ def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -
         assert not accepts()
 
 
+@pytest.mark.long
 def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one head of 16 values and no residual, W_V makes a third of the second block's spread."""
     head_dim, seeds_drawn = 16, 300

@@ -133,6 +133,7 @@ def test_odd_activations_keep_orthogonal_inputs_orthogonal(std, layers):
         assert np.max(np.abs(mean)) < 1e-6
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     activation=st.sampled_from(sorted(MODELS)),
@@ -153,6 +154,7 @@ def test_real_blocks_follow_the_theory(activation, layers, input_std, seed):
     assert np.all(np.abs(relative) <= STANDARD_ERRORS * np.sqrt(kurtosis / (4 * SEEDS)) + 4 * layer / width)
 
 
+@pytest.mark.long
 def test_the_checker_refuses_wrong_theories():
     layers = 3
     width, _ = MODELS["relu"]

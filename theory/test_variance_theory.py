@@ -280,6 +280,7 @@ def real_stack(mitigation, T, layers, seeds):
     return np.asarray(output, np.float64), np.asarray(stream, np.float64), cfg
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mitigation", THROUGH, ids=[",".join(mitigation) or "baseline" for mitigation in THROUGH])
 def test_the_mitigations_through_the_real_stack(mitigation):
     T, layers = 10, 3

@@ -28,6 +28,7 @@ def test_a_run_is_clean_and_its_record_tells(trained):
         assert directed and all("step=0" not in edge["to"] and edge["direction"] == "run record" for edge in directed)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_of_a_run_leaves_the_others(trained, tmp_path):
     import shutil
 

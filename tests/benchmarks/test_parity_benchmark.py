@@ -11,6 +11,7 @@ def test_every_family_has_its_row():
     assert set(parity.MODELS) == set(FAMILIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
 def test_a_family_is_compared(family, monkeypatch):
     pytest.importorskip("torch", exc_type=ImportError)

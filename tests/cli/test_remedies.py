@@ -207,6 +207,7 @@ FOLLOWED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("help", HELPS, ids=lambda help: help.given[0] if help.given else help.words.split()[0])
 def test_options_that_a_message_names_help(help, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

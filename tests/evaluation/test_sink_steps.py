@@ -32,6 +32,7 @@ def test_seeds_in_one_pass_are_the_seeds_alone():
     np.testing.assert_allclose(found.score_SLH, [report["score_LH"] for report in alone], atol=12 * 2.0**-22)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_from_birth(place, tmp_path, capsys):  # noqa: F811
     pretrain(make(place, "followed", steps=4))
     folder, target = str(place / "followed"), tmp_path / "sinks.json"

@@ -147,6 +147,7 @@ def test_a_mask_restricts_what_each_query_sees(case):
     close(out, expected)
 
 
+@pytest.mark.slow
 def test_gradients_equal_finite_differences_of_the_formulas(case):
     """Along a random direction of every parameter and of the input; the differences are taken in float64."""
     cfg, flat, x_BTD = case

@@ -74,6 +74,7 @@ def numbers(value) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
     whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
@@ -94,6 +95,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @as_users_compile
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
     whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
@@ -105,6 +107,7 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
             assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
 
 
+@pytest.mark.slow
 @as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
     whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)

@@ -132,6 +132,7 @@ def test_rematerialisation_changes_nothing():
     )
 
 
+@pytest.mark.slow
 def test_every_parameter_matters(case):
     """Each leaf has a gradient, biases and logits included: nothing is dead weight."""
     cfg, params, tokens = case

@@ -80,6 +80,7 @@ def test_it_learns_beside_a_model_that_stays(calm):
     assert summary["finished"]
 
 
+@pytest.mark.slow
 def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
     method, config, summary = calm
     for seed in (5, 6):
@@ -93,6 +94,7 @@ def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
         assert start.digest() == BASE.digest()
 
 
+@pytest.mark.bitwise
 @pytest.mark.slow
 def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
     method, config, summary = calm
@@ -125,6 +127,7 @@ def test_in_memory_and_with_seeds_at_once(calm, place):
         begin(make(place, "unused", method))
 
 
+@pytest.mark.slow
 def test_damage_and_what_does_not_fit_are_said(place, calm):
     method, config, _ = calm
     broken = place / f"broken-{method}"
@@ -150,6 +153,7 @@ def test_damage_and_what_does_not_fit_are_said(place, calm):
         make(place, "mesh", method, mesh="data=2")
 
 
+@pytest.mark.slow
 def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
     """Two seeds, three checkpoints each beside one model: all begin as that model, and none is a copy of another.
 

@@ -79,6 +79,7 @@ class Text(HTMLParser):
         self.words.append(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_is_frozen_says_its_words_and_shows_its_tables(made, kind):
     result = made[kind]
@@ -91,6 +92,7 @@ def test_a_result_is_frozen_says_its_words_and_shows_its_tables(made, kind):
     assert shown.rows >= 1 and "{" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_draws_itself_without_pyplot(made, kind):
     # A test before this one may have asked for it.
@@ -104,6 +106,7 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
     assert ("matplotlib.pyplot" in sys.modules) is asked
 
 
+@pytest.mark.slow
 def test_the_sentences_are_those_of_the_commands(made):
     values = {
         "preference": {"records": made["preference"].records},
@@ -118,6 +121,7 @@ def test_the_sentences_are_those_of_the_commands(made):
     assert "matmul" not in repr(made["training"])
 
 
+@pytest.mark.slow
 def test_what_a_name_holds_is_escaped(made):
     hostile = "<img src=x onerror=alert(1)>&"
     trained = made["training"]
@@ -131,6 +135,7 @@ def test_what_a_name_holds_is_escaped(made):
         assert "<img" not in html and "&lt;img" in html and "&amp;" in html
 
 
+@pytest.mark.slow
 def test_theory_stands_beside_the_measurement(made):
     assert made["preference"].listing().columns[-3:] == ["theory", "80% band", "inside"]
     assert "99% interval" in made["contraction"].listings()[1].columns
@@ -143,6 +148,7 @@ def test_theory_stands_beside_the_measurement(made):
         results.preference(CFG, num_inputs=1)
 
 
+@pytest.mark.slow
 def test_curves_are_the_measured_numbers(made):
     lines = made["preference"].plot().axes[0].get_lines()
     for record, line in zip(made["preference"].records, lines, strict=False):
@@ -154,6 +160,7 @@ def test_curves_are_the_measured_numbers(made):
     assert list(after.get_ydata()) == made["intervention"].report["by_block"] and before.get_label() == "as it is"
 
 
+@pytest.mark.slow
 def test_super_neurons_can_be_silenced_as_they_are_named(made):
     assert made["sinks"].super_neurons == ["blocks/1/mlp:3"]
     assert made["sinks"].listings()[1].rows[0][-1] == "only the first"

@@ -46,6 +46,7 @@ def exact_p(scores, sums):
 
 
 # 5 kinds × (3 × 150 + 40) matrices × 2 forms: 4,900 bounds.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("size", "count"), [(4, 150), (5, 150), (6, 150), (7, 40)])
 def test_never_below_the_exact_p_of_small_matrices(kind, size, count):

@@ -34,6 +34,7 @@ def test_each_corpus_is_several_megabytes_of_distinct_documents(made):
         assert corpus.versions["python"] and corpus.describe()["corpus"] == f"builtin:{corpus.name}"
 
 
+@pytest.mark.slow
 def test_prose_is_sentences_in_ascii(made):
     seen = set()
     for document in made[0]["prose"].documents:
@@ -47,6 +48,7 @@ def test_prose_is_sentences_in_ascii(made):
     assert 0.04 < words.count("the") / len(words) < 0.12
 
 
+@pytest.mark.slow
 def test_code_parses(made):
     documents = made[0]["code"].documents
     for document in documents[::20]:
@@ -54,6 +56,7 @@ def test_code_parses(made):
     assert sum("def " in document for document in documents) > len(documents) / 2
 
 
+@pytest.mark.slow
 def test_the_cached_corpus_is_the_assembled_one(made):
     built, folder = made
     assert len(list((folder / "corpora").iterdir())) == len(built)
@@ -62,6 +65,7 @@ def test_the_cached_corpus_is_the_assembled_one(made):
         assert corpora.corpus(name) == corpus
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_assembled_again(made):
     built, folder = made
     for path in (folder / "corpora").glob("code-*"):

@@ -336,6 +336,7 @@ TINY = dict(num_layers=2, num_heads=2, d_model=16, d_ff=20, vocab_size=24)
 PAIRS = 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", TESTS)
 def test_unrelated_births_are_called_same_at_the_level(test):
     cfg = preset("llama-tiny", **TINY)
