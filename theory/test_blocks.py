@@ -98,6 +98,7 @@ def test_cosine_of_every_layer(case: str) -> None:
     assert np.all(excess(measure(cfg, length)["inter"], predicted(cfg, length)) < 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
 def test_cosine_of_every_position(case: str) -> None:
     cfg, length = CASES[case]

@@ -48,12 +48,14 @@ def test_gated_mlps_contract_as_predicted() -> None:
     assert np.all(excess(gated(), predicted(_GATED, 1, 256)) < 1)
 
 
+@pytest.mark.long
 def test_infinitely_wide_gated_mlps_do_not_and_that_is_rejected() -> None:
     wide = contraction(profile(stack_of(_GATED, tokens=False), 1, finite=False), 256)
     np.testing.assert_array_equal(wide.mean, 0.0)
     assert np.all(excess(gated(), wide) > 1)
 
 
+@pytest.mark.long
 def test_a_gated_amplitude_half_or_twice_as_large_is_rejected() -> None:
     right = predicted(_GATED, 1, 256)
     for factor in (0.5, 2.0):
@@ -166,6 +168,7 @@ def standardised() -> np.ndarray:
     return np.concatenate(rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("coverage", [0.9, 0.99])
 def test_intervals_cover_at_their_rate(coverage: float) -> None:
     """Unseen seeds of every case: the count outside is binomial, its upper tail not below SIGNIFICANCE."""
@@ -178,6 +181,7 @@ def test_intervals_cover_at_their_rate(coverage: float) -> None:
     assert stats.binomtest(outside, total, 1 - coverage, alternative="greater").pvalue > SIGNIFICANCE
 
 
+@pytest.mark.long
 def test_intervals_are_not_won_by_width() -> None:
     z = standardised()
     # Over all cases the standardised square averages to at least a half: intervals are not much too wide.
@@ -190,6 +194,7 @@ def test_intervals_are_not_won_by_width() -> None:
         assert half_width < 2 * 2.6 * measured * (1 + ERRORS / np.sqrt(2 * SEEDS))
 
 
+@pytest.mark.long
 def test_intervals_without_the_std_over_seeds_are_rejected() -> None:
     outside, total = 0, 0
     for cfg, length in CASES.values():

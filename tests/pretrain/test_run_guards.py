@@ -87,6 +87,7 @@ def test_a_limit_is_no_damage(calm, monkeypatch, error):
     shutil.rmtree(config.out)
 
 
+@pytest.mark.slow
 def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
     config = copied(calm, "all-damaged")
     flip(Path(config.out) / "checkpoints")
