@@ -41,3 +41,23 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
     assert said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == 1
     assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 and "| 42 |" in said and "| 43 |" in said
     assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in said
+
+
+def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    block = docs.parse("table1_rows scale=paper show=left")
+    assert docs.content(block).count("| table1_") == 18 and "hours |" not in docs.content(block)
+    (tmp_path / "paper").mkdir()
+    name = "table1_a_64_42"
+    record = {"experiment": name, "scale": "paper", "status": "complete", "result": {}, "provenance": PROVENANCE}
+    (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
+    said = docs.content(block)
+    # GPT-2 nano: 12 blocks of 12·768² weights, keys and values of (T + 1)/2 positions on average, one head of 50,257.
+    per_input = 64 * (2 * 12 * 12 * 768**2 + 4 * 12 * 768 * 32.5) + 2 * 768 * 50257
+    rate = 2000 * per_input / 90
+    assert f"{name} |" not in said and said.count("| table1_") == 17 and f"At the {rate / 1e9:.0f} GFLOP/s" in said
+    # As many inputs of the same model: a seed takes as long as another.
+    assert f"| table1_a_64_43 | Table 1(a) | {2000 * per_input / 1e12:.0f} | {90 / 3600:.3f} |" in said
+    for row in experiments.SELECTIONS["table1_rows"]:
+        (tmp_path / "paper" / f"{row}.json").write_text(json.dumps({**record, "experiment": row}))
+    assert docs.content(block) == "\nNothing is left.\n"
