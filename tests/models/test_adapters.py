@@ -24,8 +24,6 @@ from bornbiased_jax.models.adapters import (
 )
 from bornbiased_jax.models.loss import loss_sum
 
-pytestmark = pytest.mark.bitwise
-
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=96)
 LLAMA = preset("llama-tiny", **SIZES)
 # Longer than two blocks of rows, so that attention is computed block by block.
@@ -43,6 +41,7 @@ def moved(tree, size=0.1):
     return jax.tree.map(lambda leaf: np.asarray(leaf) + size * draws.standard_normal(leaf.shape).astype("f4"), tree)
 
 
+@pytest.mark.bitwise
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2-tiny", "qwen-tiny", "neox-tiny"])
 def test_lora_and_a_memory_of_zeros_begin_as_the_base_bitwise(name):

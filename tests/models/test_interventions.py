@@ -11,8 +11,6 @@ from bornbiased_jax.models import apply, init_seed
 from bornbiased_jax.models.interventions import Neuron, clear, parse_neuron, silence, write
 from bornbiased_jax.models.sites import Edits, as_edits, combine
 
-pytestmark = pytest.mark.bitwise
-
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (3, 7))
 

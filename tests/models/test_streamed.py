@@ -30,8 +30,6 @@ from bornbiased_jax.models.overflow import Overflow, check_overflow
 from bornbiased_jax.seedprint.fingerprint import fingerprint, load_fingerprint
 from bornbiased_jax.text import ByteTokenizer
 
-pytestmark = pytest.mark.bitwise
-
 # More blocks than are compiled in one piece for a loss.
 SMALL = dict(num_layers=9, d_model=32, num_heads=4, d_ff=48, vocab_size=300, max_seq_len=64)
 PARALLEL = dict(positions="rope", rotary_fraction=0.25, parallel_residual=True, tie_embeddings=False)
@@ -95,6 +93,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.bitwise
 @pytest.mark.slow
 @as_users_compile
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
@@ -107,6 +106,7 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
             assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
 
 
+@pytest.mark.bitwise
 @pytest.mark.slow
 @as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
