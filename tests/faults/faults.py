@@ -35,6 +35,13 @@ LIBRARIES = [
     "optax",
     "orbax.checkpoint",
     "grain",
+    "tokenizers",
+    "gguf",
+    "safetensors.numpy",
+    "matplotlib.figure",
+    "rich.progress",
+    "click",
+    "platformdirs",
 ]
 # Ample for the slowest named test beside another one: a fault that makes a test run for ever is named, not awaited.
 TIMEOUT_S = 600.0
