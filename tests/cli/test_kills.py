@@ -23,7 +23,7 @@ from bornbiased_jax.record import lasting
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
-MOMENTS = int(os.environ.get("KILL_MOMENTS", 8))
+MOMENTS = int(os.environ.get("KILL_MOMENTS", 6))
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 # Where the tests run in the background SIGINT is ignored, and would be in their children. The first argument is the
