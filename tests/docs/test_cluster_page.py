@@ -47,7 +47,7 @@ def small(words: list[str]) -> list[str]:
     for option in ("--ray-address", "--coordinator"):
         if option in words:
             del words[words.index(option) : words.index(option) + 2]
-    further = [*INSTEAD[words[0]], *(["--workers", "2"] if "--workers" in words else [])]
+    further = [*INSTEAD[words[0]], *(["--workers", "1"] if "--workers" in words else [])]
     return [*words, *further]
 
 

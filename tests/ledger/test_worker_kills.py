@@ -16,8 +16,9 @@ from bornbiased_jax.ledger.pages import Chunk
 
 pytestmark = pytest.mark.slow
 
-KILLS = 20
-SEEDS = 320
+# A search by hand takes more of them.
+KILLS = int(os.environ.get("KILLS", 10))
+SEEDS = 16 * KILLS
 SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 CALL = ["probe", "preference", "--model", "llama-tiny"]
 CALL += [word for pair in SETTINGS.split(",") for word in ("--set", pair)]
@@ -118,8 +119,8 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path, drivers):
             assert end(driver) in (0, -signal.SIGKILL)
     for driver in drivers:
         assert end(driver) in (0, -signal.SIGKILL)
-    # All twenty, before the last chunk was there.
-    assert workers_killed + drivers_killed == KILLS and min(workers_killed, drivers_killed) >= 5
+    # All of them, before the last chunk was there.
+    assert workers_killed + drivers_killed == KILLS and min(workers_killed, drivers_killed) >= KILLS // 4
     assert end(begin(place, started + 1, *engine)) == 0
     assert records(place, started + 1) == records(calm, 0)
     assert files(place) == files(calm) and len(files(place)) == 4 * SEEDS
