@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FACTOR = 1.05
 TIMEOUT_S = 600.0
 ORDER_SEED = 0
-NEEDED = ("theory", "bornbiased_jax", "tests/conftest.py", "pyproject.toml")
+NEEDED = ("theory", "bornbiased_jax", "tests/conftest.py", "tests/compilation.py", "pyproject.toml")
 """What the theory's tests import or read."""
 TESTS: dict[str, tuple[str, ...]] = {
     "activations": ("test_kernels",),
