@@ -34,10 +34,10 @@ test: lint
 	$(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'not slow and not long'
 
 # What `make test` leaves out, types among it. What compares bits is compiled as users compile, with each random key
-# watched: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
+# watched, and so is what computes for long: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
 test-all: $(VENV)/.installed-dev
-	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m bitwise tests/models tests/pretrain
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not bitwise'
+	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m as_users
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users'
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

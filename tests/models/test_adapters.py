@@ -41,7 +41,7 @@ def moved(tree, size=0.1):
     return jax.tree.map(lambda leaf: np.asarray(leaf) + size * draws.standard_normal(leaf.shape).astype("f4"), tree)
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2-tiny", "qwen-tiny", "neox-tiny"])
 def test_lora_and_a_memory_of_zeros_begin_as_the_base_bitwise(name):

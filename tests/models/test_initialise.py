@@ -13,7 +13,7 @@ from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.models import distributions, flatten, init_seed
 from bornbiased_jax.models.initialise import distribution
 
-pytestmark = pytest.mark.bitwise
+pytestmark = pytest.mark.as_users
 
 TINY = [name for name in PRESETS if name.endswith("-tiny")]
 MITIGATED = preset("gpt2-tiny", output_gate="elementwise", sink_logit="learned", head_norm=True, positions="learned")

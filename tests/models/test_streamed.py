@@ -93,7 +93,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 @as_users_compile
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
@@ -106,7 +106,7 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
             assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 @as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):

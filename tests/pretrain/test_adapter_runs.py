@@ -94,7 +94,7 @@ def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
         assert start.digest() == BASE.digest()
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
     method, config, summary = calm

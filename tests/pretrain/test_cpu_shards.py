@@ -16,7 +16,7 @@ from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cache_chunks, cpu_
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.step import State, make_train_step
 
-pytestmark = pytest.mark.bitwise
+pytestmark = pytest.mark.as_users
 
 CFG = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)
 RULE = optimiser(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8)

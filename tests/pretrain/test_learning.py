@@ -9,6 +9,7 @@ from bornbiased_jax.pretrain.setup import load_data
 
 
 @pytest.mark.slow
+@pytest.mark.as_users
 def test_below_unigram_entropy_and_bigram_loss(tmp_path):
     config = PretrainConfig(
         model=preset("llama-tiny", num_layers=2, num_heads=2, d_model=64, d_ff=128, vocab_size=256),

@@ -112,7 +112,7 @@ def test_what_does_not_exist_is_named(calm, place):
         restore_params(place, seed=7)
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 def test_seeds_together_are_seeds_alone(calm, place):
     """One seed of the two, on its own: the same program on the same numbers, up to rounding."""
@@ -135,7 +135,7 @@ def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
     assert births[0] == births[1]
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 def test_sigterm_saves_and_the_same_command_goes_on(calm, place, signal_at):
     """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
     config, summary = calm

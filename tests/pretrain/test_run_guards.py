@@ -260,7 +260,7 @@ def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
         make(place, "part", steps=7, schedule_steps=6)
 
 
-@pytest.mark.bitwise
+@pytest.mark.as_users
 @pytest.mark.slow
 @pytest.mark.parametrize("keep_latest", [None, 1])
 def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):

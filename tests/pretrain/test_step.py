@@ -18,7 +18,7 @@ from bornbiased_jax.pretrain import PretrainConfig, begin, checkpoints, setup, t
 from bornbiased_jax.pretrain.checkpoints import Checkpointer
 from bornbiased_jax.pretrain.optimiser import optimiser
 
-pytestmark = pytest.mark.bitwise
+pytestmark = pytest.mark.as_users
 
 CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=32)
 
