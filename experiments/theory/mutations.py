@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bornbiased_jax.code import code_digest
 from bornbiased_jax.files import write_json
 from bornbiased_jax.record import provenance
 
@@ -171,7 +172,10 @@ def run(out: Path, modules: Sequence[str], limit: int | None = None, minutes: fl
             path.write_text(mutation.apply(text))
             record["mutations"].append({**mutation._asdict(), "outcome": outcome(scratch, module)})
             path.write_text(text)
-            record["provenance"] = provenance(wall_time_s=before + time.monotonic() - start)
+            record["provenance"] = {
+                **provenance(wall_time_s=before + time.monotonic() - start),
+                "code": code_digest(run),
+            }
             write_json(out, record)
             print(*record["mutations"][-1].values(), flush=True)
     return record

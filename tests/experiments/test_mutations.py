@@ -33,6 +33,7 @@ def test_a_mutation_is_tried_after_the_sound_code_and_the_search_goes_on(tmp_pat
     first = mutations.run(out, ["given_head"], limit=1)
     (tried,) = first["mutations"]
     assert tried["module"] == "given_head" and tried["outcome"] not in ("no collection", "too long")
+    assert len(first["provenance"]["code"]) > 8
     assert json.loads(out.read_text())["mutations"] == [tried] and first["constants"]["given_head"] > 1
     assert mutations.run(out, ["given_head"], minutes=0.0)["mutations"] == [tried]
     out.write_text(json.dumps(first | {"theory": "another"}))
