@@ -172,10 +172,8 @@ def run(out: Path, modules: Sequence[str], limit: int | None = None, minutes: fl
             path.write_text(mutation.apply(text))
             record["mutations"].append({**mutation._asdict(), "outcome": outcome(scratch, module)})
             path.write_text(text)
-            record["provenance"] = {
-                **provenance(wall_time_s=before + time.monotonic() - start),
-                "code": code_digest(run),
-            }
+            wall_time_s = before + time.monotonic() - start
+            record["provenance"] = provenance(wall_time_s=wall_time_s, code=code_digest(run))
             write_json(out, record)
             print(*record["mutations"][-1].values(), flush=True)
     return record
