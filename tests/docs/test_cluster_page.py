@@ -26,8 +26,8 @@ INSTEAD = {
     "status": [],
     "plan": [],
 }
-# Of the experiments that the page names: minutes at the smallest scale.
-LONG = "calibration"
+# The page's experiments take a minute at their smallest; another one cut into chunks takes seconds.
+LONG, SHORT = ("calibration", "weights_calibration"), "figure2"
 
 
 def commands() -> list[list[str]]:
@@ -43,7 +43,11 @@ def called(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
-    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:] if word != LONG]
+    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:] if word != LONG[0]]
+    words = [SHORT if word == LONG[1] else word for word in words]
+    if words[0] == "plan" and "--on" not in words:
+        # Measuring this machine's rates at the sizes of the page takes most of a minute.
+        words[1:1] = ["--on", "h100"]
     for option in ("--ray-address", "--coordinator"):
         if option in words:
             del words[words.index(option) : words.index(option) + 2]
