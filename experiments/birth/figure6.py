@@ -197,7 +197,7 @@ EXPERIMENT = Experiment(
         "laptop": {"model": "gpt2-nano", "seq_len": 2, "num_inputs": 500, "seeds": [42]},
         "paper": {"model": "gpt2-nano", "seq_len": 2, "num_inputs": 2000, "seeds": [42, 123]},
     },
-    cost={"smoke": "seconds", "laptop": "25 s on two cores", "paper": "3 minutes on two cores"},
+    cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,
     figures=panels,

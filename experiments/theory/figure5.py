@@ -240,8 +240,8 @@ EXPERIMENT = Experiment(
     },
     cost={
         "smoke": "seconds",
-        "laptop": "40 s on two cores, the paper's configuration",
-        "paper": "5 minutes on two cores, more seeds of the same",
+        "laptop": "half a minute on two cores, the paper's configuration",
+        "paper": "minutes on two cores, more seeds of the same",
     },
     run=run,
     tables=tables,

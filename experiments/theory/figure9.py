@@ -226,7 +226,7 @@ EXPERIMENT = Experiment(
         "laptop": {"model": "llama-nano", "seq_len": 32, "num_inputs": 256, "seeds": [42, 123]},
         "paper": {"model": "llama-nano", "seq_len": 32, "num_inputs": 2000, "seeds": [42, 123, 1000, 2000]},
     },
-    cost={"smoke": "seconds", "laptop": "16 s on two cores", "paper": "3 minutes on two cores"},
+    cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,
     figures=panels,

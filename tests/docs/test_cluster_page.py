@@ -27,7 +27,7 @@ INSTEAD = {
     "plan": [],
 }
 # The page's experiments take a minute at their smallest; another one cut into chunks takes seconds.
-LONG, SHORT = ("calibration", "weights_calibration"), "figure2"
+EXPERIMENTS = {"calibration": [], "weights_calibration": ["figure2"]}
 
 
 def commands() -> list[list[str]]:
@@ -43,8 +43,8 @@ def called(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
-    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:] if word != LONG[0]]
-    words = [SHORT if word == LONG[1] else word for word in words]
+    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:]]
+    words = [part for word in words for part in EXPERIMENTS.get(word, [word])]
     if words[0] == "plan" and "--on" not in words:
         # Measuring this machine's rates at the sizes of the page takes most of a minute.
         words[1:1] = ["--on", "h100"]

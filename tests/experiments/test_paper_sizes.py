@@ -58,6 +58,10 @@ def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
     assert f"{name} |" not in said and said.count("| table1_") == 17 and f"At the {rate / 1e9:.0f} GFLOP/s" in said
     # As many inputs of the same model: a seed takes as long as another.
     assert f"| table1_a_64_43 | Table 1(a) | {2000 * per_input / 1e12:.0f} | {90 / 3600:.3f} |" in said
+    # A row made beside other work took ten times as long: the quickest counts.
+    beside = {**record, "experiment": "table1_a_64_43", "provenance": {**PROVENANCE, "wall_time_s": 900.0}}
+    (tmp_path / "paper" / "table1_a_64_43.json").write_text(json.dumps(beside))
+    assert f"At the {rate / 1e9:.0f} GFLOP/s of the quickest row above, on 2 cores of A." in docs.content(block)
     for row in experiments.SELECTIONS["table1_rows"]:
         (tmp_path / "paper" / f"{row}.json").write_text(json.dumps({**record, "experiment": row}))
     assert docs.content(block) == "\nNothing is left.\n"
