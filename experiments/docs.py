@@ -9,10 +9,10 @@ A number that was measured stands between two comments, and what is between them
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
-missing; ``tables:1`` of a selection is the first table with the rows of all its records, ``left`` what has no record
-yet. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
-``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
-``benchmarks/tables.py``; ``gpu/STEP`` is a record of ``experiments/results/gpu``, shown by
+missing; ``tables:1`` of a selection is the first table with the rows of all its records; ``left``, of ``table1_rows``,
+is what has no record yet. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers``
+and its digits. ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown
+by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of ``experiments/results/gpu``, shown by
 ``experiments/gpu/tables.py``. Where a record is missing, the block says which command makes it, or shows an ellipsis
 within a sentence.
 """
@@ -94,6 +94,10 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
+    if kind == "left" and (name != "table1_rows" or "scale" not in fields):
+        raise InputError(
+            f"the block {options!r} has nothing left to show: only table1_rows has, at a scale that is named"
+        )
     if name in experiments.SELECTIONS and (kind in ("time", "left") or fields.get("show", "").startswith("tables:")):
         return Block(name, **fields)
     if name.startswith(GPU) and name.removeprefix(GPU) not in {*tables.TABLES, *tables.BENCHMARKS}:
@@ -154,7 +158,7 @@ def content(block: Block) -> str:
     if block.show == "time":
         return "…" if record is None else _together(record)
     if block.show == "left":
-        left = outstanding.table(experiments.SELECTIONS.get(block.name, (block.name,)), block.scale)
+        left = outstanding.table(block.scale)
         return f"\n{table_text(left)}\n" if left is not None else "\nNothing is left.\n"
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"

@@ -1,53 +1,44 @@
-"""What is left to run at a scale: operations, and hours at the rate of the records that were made."""
+"""What is left to run of Table 1: operations, and hours at the rate of the rows that were made.
+
+Not part of a row's own module, so that what is said of rows does not count as code that made them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import experiments
 from bornbiased_jax.report.numbers import significant
 from bornbiased_jax.report.tables import Quantity, Row, Table
-from experiments import results, runner
-from experiments.base import Experiment
+from experiments import results
 from experiments.birth import table1_rows
 
 
-def operations(experiment: Experiment, scale: str) -> float:
-    """Floating-point operations of an experiment's births, all of the models' own sizes."""
-    return sum(table1_rows.operations(group) for group in experiment.settings[scale]["groups"])
+def table(scale: str) -> Table | None:
+    """The rows that have no record at a scale; None where all have.
 
-
-def table(names: Sequence[str], scale: str) -> Table | None:
-    """Those of the experiments that have no record at a scale; None where all have.
-
-    Hours are operations over the rate of the quickest of Table 1's records at this scale: others may have been made
-    beside other work. Where it has none, operations stand alone.
+    Hours are operations over the rate of the quickest row that has one: others may have been made beside other work.
+    Where there is none, operations stand alone.
     """
-    rows = experiments.SELECTIONS["table1_rows"]
-    made = {name: record for name in rows if (record := results.committed(name, scale)) is not None}
-    left = [name for name in names if results.committed(name, scale) is None]
-    if not left:
-        return None
-    rates = {
-        operations(runner.load(name), scale) / record["provenance"]["wall_time_s"]: record
-        for name, record in made.items()
+    needed = {
+        name: sum(map(table1_rows.operations, experiment.settings[scale]["groups"]))
+        for name, experiment in table1_rows.EXPERIMENTS.items()
     }
-    rate = max(rates, default=None)
-    found = []
-    for experiment in map(runner.load, left):
-        needed = operations(experiment, scale)
-        hours = {} if rate is None else {"hours": needed / rate / 3600}
-        found.append(
-            Row([experiment.name, experiment.paper], {"operations, 10¹²": needed / 1e12, **hours}, configuration="ours")
-        )
+    made = {name: record for name in needed if (record := results.committed(name, scale)) is not None}
+    if len(made) == len(needed):
+        return None
+    rates = {name: needed[name] / record["provenance"]["wall_time_s"] for name, record in made.items()}
+    quickest = max(rates, key=rates.__getitem__, default=None)
+    rows = []
+    for name in (name for name in needed if name not in made):
+        hours = {} if quickest is None else {"hours": needed[name] / rates[quickest] / 3600}
+        measured = {"operations, 10¹²": needed[name] / 1e12, **hours}
+        rows.append(Row([name, table1_rows.EXPERIMENTS[name].paper], measured, configuration="ours"))
     note = ""
-    if rate is not None:
-        machine = "{cores} cores of {cpu}".format_map(rates[rate]["provenance"]["platform"])
-        note = f"At the {rate / 1e9:.0f} GFLOP/s of the quickest row above, on {machine}."
+    if quickest is not None:
+        machine = "{cores} cores of {cpu}".format_map(made[quickest]["provenance"]["platform"])
+        note = f"At the {rates[quickest] / 1e9:.0f} GFLOP/s of the quickest row above, on {machine}."
     return Table(
         title="What is left, with its hours",
         settings=["experiment", "part of the paper"],
         quantities=[Quantity("operations, 10¹²", significant(2)), Quantity("hours", significant(2))],
-        rows=found,
+        rows=rows,
         note=note,
     )
