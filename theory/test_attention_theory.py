@@ -46,6 +46,23 @@ def test_prop4_and_its_gap(T, rho):
     assert attention.prop4(T, rho) == pytest.approx(float(attention.averaged_cosine(T, rho)), rel=1e-12, abs=1e-15)
 
 
+@given(T=st.integers(1, 64), shared=st.floats(0.01, 1), own=st.floats(0, 1), apart=st.floats(0, 1))
+def test_averages_where_a_sequence_is_more_alike_than_two(T, shared, own, apart):
+    """Tokens √shared·(a + b) + √own·e, with a common to all and b to a sequence: the means' cosine written out."""
+    size = shared + own
+    cross, within = shared * apart / size, shared / size
+    exact = shared * apart / (shared + own / T)
+    assert attention.averaged_cosine(T, cross, within) == pytest.approx(exact, rel=1e-12, abs=1e-15)
+
+
+@given(T=st.integers(1, 64), within=st.floats(0, 1))
+def test_two_sequences_are_at_most_as_alike_as_their_means_are_long(T, within):
+    most = within + (1 - within) / T
+    assert attention.averaged_cosine(T, most, within) == pytest.approx(1, rel=1e-11)
+    with pytest.raises(ValueError, match=r"^rho_cross:"):
+        attention.averaged_cosine(T, 1.01 * most, within)
+
+
 SEEDS, WIDTH, LONGEST = 400, 32, 16
 
 

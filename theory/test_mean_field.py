@@ -131,6 +131,28 @@ def test_corrections_vanish_with_width() -> None:
     np.testing.assert_allclose(gaps, gaps[-1], rtol=0.02)
 
 
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("norm", ["layernorm", "none"])
+@pytest.mark.parametrize("changes", [{}, {"positional_scale": "amplify"}, {"position_std": 0.3}])
+def test_lengths_of_averages_vary_twice_as_their_products(residual: bool, norm: str, changes: dict) -> None:
+    """Sums of Gaussian tokens are Gaussian: Var ‖x̃‖² is 2 tr C², Var x̃·x̃' is tr C²; each is followed by itself."""
+    stack = Stack(
+        num_layers=3,
+        width=24,
+        value_width=8,
+        query_width=8,
+        mlp=False,
+        residual=residual,
+        norm=norm,
+        embedding_std=1.0,
+        weight_std=0.2,
+        output_std=0.3,
+    )
+    for fields in profile(dataclasses.replace(stack, **changes), 6).layers:
+        products = np.diagonal(fields.overlap().own) * fields.variance_n**2
+        assert fields.length_n == pytest.approx(2 * products, rel=1e-12)
+
+
 def test_distant_window_changes_nothing() -> None:
     full, window = gpt2(3, 128, activation="relu"), gpt2(3, 128, activation="relu", window=30)
     np.testing.assert_allclose(profile(window, 30).inter_cosine, profile(full, 30).inter_cosine, atol=1e-12)

@@ -131,6 +131,12 @@ def test_random_weights_against_monte_carlo(kernel, size, window):
     assert np.all(np.abs(products_NTT.mean(axis=0) - expected) <= STANDARD_ERRORS * error + 1e-12)
 
 
+def test_softpick_of_two_keys_with_one_value():
+    """Two keys with the same value: E(a₁ + a₂)², over the angle of the two Gaussian logits, is 1/4 + 1/(2π)."""
+    found = variance.output_covariance(np.ones((2, 2)), attention_kernel="softpick")
+    assert np.diagonal(found) == pytest.approx([1 / 2, 1 / 4 + 1 / (2 * np.pi)], rel=1e-6)
+
+
 def test_centred_attention_where_its_first_order_ends():
     below, above = (
         variance.output_variance(64, attention_kernel="centred", logit_variance=size)[1:] / size
