@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     cfg = preset(group["model"], **group["changes"])
     pairs = [tuple(pair) for pair in group["pairs"]]
     null = [(seed, seed + 1) for seed in range(10_000, 10_000 + 2 * group["num_null"], 2)]
-    size = (group["num_inputs"], group["seq_len"])
     text = sentences(cfg, group["reef"])
     found, unrelated = [], []
     total = len(pairs) + len(null)
@@ -51,9 +51,9 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
             moments = embedding_moments(base)
             tests = {}
             for kind in ("gaussian", "tokens"):
-                inputs = probe(cfg, kind, *size)
                 fed = moments if kind == "gaussian" else None
-                tests[kind] = verdicts(outputs(cfg, base, inputs, fed), outputs(cfg, suspect, inputs, fed), TESTS)
+                sides = [_outputs(context, group, seed, kind, fed) for seed in (base_seed, suspect_seed)]
+                tests[kind] = verdicts(*sides, TESTS)
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             scores = baseline_scores(cfg, base, cfg, suspect, pair)
             found.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
@@ -66,6 +66,21 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     return {"group": group, "pairs": found, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
 
 
+def _outputs(
+    context: Context, group: Mapping[str, Any], seed: int, kind: str, moments: tuple[float, float] | None
+) -> np.ndarray:
+    """A birth's outputs, kept: a call that was killed goes on after the last, and a seed's tokens serve its pairs."""
+    asked = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
+
+    def compute(folder: Path) -> np.ndarray:
+        cfg = preset(group["model"], **group["changes"])
+        inputs = probe(cfg, kind, group["num_inputs"], group["seq_len"])
+        return outputs(cfg, birth(cfg, seed), inputs, moments)
+
+    found = context.cached("outputs_of_births", {**asked, "seed": seed, "inputs": kind, "moments": moments}, compute)
+    return np.asarray(found)
+
+
 def is_paper(group: Mapping[str, Any]) -> bool:
     """Whether a group has the paper's model and sizes."""
     sizes = (group["num_inputs"], group["seq_len"])
@@ -73,7 +88,7 @@ def is_paper(group: Mapping[str, Any]) -> bool:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """p of every test, then the baselines' scores beside those of unrelated births."""
+    """p of every test, then the baselines' scores beside those of unrelated births, where there are any."""
     rows, scores = [], []
     for outcome in record["result"]["groups"]:
         group = outcome["group"]
@@ -130,10 +145,9 @@ def tables(record: Record) -> Sequence[Table]:
         "standard deviation over other disjoint pairs of births, the null that a threshold should come from. REEF "
         "reads 200 passages of English prose at 9/16 of the depth."
     )
-    return [
-        Table("Births of different seeds, every test (Tables 4a and 9)", heads, quantities, rows, note),
-        Table("Table 8's baselines on births", ["model", "method", "pairs", "null pairs"], columns, scores, about),
-    ]
+    tested = Table("Births of different seeds, every test (Tables 4a and 9)", heads, quantities, rows, note)
+    scored = Table("Table 8's baselines on births", ["model", "method", "pairs", "null pairs"], columns, scores, about)
+    return [tested, scored] if scores else [tested]
 
 
 def _log(p: float | None) -> float | None:
@@ -168,25 +182,29 @@ def claims(record: Record) -> Sequence[Claim]:
     return made
 
 
-_LLAMA = [[42, 2000], [123, 42], [1000, 123], [2000, 1000]]
-_QWEN = [[123, 1000], [1000, 123], [42, 2000], [2000, 42]]
+PAIRS = {
+    "llama": [[42, 2000], [123, 42], [1000, 123], [2000, 1000]],
+    "qwen": [[123, 1000], [1000, 123], [42, 2000], [2000, 42]],
+}
+"""Family -> base and suspect of the paper's comparisons."""
 
 
-def _both(suffix: str, changes: Mapping[str, Any], **sizes: Any) -> dict[str, Any]:
-    return {
-        "seeds": [42, 123, 1000, 2000],
-        "groups": [
-            {"model": f"{family}-{suffix}", "changes": dict(changes), "pairs": pairs, **sizes}
-            for family, pairs in (("llama", _LLAMA), ("qwen", _QWEN))
-        ],
-    }
+def families(
+    suffix: str, changes: Mapping[str, Any], only: Sequence[str] = tuple(PAIRS), **sizes: Any
+) -> dict[str, Any]:
+    """Settings with a group for each family, its model the preset with this suffix."""
+    groups = [
+        {"model": f"{family}-{suffix}", "changes": dict(changes), "pairs": PAIRS[family], **sizes} for family in only
+    ]
+    return {"seeds": [42, 123, 1000, 2000], "groups": groups}
 
 
-def _reef(sentences: int, length: int, text: str = "builtin:prose") -> dict[str, Any]:
-    return {"text": text, "num_sentences": sentences, "sentence_len": length}
+def sentences_of(number: int, length: int, text: str = "builtin:prose") -> dict[str, Any]:
+    """What REEF reads."""
+    return {"text": text, "num_sentences": number, "sentence_len": length}
 
 
-_TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
+TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
 EXPERIMENT = Experiment(
     name="table4a",
     title="Models of different seeds are told apart at birth",
@@ -198,9 +216,9 @@ EXPERIMENT = Experiment(
         "unrelated births score: a score far below 0.8 can still be enormous, and one of 0.9 be nothing."
     ),
     settings={
-        "smoke": _both("tiny", _TINY, num_inputs=64, seq_len=4, num_null=2, reef=_reef(12, 8, "builtin:code")),
-        "laptop": _both("tiny", {}, num_inputs=2_000, seq_len=16, num_null=12, reef=_reef(200, 32)),
-        "paper": _both("nano", {}, num_inputs=10_000, seq_len=1_024, num_null=12, reef=_reef(200, 64)),
+        "smoke": families("tiny", TINY, num_inputs=64, seq_len=4, num_null=2, reef=sentences_of(12, 8, "builtin:code")),
+        "laptop": families("tiny", {}, num_inputs=2_000, seq_len=16, num_null=12, reef=sentences_of(200, 32)),
+        "paper": families("nano", {}, num_inputs=10_000, seq_len=1_024, num_null=12, reef=sentences_of(200, 64)),
     },
     cost={
         "smoke": "seconds",

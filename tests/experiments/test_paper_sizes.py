@@ -8,6 +8,7 @@ import experiments
 from bornbiased_jax.config import preset
 from experiments import docs, results, runner
 from experiments.birth import table1, table1_rows
+from experiments.lineage import figure13_tiny, table4a, table4a_sizes
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
@@ -65,3 +66,29 @@ def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
     for row in experiments.SELECTIONS["table1_rows"]:
         (tmp_path / "paper" / f"{row}.json").write_text(json.dumps({**record, "experiment": row}))
     assert docs.content(block) == "\nNothing is left.\n"
+
+
+def test_births_of_the_papers_seeds_have_a_record_for_each_length(tmp_path):
+    assert set(experiments.SELECTIONS["table4a_sizes"]) == set(table4a_sizes.EXPERIMENTS)
+    compared = set()
+    for name, experiment in table4a_sizes.EXPERIMENTS.items():
+        assert runner.load(name) is experiment
+        (group,) = experiment.settings["paper"]["groups"]
+        assert table4a.is_paper({**group, "seq_len": 1_024}) and not table4a.is_paper(group)
+        compared |= {(group["model"].split("-")[0], *pair) for pair in group["pairs"]}
+    assert compared == set(table4a.PRINTED)
+    experiment = table4a_sizes.EXPERIMENTS["table4a_qwen_64"]
+    record = record_of(experiment, tmp_path / "work")
+    # Tokens of four births, and vectors for either side of four pairs: kept, each once.
+    kept = sorted((tmp_path / "work").glob("**/outputs_of_births-*/value.npy"))
+    assert len(kept) == 4 + 8
+    (pairs,), _, claims = show(experiment, record)
+    assert len(pairs.rows) == 4 and len(claims) == 2
+    written = [path.stat().st_mtime_ns for path in kept]
+    assert record_of(experiment, tmp_path / "work")["result"] == record["result"]
+    assert [path.stat().st_mtime_ns for path in kept] == written
+
+
+def test_figure_13_has_the_papers_pairs():
+    for group in figure13_tiny.EXPERIMENT.settings["paper"]["groups"]:
+        assert group["num_births"] * (group["num_births"] - 1) // 2 == 2_556
