@@ -21,7 +21,10 @@ def test_the_benchmark_sets_a_run_beside_its_plan():
     assert len(table.rows) == 1
 
 
-def test_memory_is_within_a_quarter(tmp_path):
-    """Of one command: the record holds the others, which take minutes."""
+def test_memory_is_within_a_quarter(tmp_path, monkeypatch):
+    """Of one command: the record holds the others, which take minutes. Compiled as users compile, and in both of the
+    processes: one that finds its programs in the tests' cache needs a tenth less than one that makes them."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     row = plan.memory(plan.COMMANDS["fingerprint"].format(tmp_path).split())
     assert abs(row["memory_ratio"] - 1) <= plan.GOAL, row

@@ -384,11 +384,10 @@ def test_a_finished_life_leaves_its_record_alone(tmp_path):
     assert found["training"]["losses"][-1]["loss"][0] < found["training"]["losses"][0]["loss"][0]
 
 
-# Rows of Table 1 of another length or of the third part are smoke runs of these again.
+# One step for each module: a row of Table 1 runs at its smallest as the others do, and so does a model's life.
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [
-    "self_test,products,kept,life_llama,life_qwen", "training_rate,training_rate_seeds,seeds_at_once",
-    "sweep_tiny,sweep_nano,parity", "table1_a_64,table1_b_64,finding2_nano",
+    "self_test,products,kept,life_llama", "training_rate,seeds_at_once", "sweep_tiny,parity", "table1_a_64",
 ])  # fmt: skip
 def test_every_kind_of_step_makes_its_record(tmp_path, names):
     out = tmp_path / "out"

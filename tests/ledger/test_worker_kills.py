@@ -17,7 +17,7 @@ from bornbiased_jax.ledger.pages import Chunk
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
-KILLS = int(os.environ.get("KILLS", 10))
+KILLS = int(os.environ.get("KILLS", 6))
 SEEDS = 16 * KILLS
 SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 CALL = ["probe", "preference", "--model", "llama-tiny"]
