@@ -7,8 +7,6 @@ PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3 python,$(shell \
 VENV ?= .venv
 OUT ?= out/demo
 JOBS ?= 2
-# Of the slow tests' workers: they wait a quarter of their time, for processes that were killed or that start.
-WAITING_JOBS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
@@ -39,7 +37,7 @@ test: lint
 # watched, and so is what computes for long: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
 test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m as_users
-	$(BIN)/python -m pytest -n $(WAITING_JOBS) --dist worksteal -m '(slow or long) and not as_users'
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users'
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -52,8 +52,8 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
             tests = {}
             for kind in ("gaussian", "tokens"):
                 fed = moments if kind == "gaussian" else None
-                sides = [_outputs(context, group, seed, kind, fed) for seed in (base_seed, suspect_seed)]
-                tests[kind] = verdicts(*sides, TESTS)
+                base_ND, suspect_ND = (_outputs(context, group, seed, kind, fed) for seed in (base_seed, suspect_seed))
+                tests[kind] = verdicts(base_ND, suspect_ND, TESTS)
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             scores = baseline_scores(cfg, base, cfg, suspect, pair)
             found.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
