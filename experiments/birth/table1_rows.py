@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.pretrain.throughput import flops_per_token
-from bornbiased_jax.report.tables import Claim, Panel, Table
+from bornbiased_jax.report.numbers import percent
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
 from experiments._shared import births
 from experiments.base import Experiment, Record
 from experiments.birth import figure1, figure2, figure10, table1
@@ -16,6 +17,8 @@ PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
 
 LENGTHS = (64, 256, 1024)
 SEEDS = (42, 43)
+TENTHS = {"first tenth": "top1_share_p10", "median": "top1_share_p50", "last tenth": "top1_share_p90"}
+"""A column of theory's -> its name in a record."""
 
 
 def name_of(part: str, seq_len: int, seed: int) -> str:
@@ -33,8 +36,35 @@ def operations(group: births.Group) -> float:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The row beside the printed one, its contraction, and its dimensions."""
-    return [*table1.tables(record), *figure2.tables(record), *figure10.tables(record)]
+    """The row beside the printed one, its contraction, its dimensions, and its place among theory's seeds."""
+    return [*table1.tables(record), *figure2.tables(record), *figure10.tables(record), _among_seeds(record)]
+
+
+def _among_seeds(record: Record) -> Table:
+    """The row's fraction and the printed one beside theory's tenths of seeds."""
+    (probed,) = record["result"]["groups"]
+    (birth,), group, theory = probed["records"], probed["group"], probed["theory"]
+    printed: dict[str, Value] = {}
+    if table1.same_configuration(group, birth["seed"]):
+        printed = {"fraction": table1.PRINTED[group["model"], group["seq_len"], birth["seed"]][0]}
+    row = Row(
+        [births.name_of(group), group["num_inputs"], group["seq_len"], birth["seed"]],
+        {"fraction": birth["preference"]["top1_share"]},
+        printed,
+        {name: theory[key] for name, key in TENTHS.items()},
+        "paper" if printed else "other",
+    )
+    return Table(
+        "The fraction among theory's seeds",
+        ["model", "N", "T", "seed"],
+        [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
+        [row],
+        note=(
+            "One seed tells little of a mean: by theory the fraction of a tenth of all seeds lies below the first "
+            "number, that of half of them below the median, that of a tenth above the last. The paper's seeds are "
+            "other draws than these of the same numbers."
+        ),
+    )
 
 
 def panels(record: Record) -> Sequence[Panel]:

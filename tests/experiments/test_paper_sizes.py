@@ -37,11 +37,26 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
         record = record_of(table1_rows.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
         (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
         tables, panels, claims = show(table1_rows.EXPERIMENTS[name], record)
-        assert [len(table.rows) for table in tables] == [1, 1, 3] and len(panels) == 3 and len(claims) == 1
+        assert [len(table.rows) for table in tables] == [1, 1, 3, 1] and len(panels) == 3 and len(claims) == 1
+        (row,) = tables[-1].rows
+        theory = record["result"]["groups"][0]["theory"]
+        tenths = [theory[f"top1_share_p{percent}"] for percent in (10, 50, 90)]
+        assert list(row.theory.values()) == tenths == sorted(tenths) and row.paper == {}
+        assert row.measured == {"fraction": tables[0].rows[0].measured["fraction"]}
     said = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
     assert said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == 1
     assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 and "| 42 |" in said and "| 43 |" in said
     assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in said
+
+
+@pytest.mark.parametrize("name", ["table1_a_1024_42", "table1_b_64_43"])
+def test_a_printed_fraction_stands_beside_the_tenths_of_seeds(name):
+    record = results.committed(name, "paper")
+    assert record is not None
+    (row,) = table1_rows.tables(record)[-1].rows
+    (group,) = record["settings"]["groups"]
+    printed, _ = table1.PRINTED[group["model"], group["seq_len"], group["seeds"][0]]
+    assert row.paper == {"fraction": printed} and row.configuration == "paper"
 
 
 def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
