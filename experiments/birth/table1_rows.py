@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.pretrain.throughput import flops_per_token
 from bornbiased_jax.report.numbers import percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Table
 from experiments._shared import births
 from experiments.base import Experiment, Record
 from experiments.birth import figure1, figure2, figure10, table1
@@ -42,23 +43,17 @@ def tables(record: Record) -> Sequence[Table]:
 
 def _among_seeds(record: Record) -> Table:
     """The row's fraction and the printed one beside theory's tenths of seeds."""
-    (probed,) = record["result"]["groups"]
-    (birth,), group, theory = probed["records"], probed["group"], probed["theory"]
-    printed: dict[str, Value] = {}
-    if table1.same_configuration(group, birth["seed"]):
-        printed = {"fraction": table1.PRINTED[group["model"], group["seq_len"], birth["seed"]][0]}
-    row = Row(
-        [births.name_of(group), group["num_inputs"], group["seq_len"], birth["seed"]],
-        {"fraction": birth["preference"]["top1_share"]},
-        printed,
-        {name: theory[key] for name, key in TENTHS.items()},
-        "paper" if printed else "other",
+    (row,) = table1.tables(record)[0].rows
+    theory = record["result"]["groups"][0]["theory"]
+    measured, paper = (
+        {name: value for name, value in values.items() if name == "fraction"} for values in (row.measured, row.paper)
     )
+    tenths = {name: theory[key] for name, key in TENTHS.items()}
     return Table(
         "The fraction among theory's seeds",
-        ["model", "N", "T", "seed"],
+        ["model", "inputs", "N", "T", "seed"],
         [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
-        [row],
+        [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
         note=(
             "One seed tells little of a mean: by theory the fraction of a tenth of all seeds lies below the first "
             "number, that of half of them below the median, that of a tenth above the last. The paper's seeds are "

@@ -88,7 +88,7 @@ COMMANDS = {
         by_name,
     ),
     "reproduce": Command(
-        lambda place: ["reproduce", "table3", "figure8", "--scale", "smoke", "--quiet",
+        lambda place: ["reproduce", "table3", "figure2", "--scale", "smoke", "--quiet",
                        "--out", str(place / "out")],
         reproduced,
     ),

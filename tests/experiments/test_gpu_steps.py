@@ -365,12 +365,12 @@ def test_a_life_stops_in_time_is_measured_and_goes_on(tmp_path):
     smoke = life.SETTINGS["smoke"]
     training = {**smoke["training"], "steps": 100_000, "warmup": 10}
     settings = {**smoke, "model": "llama-nano", "training": training}
-    first = life.run(settings, tmp_path, 12.0)
+    first = life.run(settings, tmp_path, 20.0)
     assert not first["finished"] and 0 < first["step"] < 100_000 and (tmp_path / "run").is_dir()
     steps = first["sinks"]["steps"]
     assert [row["step"] for row in steps] == [0, first["step"]] and len(steps[0]["sink_rate"]) == 2
     assert set(MAIN) <= set(first["anatomy"]["z"]["uniform ids"]) and len(first["training"]["losses"]) == first["step"]
-    second = life.run(settings, tmp_path, 12.0)
+    second = life.run(settings, tmp_path, 20.0)
     assert second["training"]["resumed_from"] == first["step"] < second["step"]
 
 

@@ -29,7 +29,7 @@ CALLS = {
         lambda value: {**value, "digest": None},
     ),
     "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda value: value),
-    "reproduce": (["reproduce", "finding2", "--scale", "smoke"], "--out", lambda value: None),
+    "reproduce": (["reproduce", "weights_calibration", "--scale", "smoke"], "--out", lambda value: None),
 }
 ENGINES = {
     "two processes": ["--engine", "processes", "--workers", "2"],
