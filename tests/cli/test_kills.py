@@ -160,19 +160,27 @@ def left_over(place: Path) -> list[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_kills_leave_no_trace(calm, tmp_path, name):
     expected, seconds, _ = calm(name)
-    chance, killed = random.Random(name), 0
-    command, place = COMMANDS[name], tmp_path / "place"
-    for moment in range(MOMENTS):
-        # Spread over the run: what is kept makes the next start shorter, so that some end before their moment.
+    chance, killed, ended = random.Random(name), 0, 0
+    command, place = COMMANDS[name], tmp_path / "0"
+    while killed < MOMENTS:
+        # Spread over the run, in longer and longer stretches: what is kept makes the next start shorter.
         process = begin(command, place)
         try:
-            process.wait(chance.uniform(0, seconds * (moment + 1) / MOMENTS))
+            process.wait(chance.uniform(0, seconds * (killed + 1) / MOMENTS))
         except subprocess.TimeoutExpired:
             process.kill()
         process.communicate()
         assert process.returncode in (0, -signal.SIGKILL)
-        killed += process.returncode != 0
-    assert killed >= MOMENTS // 2
+        if process.returncode:
+            killed += 1
+            continue
+        # It ended before its moment: whole in spite of the kills before. Again from nothing, with earlier moments, for
+        # the machine may be less busy than it was for the undisturbed run.
+        assert command.outcome(place) == expected
+        assert left_over(place) == []
+        ended += 1
+        seconds *= 0.75
+        place = tmp_path / str(ended)
     finish(command, place)
     assert command.outcome(place) == expected
     assert left_over(place) == []
