@@ -9,12 +9,12 @@ A number that was measured stands between two comments, and what is between them
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
-missing; ``tables:1`` of a selection is the first table with the rows of all its records; ``left``, of ``table1_rows``,
-is what has no record yet. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers``
-and its digits. ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown
-by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of ``experiments/results/gpu``, shown by
-``experiments/gpu/tables.py``. Where a record is missing, the block says which command makes it, or shows an ellipsis
-within a sentence.
+missing; of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
+all; ``left``, of ``table1_rows``, is what has no record yet. ``value`` is a place in the record, written by ``format``:
+a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record
+of ``benchmarks/results``, shown by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of ``experiments/results/gpu``,
+shown by ``experiments/gpu/tables.py``. Where a record is missing, the block says which command makes it, or shows an
+ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def parse(options: str) -> Block:
         raise InputError(
             f"the block {options!r} has nothing left to show: only table1_rows has, at a scale that is named"
         )
-    if name in experiments.SELECTIONS and (kind in ("time", "left") or fields.get("show", "").startswith("tables:")):
+    of_several = kind in ("claims", "left", "time") or fields.get("show", "").startswith("tables:")
+    if name in experiments.SELECTIONS and of_several:
         return Block(name, **fields)
     if name.startswith(GPU) and name.removeprefix(GPU) not in {*tables.TABLES, *tables.BENCHMARKS}:
         steps = ", ".join([*tables.TABLES, *tables.BENCHMARKS])
@@ -174,16 +175,19 @@ def _together(found: Record) -> str:
     return duration(found["seconds"]) + partly
 
 
-def _merged(found: Record, number: int) -> Table:
-    """The tables at one place of several records as one table."""
-    made = [runner.load(name).tables(record)[number - 1] for name, record in found["records"].items()]
-    return dataclasses.replace(made[0], rows=[row for table in made for row in table.rows])
+def _together_shown(found: Record, kind: str, number: str) -> str:
+    """The claims of several records, or the tables at one place of them as one table."""
+    made = [(runner.load(name), record) for name, record in found["records"].items()]
+    if kind == "claims":
+        return claims_text([claim for experiment, record in made for claim in experiment.claims(record)])
+    each = [experiment.tables(record)[int(number) - 1] for experiment, record in made]
+    return table_text(dataclasses.replace(each[0], rows=[row for table in each for row in table.rows]))
 
 
 def _shown(block: Block, record: Record) -> str:
     kind, _, number = block.show.partition(":")
     if block.name in experiments.SELECTIONS:
-        return table_text(_merged(record, int(number)))
+        return _together_shown(record, kind, number)
     step = block.name.removeprefix(GPU) if block.name.startswith(GPU) else ""
     if block.name.startswith("benchmark/") or step in tables.BENCHMARKS:
         # benchmarks/ is not installed with the packages; it lies beside the documents.

@@ -105,15 +105,15 @@ def claims(record: Record) -> Sequence[Claim]:
     group, theory = probed["group"], probed["theory"]
     fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
     top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
-    paper_rows = [PRINTED[key][0] for key in PRINTED if key[:2] == (group["model"], group["seq_len"])]
     same = all(same_configuration(group, seed) for seed in group["seeds"])
+    paper = [PRINTED[group["model"], group["seq_len"], seed][0] for seed in group["seeds"]] if same else []
     name = births.name_of(group)
     return [
         Claim(
             f"Fraction of the top-1 token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
             f"{births.mean_of(fractions)}",
             sum(fractions) / len(fractions),
-            paper=sum(paper_rows) / len(paper_rows) if same else None,
+            paper=sum(paper) / len(paper) if same else None,
             theory=theory["top1_share_mean"] if theory else None,
             format=percent(2),
             configuration="paper" if same else "other",

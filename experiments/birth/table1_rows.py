@@ -68,8 +68,10 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The share alone: one seed says nothing of others."""
-    return list(table1.claims(record))[:1]
+    """The fraction alone, with its seed: one says nothing of others."""
+    fraction, *_ = table1.claims(record)
+    (seed,) = record["result"]["groups"][0]["group"]["seeds"]
+    return [dataclasses.replace(fraction, statement=f"{fraction.statement}, seed {seed}")]
 
 
 def _row(part: str, seq_len: int, seed: int) -> Experiment:

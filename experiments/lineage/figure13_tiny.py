@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
             "groups": [{**group, "num_births": 72} for group in figure13.EXPERIMENT.settings["laptop"]["groups"]]
         },
     },
-    cost={"smoke": "seconds", "paper": "an hour on two cores"},
+    cost={"smoke": "seconds", "paper": "8 minutes on two cores"},
     run=figure13.run,
     claims=figure13.claims,
     tables=figure13.tables,

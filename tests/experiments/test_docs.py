@@ -1,5 +1,6 @@
 import json
 import re
+import types
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_the_time_of_a_selection_is_the_sum_over_its_records(committed, tmp_path
     for name in ("table1", "table2"):
         (tmp_path / "laptop" / f"{name}.json").unlink()
     assert docs.render(block) == block.replace("old", "…")
+
+
+def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, monkeypatch):
+    said = {name: [Claim(f"{name} says", place)] for place, name in enumerate(("table1", "table2", "figure2"))}
+    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": tuple(said)})
+    monkeypatch.setattr(
+        docs.runner, "load", lambda name: types.SimpleNamespace(claims=lambda record: said[record["experiment"]])
+    )
+    (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "experiment": "table2"}))
+    shown = docs.content(docs.parse("demo show=claims"))
+    assert [line.split("|")[1].strip() for line in shown.splitlines()[3:5]] == ["table1 says", "table2 says"]
+    assert "figure2 says" not in shown and "for 2 of its 3 experiments" in shown
 
 
 def test_the_origin_of_a_table_is_told(committed, monkeypatch):
