@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,13 +13,14 @@ import numpy as np
 from bornbiased_jax import models, progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import gaussian
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.simplified import attn0
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, part_of
 from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from theory.mean_field import profile
 
@@ -31,6 +32,9 @@ REAL: dict[str, dict[str, Any]] = {
 }
 """Name -> fields of a self-attention-only model; the last one is the standard block."""
 BATCH_POSITIONS = 4096
+# Minutes of two cores at the paper's size: what a killed run loses at most.
+BATCHES_A_CHUNK = 32
+FUNCTION = "experiments.theory.figure8:compute"
 
 
 def gap(x_BTD: jax.Array) -> jax.Array:
@@ -77,25 +81,18 @@ def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
 def run(context: Context) -> dict[str, Any]:
     """Mean and standard deviation over sequences of the gap, by length, stack and layer."""
     settings = context.settings
-    stacks = configurations(settings)
-    num_layers, seed = settings["num_layers"], settings["seeds"][0]
+    num_layers = settings["num_layers"]
+    stacks: dict[str, ModelConfig | None] = {ATTN0: None, **configurations(settings)}
     curves = []
-    total = (1 + len(stacks)) * sum(settings["num_inputs"])
+    total = len(stacks) * sum(settings["num_inputs"])
     with progress.bar(total, "figure8", unit="sequences", quiet=context.quiet) as advance:
         for length, num_inputs in zip(settings["lengths"], settings["num_inputs"], strict=True):
-            inputs = gaussian(num_inputs, length, settings["d_model"])
-            size = min(num_inputs, max(1, BATCH_POSITIONS // length))
-            starts = range(0, num_inputs, size)
-            for name, cfg in {ATTN0: None, **stacks}.items():
-                params = None if cfg is None else models.init_seed(cfg, seed)
-                parts = []
-                for start in starts:
-                    stop = min(start + size, num_inputs)
-                    x_BTD = inputs.batch(start, stop) * np.float32(0.02)
-                    found = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
-                    parts.append(np.asarray(found, np.float64))
-                    advance(stop - start)
-                gaps_LN = np.concatenate(parts, axis=1)
+            step = BATCHES_A_CHUNK * batch_size(length)
+            spans = [(start, min(start + step, num_inputs)) for start in range(0, num_inputs, step)]
+            for name, cfg in stacks.items():
+                asked = {**settings, "stack": name, "seq_len": length, "num_inputs": num_inputs}
+                parts = context.parts("figure8/gaps", FUNCTION, asked, spans, advance=advance)
+                gaps_LN = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
                 curves.append(
                     {
                         "stack": name,
@@ -110,6 +107,27 @@ def run(context: Context) -> dict[str, Any]:
     printed = {str(length): 1 - prop5_printed(length, depth) for length in settings["lengths"]}
     limit = [prop5_closed_form_gap(layers) for layers in depth.tolist()]
     return {"curves": curves, "printed_gap": printed, "closed_form_gap": limit}
+
+
+def batch_size(length: int) -> int:
+    """Sequences of one forward pass."""
+    return max(1, BATCH_POSITIONS // length)
+
+
+def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Gaps of some sequences in one stack [L, N]."""
+    length, num_layers = settings["seq_len"], settings["num_layers"]
+    cfg = configurations(settings).get(settings["stack"])
+    params = None if cfg is None else models.init_seed(cfg, settings["seeds"][0])
+    inputs = gaussian(settings["num_inputs"], length, settings["d_model"])
+    size = batch_size(length)
+    for chunk in chunks:
+        parts = []
+        for start in range(chunk.start, chunk.stop, size):
+            x_BTD = inputs.batch(start, min(start + size, chunk.stop)) * np.float32(0.02)
+            found = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
+            parts.append(np.asarray(found, np.float64))
+        yield part_of(np.concatenate(parts, axis=1))
 
 
 def theory_gap(cfg: ModelConfig | None, length: int, num_layers: int) -> np.ndarray:

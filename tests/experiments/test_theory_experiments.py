@@ -262,6 +262,30 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < std + allowance)
 
 
+def test_figure_8_goes_on_where_it_was_killed(record, tmp_path, monkeypatch):
+    made = record("figure8")
+    context = Context(scale="smoke", settings=made["settings"], work=tmp_path / "work", quiet=True)
+    # Four sequences a pass, and each pass a chunk.
+    monkeypatch.setattr(figure8, "BATCH_POSITIONS", 64)
+    monkeypatch.setattr(figure8, "BATCHES_A_CHUNK", 1)
+    kept, computed = figure8.part_of, []
+
+    def dies(value):
+        computed.append(value)
+        if len(computed) == 7:
+            raise KeyboardInterrupt
+        return kept(value)
+
+    monkeypatch.setattr(figure8, "part_of", dies)
+    with pytest.raises(KeyboardInterrupt):
+        figure8.run(context)
+    again = figure8.run(context)
+    # Four stacks of four chunks; of the seven before, the last was lost.
+    assert len(computed) == 16 + 1
+    for whole, cut in zip(made["result"]["curves"], again["curves"], strict=True):
+        np.testing.assert_allclose(cut["gap_by_layer"], whole["gap_by_layer"], rtol=1e-4)
+
+
 def test_theory_covers_and_fits_and_its_control_does_not(record):
     made = record("predicted")
     covered = made["result"]["coverage"]
