@@ -235,10 +235,11 @@ def origin(block: Block, record: Record) -> str:
         return f"`{block.command}`: {'; '.join(facts)}."
     made = record.get("provenance", {})
     facts = []
-    if "wall_time_s" in made:
-        facts.append(duration(made["wall_time_s"]))
-    if "peak_memory_bytes" in made:
-        facts.append(f"{made['peak_memory_bytes'] / 1e9:.2f} GB at most")
+    taken = results.taken(record)
+    if "wall_time_s" in taken:
+        facts.append(duration(taken["wall_time_s"]))
+    if "peak_memory_bytes" in taken:
+        facts.append(f"{taken['peak_memory_bytes'] / 1e9:.2f} GB at most")
     if "cpu" in made.get("platform", {}):
         facts.append(f"{made['platform']['cores']} cores of {made['platform']['cpu']}")
     if made.get("device", {}).get("platform") not in (None, "cpu"):

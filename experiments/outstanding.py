@@ -24,7 +24,7 @@ def table(scale: str) -> Table | None:
     made = {name: record for name in needed if (record := results.committed(name, scale)) is not None}
     if len(made) == len(needed):
         return None
-    rates = {name: needed[name] / record["provenance"]["wall_time_s"] for name, record in made.items()}
+    rates = {name: needed[name] / results.taken(record)["wall_time_s"] for name, record in made.items()}
     quickest = max(rates, key=rates.__getitem__, default=None)
     rows = []
     for name in (name for name in needed if name not in made):

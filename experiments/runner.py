@@ -21,10 +21,11 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.record import content_digest, jsonable, library_versions, measure, provenance
+from bornbiased_jax.record import content_digest, jsonable, library_versions, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
 from experiments.base import SCALES, Context, Experiment, Record, split_data
+from experiments.elapsed import Elapsed, elapsed
 
 TITLE = "Transformers are born biased"
 PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
@@ -269,20 +270,23 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     """Run one experiment and write its record; the exception, if there was one."""
     record = _identity(experiment, context.scale, context.data)
     failure: Exception | None = None
-    with measure() as measurement:
-        try:
+    code = code_digest(experiment.run)
+    work = {**record, "code": code, "versions": library_versions()}
+    taken: Elapsed | None = None
+    try:
+        with elapsed(context.work.with_name(f"{experiment.name}.elapsed.json"), work) as taken:
             record |= {"status": "complete", "result": jsonable(experiment.run(context))}
-        except Exception as error:
-            if not isinstance(error, InputError):
-                traceback.print_exc()
-            record |= {"status": "failed", "error": _reason(error)}
-            failure = error
+    except Exception as error:
+        if not isinstance(error, InputError):
+            traceback.print_exc()
+        record |= {"status": "failed", "error": _reason(error)}
+        failure = error
     record["provenance"] = provenance(
         seeds=context.settings.get("seeds"),
         precision=experiment.precision,
-        measurement=measurement,
-        code=code_digest(experiment.run),
+        code=code,
         corpora=corpora_of([record["settings"], context.data]),
+        **(taken.to_dict() if taken else {}),
     )
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"

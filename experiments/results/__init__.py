@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,23 @@ def names() -> Iterator[tuple[str, str]]:
         for name in experiments.MODULES:
             if (FOLDER / scale / f"{name}.json").exists():
                 yield name, scale
+
+
+def taken(record: Record) -> dict[str, float]:
+    """What a record takes from nothing: ``{"wall_time_s", "peak_memory_bytes"}``.
+
+    Experiments of one output folder share births: what is drawn from those of another took nothing more itself, and
+    counts what they took. A record that says nothing of either gives no entry.
+    """
+    made = record.get("provenance", {})
+    result = record.get("result")
+    groups = result.get("groups") if isinstance(result, Mapping) else None
+    births = [each for each in groups or () if isinstance(each, Mapping)]
+    of_births = {
+        "wall_time_s": sum(each.get("wall_s", 0.0) for each in births),
+        "peak_memory_bytes": max((each.get("peak_memory_bytes", 0) for each in births), default=0),
+    }
+    return {name: max(made[name], least) for name, least in of_births.items() if name in made}
 
 
 def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:

@@ -106,6 +106,17 @@ def test_the_origin_of_a_table_is_told(committed, monkeypatch):
     assert "`builtin:prose` fedcba98" in made
 
 
+def test_what_is_drawn_from_births_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    births = [{"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000}, {"wall_s": 120.0, "peak_memory_bytes": 10}]
+    (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": births}}))
+    made = docs.content(docs.parse("table1 show=tables"))
+    assert "1 h 02 min" in made and "5.00 GB" in made
+    # A selection adds what each took itself: births that two draw from are there once.
+    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": ("table1",)})
+    assert ">1 min 02 s<" in docs.render("<!-- record: demo show=time -->old<!-- end -->")
+
+
 def test_a_missing_record_names_its_command(committed):
     made = docs.render("<!-- record: table2 show=tables --><!-- end -->")
     assert "Not measured yet: `bornbiased reproduce table2 --scale laptop`." in made
