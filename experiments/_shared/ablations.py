@@ -82,5 +82,5 @@ SETTINGS: dict[str, dict[str, Any]] = {
 COST = {
     "smoke": "seconds",
     "laptop": "1 min 20 s on two cores (3.1 GB); table2 and figures 3, 4 and 7 share it",
-    "paper": "needs a GPU: 1e15 floating-point operations; the ablations share it",
+    "paper": "1 h 50 min on two cores (3.2 GB); table2 and figures 3, 4 and 7 share it",
 }

@@ -54,8 +54,8 @@ def tables(record: Record) -> Sequence[Table]:
     group = found["full model"]["group"]
     note = (
         f"T = {group['seq_len']} where there is attention. Mean across seeds. In the first block attention has "
-        "nothing to amplify and adds what differs between sequences, so the full model starts no higher than "
-        "its MLPs alone; from then on it amplifies what they seeded, the more the longer the sequence. The "
+        "nothing to amplify and adds what differs between sequences, so the full model starts about where "
+        "its MLPs alone do; from then on it amplifies what they seeded, the more the longer the sequence. The "
         "paper draws Figure 7 and prints no numbers."
     )
     quantities = [Quantity(name, significant(3)) for name in found]
