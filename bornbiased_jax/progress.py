@@ -19,10 +19,25 @@ COMPILED = frozenset({"sequences", "seeds", "steps", "tokens"})
 """Units of compiled programs: until the first is done the program is being compiled, which no rate should count."""
 
 Advance = Callable[..., None]
+"""Is called with a number of units that are done."""
 
 _quiet = False
 _live: Progress | None = None
 _clock = time.monotonic
+
+
+class Bar:
+    """A bar that is shown: called with a number of units that are done, 1 unless given."""
+
+    def __init__(self, tell: Callable[[int, bool], None]) -> None:
+        self._tell = tell
+
+    def __call__(self, n: int = 1) -> None:
+        self._tell(n, False)
+
+    def kept(self, n: int) -> None:
+        """Count units that were done before this job began: not for its rate."""
+        self._tell(n, True)
 
 
 def set_quiet(quiet: bool) -> None:
@@ -50,7 +65,7 @@ def warn(text: str) -> None:
 @contextlib.contextmanager
 def bar(
     total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0, timed: bool = True
-) -> Iterator[Advance]:
+) -> Iterator[Bar]:
     """Show the progress of a block; the value it yields is called as work is done: ``advance(n=1)``.
 
     Bars may nest: on a terminal the inner ones stand below the outer one while they run.
@@ -60,7 +75,7 @@ def bar(
         label: what is being done ("sweep", "table1").
         unit: what is counted, in the plural ("sequences").
         quiet: show nothing.
-        done: units done before (a resumed job); they do not count for the rate.
+        done: units done before (a resumed job), where that is known by now; they do not count for the rate.
         timed: show a rate and the time left; not where units take very different times.
 
     Example:
@@ -68,11 +83,11 @@ def bar(
         ...     advance(2)
     """
     if quiet or _quiet:
-        yield lambda n=1: None
+        yield Bar(lambda n, kept: None)
         return
     show = _terminal_bar if _on_terminal() else _plain_bar
-    with show(label, _Meter(total, unit, done, timed)) as advance:
-        yield advance
+    with show(label, _Meter(total, unit, done, timed)) as tell:
+        yield Bar(tell)
 
 
 def _on_terminal() -> bool:
@@ -80,7 +95,7 @@ def _on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def _terminal_bar(label: str, meter: _Meter) -> Iterator[Advance]:
+def _terminal_bar(label: str, meter: _Meter) -> Iterator[Callable[[int, bool], None]]:
     # One live display holds the bars of every nesting level.
     global _live
     outermost = _live is None
@@ -98,12 +113,12 @@ def _terminal_bar(label: str, meter: _Meter) -> Iterator[Advance]:
     live = _live
     task = live.add_task(label, total=meter.total, completed=meter.done, meter=meter)
 
-    def advance(n: int = 1) -> None:
-        meter.add(n)
+    def tell(n: int, kept: bool) -> None:
+        meter.add(n, kept)
         live.advance(task, n)
 
     try:
-        yield advance
+        yield tell
     finally:
         if outermost:
             _live = None
@@ -121,18 +136,18 @@ class _Numbers(ProgressColumn):
 
 
 @contextlib.contextmanager
-def _plain_bar(label: str, meter: _Meter) -> Iterator[Advance]:
+def _plain_bar(label: str, meter: _Meter) -> Iterator[Callable[[int, bool], None]]:
     said = _clock()
 
-    def advance(n: int = 1) -> None:
+    def tell(n: int, kept: bool) -> None:
         nonlocal said
-        meter.add(n)
+        meter.add(n, kept)
         if _clock() - said >= PLAIN_INTERVAL and meter.done != meter.total:
             said = _clock()
             note(f"{label}: {meter.text()}")
 
     try:
-        yield advance
+        yield tell
     except BaseException:
         # What was refused before it began has an error to say so.
         if meter.done:
@@ -150,8 +165,11 @@ class _Meter:
         self._start = self._began = self._latest = _clock()
         self._compiling = unit in COMPILED
 
-    def add(self, n: int) -> None:
+    def add(self, n: int, kept: bool = False) -> None:
         self.done += n
+        if kept:
+            self._before += n
+            return
         self._latest = _clock()
         if self._compiling:
             self._compiling, self._before, self._start = False, self.done, self._latest

@@ -72,6 +72,20 @@ def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     assert first == "sweep: 920 of 1,000 seeds, 2.0 seeds/s, 40 s left"
 
 
+def test_what_is_found_done_on_the_way_does_not_count_for_the_rate(clock, capsys):
+    with progress.bar(1000, "sweep", unit="sequences") as advance:
+        advance.kept(500)
+        clock.now += 3
+        advance()  # the one that was compiled for
+        clock.now += 10
+        advance(20)
+        advance.kept(479)
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep: 521 of 1,000 sequences, 2.0 sequences/s, 4 min 00 s left",
+        "sweep: 1,000 of 1,000 sequences in 13 s, 2.0 sequences/s",
+    ]
+
+
 def test_slow_work_is_told_as_time_for_each(clock, capsys):
     with progress.bar(4, "table1", unit="models") as advance:
         clock.now += 180

@@ -72,7 +72,8 @@ def fulfil(
         folder: the ledger; without one everything is computed in this process and nothing is kept.
         engine: who computes what the ledger lacks.
         advance: called with the length of each chunk that another process has computed; what this process computes
-            ``here`` tells of itself.
+            ``here`` tells of itself. A bar's own (:class:`.progress.Bar`) hears of what the ledger has already,
+            too, as work done before.
 
     Raises:
         InputError: as :func:`check` and :func:`results`.
@@ -97,6 +98,10 @@ def fulfil(
         if advance is not None:
             advance(chunk.stop - chunk.start)
 
+    def before(chunk: Chunk) -> None:
+        if isinstance(advance, progress.Bar):
+            advance.kept(chunk.stop - chunk.start)
+
     found = results(
         page,
         request.chunks,
@@ -105,6 +110,7 @@ def fulfil(
         compute=None if elsewhere else request.here,
         sources=sources if elsewhere or request.here is None else lambda: {},
         advance=there if elsewhere or request.here is None else None,
+        kept=before,
     )
     return [found[chunk] for chunk in request.chunks]
 
@@ -129,6 +135,7 @@ def results(
     compute: Compute | None = None,
     sources: Callable[[], Mapping[str, Any]] = lambda: {},
     advance: Callable[[Chunk], None] | None = None,
+    kept: Callable[[Chunk], None] | None = None,
 ) -> dict[Chunk, dict[str, Any]]:
     """Every chunk's result, computed where it is not on the page yet.
 
@@ -143,15 +150,16 @@ def results(
         compute: the task's function for jobs of this process, where it has at hand what others must look up.
         sources: gives what other processes need to know besides (:class:`.jobs.Job`), called once the page is open.
         advance: called with each chunk that was missing, when it is there.
+        kept: called with each chunk that was there from the first.
 
     Raises:
         InputError: the ledger cannot be written, or the task refuses; or workers die again and again.
     """
     own = compute or resolve(page.task.function)
+    further: dict[str, Any] = dict(block=block, sources=sources, advance=advance, kept=kept)
     if jax.process_count() > 1:
-        further: dict[str, Any] = dict(block=block, sources=sources, advance=advance)
         return together.results(page, chunks, own, lambda made: _lead(page, chunks, compute=made, **further))
-    return _lead(page, chunks, block=block, engine=engine, compute=own, sources=sources, advance=advance)
+    return _lead(page, chunks, engine=engine, compute=own, **further)
 
 
 def _lead(
@@ -163,9 +171,13 @@ def _lead(
     compute: Compute,
     sources: Callable[[], Mapping[str, Any]],
     advance: Callable[[Chunk], None] | None,
+    kept: Callable[[Chunk], None] | None,
 ) -> dict[Chunk, dict[str, Any]]:
     found: dict[Chunk, dict[str, Any]] = {}
     stuck, missing = 0, _collect(page, chunks, found)
+    if kept is not None:
+        for chunk in found:
+            kept(chunk)
     while missing:
         page.open(chunks)
         where = str(page.ledger.path.resolve())

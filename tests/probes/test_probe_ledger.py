@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax import models
+from bornbiased_jax import models, progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -69,8 +69,13 @@ def test_a_killed_probe_goes_on_where_it_stopped(tmp_path):
         probed(tmp_path, seeds=range(4), chunk=1, advance=stop)
     assert len(chunks_of(tmp_path)) == 2
     ticks.clear()
-    probed(tmp_path, seeds=range(4), chunk=1, advance=ticks.append)
-    assert sum(ticks) == 2 * N
+    told = []
+    bar = progress.Bar(lambda n, kept: told.append((n, kept)))
+    probed(tmp_path, seeds=range(4), chunk=1, advance=bar)
+    assert [sum(n for n, kept in told if kept is before) for before in (True, False)] == [2 * N, 2 * N]
+    told.clear()
+    probed(tmp_path, seeds=range(4), chunk=1, advance=bar, engine=elsewhere)
+    assert sum(n for n, kept in told if kept) == 4 * N == sum(n for n, _ in told)
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
