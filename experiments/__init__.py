@@ -62,13 +62,20 @@ _BESIDE = {
     "decay_of_run": "survival",
 }
 # At the paper's sizes, for the background of a day; a record each.
-_PAPER = {"finding2_nano": "birth", "figure13_tiny": "lineage"}
+_PAPER = {"finding2_nano": "birth", "figure13_tiny": "lineage", "table4a_weights": "lineage"}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
-_PAIRS = [f"table4a_{family}_{length}" for family in ("llama", "qwen") for length in (16, 64)]
+_PAIRS = {
+    "llama": ("42_2000", "123_42", "1000_123", "2000_1000"),
+    "qwen": ("123_1000", "1000_123", "42_2000", "2000_42"),
+}
+_SIZES = [
+    *(f"table4a_{family}_16" for family in _PAIRS),
+    *(f"table4a_{family}_64_{pair}" for family, pairs in _PAIRS.items() for pair in pairs),
+]
 MODULES: dict[str, str] = {
     **{name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE | _PAPER).items()},
     **dict.fromkeys(_ROWS, "experiments.birth.table1_rows"),
-    **dict.fromkeys(_PAIRS, "experiments.lineage.table4a_sizes"),
+    **dict.fromkeys(_SIZES, "experiments.lineage.table4a_sizes"),
 }
 """Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""
 
@@ -77,6 +84,6 @@ SELECTIONS: dict[str, tuple[str, ...]] = {
     "demo": ("finding2", "table1", "figure1", "figure2", "figure10"),
     "all": tuple(_CHAPTERS),
     "table1_rows": tuple(_ROWS),
-    "table4a_sizes": tuple(_PAIRS),
+    "table4a_sizes": tuple(_SIZES),
 }
 """Names that stand for several experiments."""

@@ -10,11 +10,11 @@ A number that was measured stands between two comments, and what is between them
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
 missing; of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
-all; ``left``, of ``table1_rows``, is what has no record yet. ``value`` is a place in the record, written by ``format``:
-a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record
-of ``benchmarks/results``, shown by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of ``experiments/results/gpu``,
-shown by ``experiments/gpu/tables.py``. Where a record is missing, the block says which command makes it, or shows an
-ellipsis within a sentence.
+all; ``left``, of a selection in ``outstanding.py``, is what has no record yet. ``value`` is a place in the record,
+written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
+``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of
+``experiments/results/gpu``, shown by ``experiments/gpu/tables.py``. Where a record is missing, the block says which
+command makes it, or shows an ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -94,10 +94,9 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
-    if kind == "left" and (name != "table1_rows" or "scale" not in fields):
-        raise InputError(
-            f"the block {options!r} has nothing left to show: only table1_rows has, at a scale that is named"
-        )
+    if kind == "left" and (name not in outstanding.SELECTIONS or "scale" not in fields):
+        those = " and ".join(outstanding.SELECTIONS)
+        raise InputError(f"the block {options!r} has nothing left to show: only {those} have, at a scale that is named")
     of_several = kind in ("claims", "left", "time") or fields.get("show", "").startswith("tables:")
     if name in experiments.SELECTIONS and of_several:
         return Block(name, **fields)
@@ -159,7 +158,7 @@ def content(block: Block) -> str:
     if block.show == "time":
         return "…" if record is None else _together(record)
     if block.show == "left":
-        left = outstanding.table(block.scale)
+        left = outstanding.table(block.name, block.scale)
         return f"\n{table_text(left)}\n" if left is not None else "\nNothing is left.\n"
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain.throughput import flops_per_token
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Table
 from experiments._shared import births
+from experiments._shared.operations import of_sequence
 from experiments.base import Experiment, Record
 from experiments.birth import figure1, figure2, figure10, table1
 
@@ -29,11 +29,8 @@ def name_of(part: str, seq_len: int, seed: int) -> str:
 
 def operations(group: births.Group) -> float:
     """What a row's forward passes need, the head at the last position alone."""
-    cfg = preset(group["model"])
-    head = 2.0 * cfg.d_model * cfg.vocab_size
-    # A trained token needs three times its forward pass, with the head at every position.
-    position = flops_per_token(cfg, group["seq_len"]) / 3 - head
-    return len(group["seeds"]) * group["num_inputs"] * (group["seq_len"] * position + head)
+    sequence = of_sequence(preset(group["model"]), group["seq_len"], head=True)
+    return len(group["seeds"]) * group["num_inputs"] * sequence
 
 
 def tables(record: Record) -> Sequence[Table]:

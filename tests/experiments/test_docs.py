@@ -131,7 +131,7 @@ def test_a_missing_record_names_its_command(committed):
         ("table1 show=pictures", "choose headline, claims, tables, time"),
         ("table1 show=tables colour=red", "is not understood"),
         ("tabel1 show=tables", "names no experiment"),
-        ("all scale=paper show=left", "only table1_rows has"),
+        ("all scale=paper show=left", "only table1_rows and table4a_sizes have"),
         ("table1_rows show=left", "at a scale that is named"),
         ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
         ("table1 value=result.rows.0.share format=prose:2", "no format 'prose'"),

@@ -1,0 +1,127 @@
+"""The pairs of Tables 4a and 9 by the exact tests in the weights: no inputs, so no length and no number of them.
+
+The analysis, fixed before the pairs were run together: every test with its defaults on every pair, each p uniform where
+the births are independent; beside the smallest of a family the chance of one as small among as many uniform draws,
+which takes them for independent although pairs share births.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.config import preset
+from bornbiased_jax.ledger.pages import Chunk
+from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
+from bornbiased_jax.seedprint.weights.compare import weights_test
+from experiments._shared.lineage import birth
+from experiments.base import Context, Experiment, Record, part_of
+from experiments.lineage import table4a
+
+TESTS: dict[str, Callable[[WeightsReader, WeightsReader], Verdict]] = {
+    "coordinates": lambda base, suspect: weights_test(base, suspect),
+    "units": lambda base, suspect: weights_test(base, suspect, labels="units"),
+    "rotation, units": lambda base, suspect: weights_test(base, suspect, align="rotation"),
+    "bilinear": lambda base, suspect: bilinear_test(base, suspect),
+}
+FUNCTION = "experiments.lineage.table4a_weights:compute"
+
+
+def run(context: Context) -> dict[str, Any]:
+    """p, z and verdict of every test on every pair, family by family."""
+    groups = context.settings["groups"]
+    total = sum(len(group["pairs"]) for group in groups)
+    found = []
+    with progress.bar(total, "table4a in the weights", unit="pairs", quiet=context.quiet) as advance:
+        for group in groups:
+            spans = [(at, at + 1) for at in range(len(group["pairs"]))]
+            parts = context.parts("table4a_weights/pairs", FUNCTION, group, spans, advance=advance)
+            found.append({"group": group, "pairs": [pair for part in parts for pair in part]})
+    return {"groups": found}
+
+
+def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Every test on some of a family's pairs."""
+    cfg = preset(settings["model"], **settings["changes"])
+
+    def reader(seed: int) -> WeightsReader:
+        return params_reader(cfg, jax.tree.map(np.asarray, birth(cfg, seed)), seed=seed, is_birth=True)
+
+    for chunk in chunks:
+        rows = []
+        for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
+            sides = (reader(base), reader(suspect))
+            verdicts = {name: test(*sides) for name, test in TESTS.items()}
+            kept = {
+                name: {"verdict": verdict.verdict, "p_value": verdict.p_value, "z": verdict.z}
+                for name, verdict in verdicts.items()
+            }
+            rows.append({"base": base, "suspect": suspect, "tests": kept})
+        yield part_of(rows)
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """p and z of every test, a row a pair."""
+    rows = []
+    for outcome in record["result"]["groups"]:
+        for pair in outcome["pairs"]:
+            measured = {f"{name}: {what}": pair["tests"][name][key] for name in TESTS for what, key in _KEPT.items()}
+            rows.append(Row([outcome["group"]["model"], pair["base"], pair["suspect"]], measured, configuration="ours"))
+    columns = [
+        Quantity(f"{name}: {what}", significant(3) if what == "p" else fixed(2)) for name in TESTS for what in _KEPT
+    ]
+    note = (
+        "Births of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: of "
+        "residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone, of the "
+        "embedding's rows."
+    )
+    return [Table("The same pairs in the weights", ["model", "base seed", "suspect seed"], columns, rows, note)]
+
+
+_KEPT = {"p": "p_value", "z": "z"}
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """The smallest p of each family, and the chance of one as small."""
+    made = []
+    for outcome in record["result"]["groups"]:
+        values = [test["p_value"] for pair in outcome["pairs"] for test in pair["tests"].values()]
+        known = [float(value) for value in values if value is not None]
+        if not known:
+            continue
+        smallest = min(known)
+        chance = 1 - (1 - smallest) ** len(known)
+        made.append(
+            Claim(
+                f"Smallest of {len(known)} p of births of different seeds, exact tests in the weights "
+                f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
+                smallest,
+                format=significant(2),
+                configuration="ours",
+            )
+        )
+    return made
+
+
+EXPERIMENT = Experiment(
+    name="table4a_weights",
+    title="Models of different seeds at birth, in their weights",
+    paper="Tables 4a and 9",
+    description=(
+        "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "
+        "hidden units as they lie and after a rotation was undone, and the vocabulary's bilinear form."
+    ),
+    settings={"smoke": table4a.families("tiny", table4a.TINY), "paper": table4a.families("nano", {})},
+    cost={"smoke": "seconds", "paper": "minutes on two cores"},
+    run=run,
+    tables=tables,
+    claims=claims,
+)
