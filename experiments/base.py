@@ -78,7 +78,7 @@ class Context:
         name: str,
         function: str,
         settings: Mapping[str, Any],
-        spans: Sequence[tuple[int, int]],
+        spans: Sequence[tuple[int, int] | Chunk],
         *,
         here: Compute | None = None,
         sources: Mapping[str, Any] | None = None,
@@ -90,12 +90,12 @@ class Context:
             name: of the ledger's folder, shared by the output folder's experiments.
             function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
             settings: all that the values depend on besides the span and the function's code.
-            spans: of the loop, the ends left out.
+            spans: of the loop, the ends left out; a loop in a loop names chunks, the outer place in place of a seed.
             here: the same function for this process, where it has at hand what others must make again.
             sources: what others need to know to do so, JSON-ready.
             advance: called with the length of a span when another process, or ``function`` in this one, has it.
         """
-        chunks = [Chunk(0, *span) for span in spans]
+        chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
         request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
         found = fulfil(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in found]
@@ -147,7 +147,7 @@ def _whole(kept: Folder, path: Path) -> bool:
         return False
 
 
-def cache_folder(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Path:
+def cache_folder(place: Path, identity: Any, compute: Callable[..., Any]) -> Path:
     """Where :func:`cached` keeps its value for these arguments; nothing is made or written."""
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from bornbiased_jax.data.windows import held_out, prepend_bos
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.metrics import read_metrics
@@ -24,12 +25,13 @@ from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from experiments._shared.training import loss_of, train_with_snapshots
-from experiments.base import Context
+from experiments.base import Context, cache_folder, part_of
 from experiments.sinks.mitigations import MITIGATIONS
 from experiments.sinks.sink_price import price
 
 HELD_OUT = "held out"
 EPSILON = 0.25
+FUNCTION = "experiments.sinks.sink_training:compute"
 SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
@@ -38,42 +40,92 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     """Train and measure every mitigation of the settings; what this output folder has is taken from there.
 
     The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
-    :class:`PretrainConfig`), ``bos_token`` (absent: the pretraining run with its checkpoints; True or False:
-    training in memory, with or without a BOS token in front), ``lengths``, ``num_sequences``,
-    ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the held-out
-    part) with ``evaluation`` (sequences and context); ``price`` (may be absent: what rounding and a rolling cache
-    cost is measured too, see :mod:`experiments.sinks.sink_price`).
+    :class:`PretrainConfig`), ``seeds_at_once`` (absent: all in one program), ``bos_token`` (absent: the pretraining
+    run with its checkpoints; True or False: training in memory, with or without a BOS token in front), ``lengths``,
+    ``num_sequences``, ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the
+    held-out part) with ``evaluation`` (sequences and context); ``price`` (may be absent: what rounding and a rolling
+    cache cost is measured too, see :mod:`experiments.sinks.sink_price`). Each mitigation is a chunk of a ledger for
+    each block of ``seeds_at_once`` seeds.
 
     Returns:
         {"cures": {name: {"by_seed": [...], "curve_steps", "curve_validation_loss", "seconds_per_step", …}}}.
     """
-    return {"cures": {name: _trained(context, name) for name in context.settings["cures"]}}
+    # What does not change a trained model is not a part of its identity.
+    settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
+    mitigations, names = context.settings["cures"], list(MITIGATIONS)
+    count = len(settings["seeds"])
+    at_once = settings.get("seeds_at_once", count)
+    blocks = [(start, min(start + at_once, count)) for start in range(0, count, at_once)]
+    sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": True}
+
+    def here(asked: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+        return compute(asked, {**sources, "quiet": context.quiet}, chunks)
+
+    parts = context.parts(
+        "sink_training/models",
+        FUNCTION,
+        {"settings": settings, "data": context.data},
+        [Chunk(names.index(mitigation), *block) for mitigation in mitigations for block in blocks],
+        here=here,
+        sources=sources,
+    )
+    made = iter(parts)
+    return {"cures": {mitigation: _joined([next(made) for _ in blocks]) for mitigation in mitigations}}
+
+
+def compute(asked: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name, trained and measured."""
+    for chunk in chunks:
+        mitigation = list(MITIGATIONS)[chunk.seed]
+        settings = {**asked["settings"], "seeds": asked["settings"]["seeds"][chunk.start : chunk.stop]}
+        place = Path(found_at["work"]) / "sink_training" / mitigation.replace(" ", "-")
+        context = Context(
+            scale=found_at["scale"],
+            settings=settings,
+            work=cache_folder(place, [settings, asked["data"]], compute),
+            data=asked["data"],
+            quiet=found_at["quiet"],
+        )
+        yield part_of(_trained(context, mitigation))
 
 
 def _trained(context: Context, mitigation: str) -> dict[str, Any]:
-    # What does not change a trained model is not a part of its identity.
-    settings = {key: value for key, value in context.settings.items() if key not in ("cures", "timing")}
-    identity = [settings, context.data, MITIGATIONS[mitigation]]
+    config = run_config(context, mitigation, context.work / "run")
+    data = load_data(config)
+    durable = "bos_token" not in context.settings
+    made = _pretrained(config) if durable else _small(context, config, data, mitigation)
+    params_by_seed = made.pop("params")
+    by_seed = [
+        {"seed": seed, **_measure(context, config, data, params)}
+        for seed, params in zip(config.seeds, params_by_seed, strict=True)
+    ]
+    return {
+        "cure": mitigation,
+        "by_seed": by_seed,
+        "seeds": list(config.seeds),
+        "data": config.data,
+        "tokenizer": data.tokenizer.name,
+        **made,
+    }
 
-    def compute(folder: Path) -> dict[str, Any]:
-        config = run_config(context, mitigation, folder / "run")
-        data = load_data(config)
-        made = _pretrained(config) if "bos_token" not in settings else _small(context, config, data, mitigation)
-        params_by_seed = made.pop("params")
-        by_seed = [
-            {"seed": seed, **_measure(context, config, data, params)}
-            for seed, params in zip(config.seeds, params_by_seed, strict=True)
-        ]
-        return {
-            "cure": mitigation,
-            "by_seed": by_seed,
-            "seeds": list(config.seeds),
-            "data": config.data,
-            "tokenizer": data.tokenizer.name,
-            **made,
-        }
 
-    return context.cached(f"sink_training/{mitigation.replace(' ', '-')}", identity, compute)
+def _joined(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One mitigation's blocks of seeds as if they had been trained together."""
+    first, *others = blocks
+    if not others:
+        return first
+    # The steps that were looked at are the same of every seed; what was seen there has a value for each.
+    curves = [name for name in first if name.startswith("curve_") and name != "curve_steps"]
+    seconds = [block["seconds_per_step"] for block in blocks]
+    return {
+        **first,
+        **{name: [seed for block in blocks for seed in block[name]] for name in ("by_seed", "seeds")},
+        **{
+            name: [sum(values, []) for values in zip(*(block[name] for block in blocks), strict=True)]
+            for name in curves
+        },
+        "seconds_per_step": None if None in seconds else float(np.mean(seconds)),
+    }
 
 
 def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
@@ -330,6 +382,7 @@ def paper(mitigations: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) ->
         "changes": {},
         "cures": list(mitigations),
         "seeds": list(seeds),
+        "seeds_at_once": 1,
         "data": "hf:Skylion007/openwebtext",
         "schedule": {
             "tokenizer": None,

@@ -8,8 +8,11 @@ import pytest
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.ledger.engines import local
+from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.text import read_text
+from experiments.base import Context
 from experiments.birth import figure6
 from experiments.sinks import (
     figure12,
@@ -21,11 +24,13 @@ from experiments.sinks import (
     sink_price,
     sink_search,
     sink_search_larger,
+    sink_training,
     table7,
 )
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
 from tests.experiments.smoke import record_of, show
+from tests.fixtures.engines import elsewhere
 from tests.fixtures.llama2c_files import write_pair
 
 pytestmark = pytest.mark.slow
@@ -75,11 +80,12 @@ def test_figure_6_shows_both_spreads(tmp_path):
 
 def test_training_experiments_share_their_models(tmp_path):
     first = record_of(figure12.EXPERIMENT, tmp_path)
-    trained = sorted((tmp_path / "sink_training").iterdir())
-    assert len(trained) == 3
-    stamps = [folder.stat().st_mtime_ns for folder in trained]
+    trained = sorted((tmp_path / "sink_training").glob("models/*/*.npz"))
+    assert [Chunk.named(path.name) for path in trained] == [Chunk(number, 0, 2) for number in range(3)]
+    stamps = [path.stat().st_mtime_ns for path in trained]
     second = record_of(table7.EXPERIMENT, tmp_path)
-    assert [folder.stat().st_mtime_ns for folder in trained] == stamps
+    assert sorted((tmp_path / "sink_training").glob("models/*/*.npz")) == trained
+    assert [path.stat().st_mtime_ns for path in trained] == stamps
     assert first["result"] == second["result"]
     (rates,), panels, _ = show(figure12.EXPERIMENT, first)
     assert [row.settings[0] for row in rates.rows] == ["baseline", "positional amplification", "positional attenuation"]
@@ -93,6 +99,37 @@ def test_training_experiments_share_their_models(tmp_path):
         # ln of 256 bytes, four ids without a byte and the initial spread of the logits.
         assert np.allclose(run["curve_validation_loss"][0], np.log(260), atol=0.2)
         assert np.all(np.array(run["curve_validation_loss"][-1]) < run["curve_validation_loss"][0])
+
+
+def without_times(made):
+    return {name: {**run, "seconds_per_step": None} for name, run in made["cures"].items()}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
+    """As if together, to float32's rounding in twelve steps: a program of one seed may add in another order."""
+    mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
+    settings = {**sink_training.smoke(mitigations, None if durable else False), "lengths": [16]}
+
+    def trained(folder, engine=local, **changes):
+        context = Context("smoke", {**settings, **changes}, tmp_path / folder / "work", quiet=True, engine=engine)
+        return without_times(sink_training.run_mitigations(context))
+
+    together = trained("together")
+    apart = trained("apart", engine=elsewhere, seeds_at_once=1)
+    chunks = {Chunk.named(path.name) for path in tmp_path.glob("apart/sink_training/models/*/*.npz")}
+    places = [list(MITIGATIONS).index(name) for name in mitigations]
+    assert chunks == {Chunk(place, at, at + 1) for place in places for at in range(2)}
+    assert list(apart) == list(together) == mitigations
+    for name, run in together.items():
+        assert apart[name].keys() == run.keys() and apart[name]["seeds"] == [42, 123]
+        assert [seed["seed"] for seed in apart[name]["by_seed"]] == [42, 123]
+        assert apart[name]["curve_steps"] == run["curve_steps"]
+        for curve in ("curve_validation_loss", *(() if durable else ("curve_largest_score", "curve_sink_rate"))):
+            np.testing.assert_allclose(apart[name][curve], run[curve], rtol=0, atol=1e-4, err_msg=curve)
+        losses, ours = ([seed["loss"]["held out"] for seed in found["by_seed"]] for found in (run, apart[name]))
+        np.testing.assert_allclose(ours, losses, rtol=0, atol=1e-4)
+        assert abs(losses[0] - losses[1]) > 1e-3
 
 
 def test_every_mitigation_side_by_side(tmp_path):

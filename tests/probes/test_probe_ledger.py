@@ -16,19 +16,13 @@ from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import given, newborn
+from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
 BIRTHS = newborn(CFG)
 N, T = 50, 6
 TEXT = from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40)
 INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "text": TEXT}
-
-
-def elsewhere(jobs, here):
-    """An engine that hands over nothing but text, as those of other processes do."""
-    for job in jobs:
-        perform(job.text())
-        yield job
 
 
 def probed(folder, inputs="tokens", seeds=(1, 2, 3), **options):

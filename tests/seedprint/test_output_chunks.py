@@ -7,9 +7,9 @@ from bornbiased_jax.checkpoints import elsewhere as places
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import from_tokens, gaussian, random_tokens
-from bornbiased_jax.ledger.jobs import perform
 from bornbiased_jax.seedprint import output_chunks
 from bornbiased_jax.seedprint.fingerprint import fingerprint, save_fingerprint
+from tests.fixtures.engines import elsewhere
 
 SMALL = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
 N, T = 50, 6
@@ -18,13 +18,6 @@ INPUTS = {
     "gaussian": gaussian(N, T, 16),
     "text": from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40),
 }
-
-
-def elsewhere(jobs, here):
-    """An engine that hands over nothing but text, as those of other processes do."""
-    for job in jobs:
-        perform(job.text())
-        yield job
 
 
 def chunks_of(folder):

@@ -13,12 +13,12 @@ from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger.jobs import perform
 from bornbiased_jax.models import distributions, flatten, init, unflatten
 from bornbiased_jax.seedprint import seed_search, whichseed
 from bornbiased_jax.seedprint.births import drifted
 from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.seedprint.whichseed import which_seed
+from tests.fixtures.engines import elsewhere
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
 CFG = preset("llama-tiny", **SMALL)
@@ -115,13 +115,6 @@ def test_the_p_of_one_seed_follows_the_t_distribution():
     own = whichseed._decide(CFG, suspect, [1])[0]
     expected = np.log10(stats.norm.sf(5.0)) + 32 * np.log10(2)
     assert own.log10_p < expected
-
-
-def elsewhere(jobs, here):
-    """An engine that hands over nothing but text, as those of other processes do."""
-    for job in jobs:
-        perform(job.text())
-        yield job
 
 
 def ranges_in(folder):
