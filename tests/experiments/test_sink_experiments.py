@@ -127,7 +127,7 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
         assert apart[name]["curve_steps"] == run["curve_steps"]
         for curve in ("curve_validation_loss", *(() if durable else ("curve_largest_score", "curve_sink_rate"))):
             np.testing.assert_allclose(apart[name][curve], run[curve], rtol=0, atol=1e-4, err_msg=curve)
-        losses, ours = ([seed["loss"]["held out"] for seed in found["by_seed"]] for found in (run, apart[name]))
+        losses, ours = ([seed["loss"]["held out"] for seed in row["by_seed"]] for row in (run, apart[name]))
         np.testing.assert_allclose(ours, losses, rtol=0, atol=1e-4)
         assert abs(losses[0] - losses[1]) > 1e-3
 
