@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
         "smoke": finding2.EXPERIMENT.settings["smoke"],
         "paper": {"seeds": list(range(100)), "groups": [births.group("gpt2-nano", range(100), 16, 2_000)]},
     },
-    cost={"smoke": "seconds", "paper": "about an hour and a half on two cores"},
+    cost={"smoke": "seconds", "paper": "about an hour and a quarter on two cores"},
     run=births.run_groups,
     tables=finding2.tables,
     claims=finding2.claims,
