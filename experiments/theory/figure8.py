@@ -288,7 +288,7 @@ EXPERIMENT = Experiment(
     cost={
         "smoke": "seconds",
         "laptop": "52 s on two cores",
-        "paper": "about 50 minutes on two cores",
+        "paper": "about an hour and a half on two cores",
     },
     run=run,
     tables=tables,
