@@ -158,21 +158,44 @@ def _write_into(path: Path, number: int | None, data: bytes) -> None:
 def _temporary(target: Path) -> Iterator[tuple[str, Any]]:
     """A new file beside the target, held by a lock so that others see that somebody is writing it."""
     clear_parts(target)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PART)
+    descriptor, name = make_part(target)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            if not hold(descriptor) and not os.path.exists(name):
-                raise InputError(f"{target} is being written by another process: try again")
             yield name, stream
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def hold(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; whether nobody else had, where the file system can tell."""
+def make_part(target: Path, *, folder: bool = False) -> tuple[int, str]:
+    """A new and empty file or folder beside a target: its open descriptor, which holds its lock, and its name.
+
+    Until it is locked, a process that clears up for the same target may take it for what a killed one left: the lock is
+    waited for, and another one is made where this one is gone.
+    """
+    beside: dict[str, Any] = dict(dir=target.parent, prefix=f".{target.name}.", suffix=PART)
+    while True:
+        if folder:
+            name = tempfile.mkdtemp(**beside)
+            try:
+                descriptor = os.open(name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+        else:
+            descriptor, name = tempfile.mkstemp(**beside)
+        hold(descriptor, wait=True)
+        if os.path.lexists(name):
+            return descriptor, name
+        os.close(descriptor)
+
+
+def hold(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file or folder until it is closed; whether it is locked now.
+
+    It is not where another process has it and is not waited for, and where the file system has no locks.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         return False
     return True
@@ -215,6 +238,8 @@ def write_json(path: Path | str, value: Any) -> Path:
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder to ``NAME.damaged`` (``.damaged.1`` and so on), beside it; where it is now.
 
+    Where another process was first, that is where it would have been.
+
     Raises:
         InputError: it cannot be renamed.
     """
@@ -224,6 +249,8 @@ def set_aside(path: Path) -> Path:
         target = path.with_name(f"{path.name}{DAMAGED}.{number}")
     try:
         os.rename(path, target)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         raise InputError(f"{path} is damaged and cannot be set aside ({error.strerror}): move it away") from error
     return target

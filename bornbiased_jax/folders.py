@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,9 +180,8 @@ def fresh(folder: Path, maker: str) -> Iterator[Path]:
     folder = Path(os.path.realpath(folder))
     files.check_writable(folder.with_name(f".{folder.name}"))
     files.clear_parts(folder)
-    made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=files.PART))
-    descriptor = os.open(made, os.O_RDONLY)
-    files.hold(descriptor)
+    descriptor, name = files.make_part(folder, folder=True)
+    made = Path(name)
     try:
         yield made
         marked = Folder(made, maker)
@@ -206,15 +204,21 @@ def _swap(made: Path, folder: Path) -> None:
     if _exchange(made, folder):
         return
     # Where the system cannot exchange two folders, the old one goes aside first, and comes back if the rename fails.
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=files.PART)) / "old"
-    os.rename(folder, aside)
+    descriptor, name = files.make_part(folder, folder=True)
+    aside = Path(name, "old")
     try:
-        os.rename(made, folder)
-    except OSError:
-        os.rename(aside, folder)
-        raise
+        os.rename(folder, aside)
+        try:
+            os.rename(made, folder)
+        except OSError:
+            os.rename(aside, folder)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
-        shutil.rmtree(aside.parent, ignore_errors=True)
+        # What could not be brought back is not removed.
+        with contextlib.suppress(OSError):
+            os.rmdir(name)
+        os.close(descriptor)
 
 
 def _exchange(one: Path, other: Path) -> bool:

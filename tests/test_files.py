@@ -195,12 +195,59 @@ def test_what_killed_writes_left_is_cleared_and_what_is_being_written_is_not(tmp
     assert sorted(os.listdir(tmp_path)) == [alive.name, other.name, "a"]
 
 
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeypatch, folder, held):
+    """Another process that clears up finds it between its making and its lock; it may have its lock meanwhile."""
+    make, made = (tempfile.mkdtemp, tempfile.mkstemp)[not folder], []
+
+    def met(**where):
+        got = make(**where)
+        name = got if folder else got[1]
+        made.append(name)
+        if len(made) < 3 and not held:
+            files.clear_parts(tmp_path / "a")
+        elif len(made) < 3:
+            other = os.open(name, os.O_RDONLY)
+            assert files.hold(other)
+
+            def clear():
+                (os.rmdir if folder else os.unlink)(name)
+                os.close(other)
+
+            threading.Timer(0.05, clear).start()
+        return got
+
+    monkeypatch.setattr(tempfile, make.__name__, met)
+    descriptor, name = files.make_part(tmp_path / "a", folder=folder)
+    assert len(made) == 3 and name == made[-1]
+    files.clear_parts(tmp_path / "a")
+    assert [str(path) for path in tmp_path.iterdir()] == [name]
+    os.close(descriptor)
+    files.clear_parts(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_of_one_file_do_not_hinder_each_other(tmp_path):
+    """Each clears up for its own write what it takes for left over."""
+    code = (
+        "import sys; from bornbiased_jax import files\n"
+        "for number in range(300): files.write_text(sys.argv[1], f'{number}\\n' * 9)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "a")]
+    writers = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [(writer.communicate(timeout=120)[1], writer.returncode) for writer in writers] == [(b"", 0)] * 3
+    assert (tmp_path / "a").read_text() == "299\n" * 9
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_damage_is_set_aside_under_a_new_name(tmp_path):
     for number in range(3):
         files.write_text(tmp_path / "a", str(number))
         files.set_aside(tmp_path / "a")
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}
+    assert files.set_aside(tmp_path / "gone meanwhile") == tmp_path / "gone meanwhile.damaged"
 
 
 def test_homes_are_looked_up_in_one_way():

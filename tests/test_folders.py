@@ -88,3 +88,23 @@ def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, ex
         (made / "three").write_text("")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]
+
+
+def test_an_old_folder_that_cannot_be_brought_back_is_not_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_exchange", lambda ours, theirs: False)
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("kept")
+    rename, calls = os.rename, []
+
+    def once(*names):
+        calls.append(names)
+        if len(calls) > 1:
+            raise OSError(5, "Input/output error")
+        rename(*names)
+
+    monkeypatch.setattr(os, "rename", once)
+    with pytest.raises(InputError, match="Input/output error"), folders.fresh(target, "bornbiased x") as made:
+        (made / "new").write_text("")
+    assert len(calls) == 3
+    assert [path.read_text() for path in tmp_path.rglob("old") if path.is_file()] == ["kept"]
