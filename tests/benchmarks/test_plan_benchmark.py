@@ -18,7 +18,7 @@ def test_the_benchmark_sets_a_run_beside_its_plan():
     assert row["peak_bytes"] > 5e7 and row["memory_ratio"] == row["peak_bytes"] / row["memory_bytes"]
     assert row["seconds"] > 0 and row["seconds_planned"] > 0 and row["operations"] > 0
     (table,) = tables.TABLES["plan"]({"rows": {"weights test": row}, "rounds": 1, "goal": plan.GOAL})
-    assert len(table.rows) == 1
+    assert [row.settings for row in table.rows] == [["weights test", "1 × 32"]]
 
 
 def test_memory_is_within_a_quarter(tmp_path, monkeypatch):

@@ -149,6 +149,18 @@ def test_tests_of_weights_stay_on_the_host(monkeypatch, capsys):
     assert battery["memory_bytes"] > coordinates["memory_bytes"]
 
 
+def test_births_are_drawn_for_a_test_of_weights_as_it_draws_them(monkeypatch, capsys):
+    """One tensor at a time, where a forward pass has all of a birth drawn in one program."""
+    drawn = []
+    monkeypatch.setattr(rates, "_one_by_one", lambda cfg: drawn.append(cfg) or 1e3)
+    words = "seedprint seed:0@llama-tiny seed:1@llama-tiny --test".split()
+    found = {
+        test: rates.measure(plan.needs_of(command.parsed((*words, test), None))).rates["draws"]
+        for test in ("weights", "permutation")
+    }
+    assert len(drawn) == 1 and found["weights"] == 1e3 < found["permutation"]
+
+
 def test_processes_of_one_machine_have_their_memory_between_them(monkeypatch, capsys):
     known = rates.Measured({"forward passes": 1e11, "draws": 1e8}, 3e8, "two blocks")
     monkeypatch.setattr(rates, "measure", lambda needs: known)
