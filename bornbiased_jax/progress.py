@@ -36,7 +36,7 @@ class Bar:
         self._tell(n, False)
 
     def kept(self, n: int) -> None:
-        """Count units that were done before this job began: not for its rate."""
+        """Count units that this job did not do: what was there before, or others bring; not for its rate."""
         self._tell(n, True)
 
 

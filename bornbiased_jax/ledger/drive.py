@@ -73,7 +73,7 @@ def fulfil(
         engine: who computes what the ledger lacks.
         advance: called with the length of each chunk that another process has computed; what this process computes
             ``here`` tells of itself. A bar's own (:class:`.progress.Bar`) hears of what the ledger has already,
-            too, as work done before.
+            and of what other drivers bring meanwhile, as work that was kept.
 
     Raises:
         InputError: as :func:`check` and :func:`results`.
@@ -150,7 +150,8 @@ def results(
         compute: the task's function for jobs of this process, where it has at hand what others must look up.
         sources: gives what other processes need to know besides (:class:`.jobs.Job`), called once the page is open.
         advance: called with each chunk that was missing, when it is there.
-        kept: called with each chunk that was there from the first.
+        kept: called with each chunk that was there from the first, and, where ``advance`` is not called, with each
+            that another driver had computed when its turn came.
 
     Raises:
         InputError: the ledger cannot be written, or the task refuses; or workers die again and again.
@@ -178,6 +179,7 @@ def _lead(
     if kept is not None:
         for chunk in found:
             kept(chunk)
+    here = functools.partial(compute_chunks, page, compute=compute, there_already=None if advance else kept)
     while missing:
         page.open(chunks)
         where = str(page.ledger.path.resolve())
@@ -187,7 +189,7 @@ def _lead(
         random.shuffle(jobs)
         why = "what was written was not found again"
         try:
-            for job in engine(jobs, functools.partial(compute_chunks, page, compute=compute)):
+            for job in engine(jobs, here):
                 if advance is not None:
                     for chunk in job.chunks:
                         advance(chunk)

@@ -68,10 +68,23 @@ def attempt(texts: list[str]) -> str | None:
     return None
 
 
-def compute_chunks(page: Page, job: Job, compute: Compute) -> None:
-    """Compute the chunks of a job that are not there yet, and keep them; an error is noted on the page and raised."""
+def compute_chunks(
+    page: Page, job: Job, compute: Compute, there_already: Callable[[Chunk], None] | None = None
+) -> None:
+    """Compute the chunks of a job that are not there yet, and keep them; an error is noted on the page and raised.
+
+    Args:
+        page: where they are kept.
+        job: which.
+        compute: the task's function.
+        there_already: called with each chunk that another driver has computed meanwhile.
+    """
     there = page.done()
     todo = [chunk for chunk in job.chunks if chunk not in there]
+    if there_already is not None:
+        for chunk in job.chunks:
+            if chunk in there:
+                there_already(chunk)
     if not todo:
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -274,15 +275,27 @@ class Page:
         for name in self.names():
             if name.startswith(FAILED):
                 place = str(self.path / name)
-                entry = schema.check(FailedRecord, files.read_json(place), place, _EDITED)
+                try:
+                    entry = schema.check(FailedRecord, files.read_json(place), place, _EDITED)
+                except InputError:
+                    # The chunk was computed meanwhile: its note is gone.
+                    if os.path.lexists(place):
+                        raise
+                    continue
                 found[Chunk(*entry["chunk"])] = entry["error"]
         done = self.done()
         return {chunk: reason for chunk, reason in found.items() if chunk not in done}
 
     def times(self) -> list[float]:
         """When each finished chunk was written, in seconds since 1970, ascending."""
+        found = []
         with os.scandir(self.path) as entries:
-            return sorted(entry.stat().st_mtime for entry in entries if Chunk.named(entry.name) is not None)
+            for entry in entries:
+                if Chunk.named(entry.name) is not None:
+                    # One that is set aside meanwhile is no longer there.
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(entry.stat().st_mtime)
+        return sorted(found)
 
 
 def _asked(chunks: Iterable[Chunk]) -> tuple[str, dict[str, Any]]:

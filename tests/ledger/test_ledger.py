@@ -112,8 +112,23 @@ def test_two_drivers_divide_the_work(tmp_path):
                 by_other.extend(computed(page_of(tmp_path))[0])
             yield job
 
-    seen, found = computed(page, engine=meanwhile)
+    told = []
+    seen, found = computed(page, engine=meanwhile, kept=told.append)
     assert len(seen) == 1 and sorted(seen + by_other) == sorted(CHUNKS) and set(found) == set(CHUNKS)
+    assert sorted(told) == sorted(by_other)
+
+
+def test_each_chunk_is_told_of_once(tmp_path):
+    """As done where ``advance`` hears of it, whoever has done it; as kept where it was there before."""
+    page, told, before = page_of(tmp_path), [], []
+
+    def meanwhile(jobs, here):
+        computed(page_of(tmp_path))
+        yield from local(jobs, here)
+
+    computed(page, CHUNKS[:2])
+    seen, _ = computed(page, engine=meanwhile, advance=told.append, kept=before.append)
+    assert seen == [] and sorted(told) == sorted(CHUNKS[2:]) and sorted(before) == sorted(CHUNKS[:2])
 
 
 def test_drivers_take_orders_of_their_own(tmp_path):
@@ -187,6 +202,38 @@ def test_a_failure_is_noted_until_the_chunk_is_there(tmp_path):
     compute_chunks(page, job, lambda settings, sources, some: ({"sum": 1.0} for _ in some))
     assert page.failures() == {} and page.done() == set(CHUNKS[:3])
     assert not list(page.path.glob(f"{pages.FAILED}*"))
+
+
+def test_what_goes_away_while_a_page_is_looked_at_is_passed_over(tmp_path, monkeypatch):
+    """A chunk is set aside, or computed after all, between the look at the folder and the look at the file."""
+    page = page_of(tmp_path)
+    computed(page, CHUNKS[:2])
+    page.fail(CHUNKS[2:4], OSError("no room"))
+    note = f"{pages.FAILED}{CHUNKS[2].name}.json"
+    real = os.scandir
+
+    class Entries(list):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *unused):
+            pass
+
+    def entries(path):
+        with real(path) as found:
+            listed = Entries(found)
+        for name in (note, CHUNKS[0].name):
+            (page.path / name).unlink(missing_ok=True)
+        return listed
+
+    monkeypatch.setattr(os, "scandir", entries)
+    assert len(page.times()) == 1
+    page.fail(CHUNKS[2:3], OSError("no room"))
+    assert list(page.failures()) == [CHUNKS[3]]
+    monkeypatch.setattr(os, "scandir", real)
+    (page.path / f"{pages.FAILED}{CHUNKS[3].name}.json").write_text("{}")
+    with pytest.raises(InputError, match="edited or damaged"):
+        page.failures()
 
 
 def test_jobs_cross_as_json(tmp_path):
