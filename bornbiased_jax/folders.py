@@ -82,6 +82,9 @@ class Folder:
             remedy += f", or give {OVERWRITE} to take this one: files of the same names are replaced, others stay"
         strange = [] if self._marked else [name for name in self.entries() if not ignore(name)]
         if strange:
+            # Another process of the same command may have begun it since: its marker came before its files.
+            self._marked = self._read()
+        if strange and not self._marked:
             rest = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             raise InputError(f"{self.path} holds {strange[0]}{rest}, which `{self.maker}` did not write: {remedy}")
         for name in names:

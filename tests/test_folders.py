@@ -108,3 +108,12 @@ def test_an_old_folder_that_cannot_be_brought_back_is_not_removed(tmp_path, monk
         (made / "new").write_text("")
     assert len(calls) == 3
     assert [path.read_text() for path in tmp_path.rglob("old") if path.is_file()] == ["kept"]
+
+
+def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
+    ours, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
+    Folder(tmp_path, "bornbiased x").write_text("a", "by another process")
+    ours.check("a")
+    assert ours.made_here and ours.owns("a")
+    with pytest.raises(InputError, match="did not write"):
+        strange.check()
