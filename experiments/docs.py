@@ -159,7 +159,7 @@ def content(block: Block) -> str:
         return "…" if record is None else _together(record)
     if block.show == "left":
         left = outstanding.table(block.name, block.scale)
-        return f"\n{table_text(left)}\n" if left is not None else "\nNothing is left.\n"
+        return f"\n{table_text(left)}\n" if left is not None else "\nEvery one of them has a record.\n"
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"
     try:

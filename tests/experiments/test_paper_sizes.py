@@ -79,7 +79,7 @@ def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
     assert f"At the {rate / 1e9:.0f} GFLOP/s of the quickest record above, on 2 cores of A." in docs.content(block)
     for row in experiments.SELECTIONS["table1_rows"]:
         (tmp_path / "paper" / f"{row}.json").write_text(json.dumps({**record, "experiment": row}))
-    assert docs.content(block) == "\nNothing is left.\n"
+    assert docs.content(block) == "\nEvery one of them has a record.\n"
 
 
 def test_births_of_the_papers_seeds_have_records_of_less_than_an_hour():
