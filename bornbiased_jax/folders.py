@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,8 +208,8 @@ def _swap(made: Path, folder: Path) -> None:
     if _exchange(made, folder):
         return
     # Where the system cannot exchange two folders, the old one goes aside first, and comes back if the rename fails.
-    descriptor, name = files.make_part(folder, folder=True)
-    aside = Path(name, "old")
+    # By its name it is nothing that a later call clears away.
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"), "old")
     try:
         os.rename(folder, aside)
         try:
@@ -218,10 +219,9 @@ def _swap(made: Path, folder: Path) -> None:
             raise
         shutil.rmtree(aside, ignore_errors=True)
     finally:
-        # What could not be brought back is not removed.
+        # What could not be brought back stays there.
         with contextlib.suppress(OSError):
-            os.rmdir(name)
-        os.close(descriptor)
+            os.rmdir(aside.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:

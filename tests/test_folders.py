@@ -107,6 +107,7 @@ def test_an_old_folder_that_cannot_be_brought_back_is_not_removed(tmp_path, monk
     with pytest.raises(InputError, match="Input/output error"), folders.fresh(target, "bornbiased x") as made:
         (made / "new").write_text("")
     assert len(calls) == 3
+    files.clear_parts(target)  # as a later call does
     assert [path.read_text() for path in tmp_path.rglob("old") if path.is_file()] == ["kept"]
 
 

@@ -257,7 +257,7 @@ def _in_the_weights(shapes: list[Shape], test: str, pair: str) -> Needs:
         work=(
             Work("products of weights", products, "products", products),
             Work("permutations", permuted, "permutations"),
-            Work("drawing births", drawn, "draws"),
+            Work("drawing births", drawn, "draws one by one"),
         ),
         host_only=True,
         left_out=tuple(left_out),

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from bornbiased_jax.config import ModelConfig
 
-RateName = Literal["forward passes", "training", "updates", "draws", "products", "permutations"]
+RateName = Literal["forward passes", "training", "updates", "draws", "draws one by one", "products", "permutations"]
 Dtype = Literal["float32", "bfloat16"]
 
 

@@ -71,15 +71,17 @@ def measure(needs: Needs) -> Measured:
     if kinds:
         birth = jax.jit(lambda seed: init_seed(cfg, seed)).lower(np.uint32(0)).compile()
         process_bytes = hardware.memory_in_use()
+    if "draws" in kinds:
         rates["draws"] = weights_bytes(cfg) / FLOAT * shards / _seconds(lambda: _together(shards, birth))
     if "forward passes" in kinds:
         rates["forward passes"], process_bytes = _forward(cfg, needs, birth(np.uint32(0)), shards, process_bytes)
     if kinds & {"training", "updates"}:
         found, process_bytes = _training(cfg, needs, birth(np.uint32(0)), process_bytes)
         rates |= found
+    if "draws one by one" in kinds:
+        rates["draws one by one"] = _one_by_one(cfg)
     if "products" in kinds:
         rates |= _weights(cfg)
-        rates["draws"] = _one_by_one(cfg)
     widths = f"{cfg.num_layers} of {needs.cfg.num_layers} blocks of width {cfg.d_model:,}"
     return Measured(rates, float(process_bytes), widths)
 

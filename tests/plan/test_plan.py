@@ -138,7 +138,7 @@ def test_what_is_timed_is_a_model_of_the_same_kind(model):
 
 
 def test_tests_of_weights_stay_on_the_host(monkeypatch, capsys):
-    known = rates.Measured({"products": 1e11, "permutations": 1e8, "draws": 1e8}, 3e8, "two blocks")
+    known = rates.Measured({"products": 1e11, "permutations": 1e8, "draws one by one": 1e8}, 3e8, "two blocks")
     monkeypatch.setattr(rates, "measure", lambda needs: known)
     words = f"--on h100 seedprint seed:0@{LARGE} seed:1@{LARGE} --test"
     coordinates, battery = (planned(f"{words} {test}", capsys) for test in ("weights", "auto"))
@@ -155,10 +155,11 @@ def test_births_are_drawn_for_a_test_of_weights_as_it_draws_them(monkeypatch, ca
     monkeypatch.setattr(rates, "_one_by_one", lambda cfg: drawn.append(cfg) or 1e3)
     words = "seedprint seed:0@llama-tiny seed:1@llama-tiny --test".split()
     found = {
-        test: rates.measure(plan.needs_of(command.parsed((*words, test), None))).rates["draws"]
+        test: rates.measure(plan.needs_of(command.parsed((*words, test), None))).rates
         for test in ("weights", "permutation")
     }
-    assert len(drawn) == 1 and found["weights"] == 1e3 < found["permutation"]
+    assert len(drawn) == 1 and found["weights"]["draws one by one"] == 1e3 < found["permutation"]["draws"]
+    assert "draws" not in found["weights"] and "draws one by one" not in found["permutation"]
 
 
 def test_processes_of_one_machine_have_their_memory_between_them(monkeypatch, capsys):
