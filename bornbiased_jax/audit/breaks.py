@@ -76,11 +76,8 @@ def distances(ours: Summary, theirs: Summary) -> dict[str, float]:
     assert ours.reader is not None and theirs.reader is not None
     known, other = distributions(ours.reader.cfg), distributions(theirs.reader.cfg)
     found = {}
-    for path, row in known.items():
-        if path not in other or other[path].shape != row.shape:
-            continue
-        for layer in range(row.shape[0]) if row.stacked else (None,):
-            name = path if layer is None else f"{path}/{layer}"
+    for name, path, layer in ours.reader.places():
+        if path in other and other[path].shape == known[path].shape:
             apart = ours.reader.read(path, layer) - theirs.reader.read(path, layer)
             found[name] = float(np.sqrt(np.vdot(apart, apart)))
     return found

@@ -84,17 +84,15 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     reader = _held(open_reader(item.reference), item.reference)
     forms: dict[str, dict[str, str]] = {form: {} for form in FORMS}
     moments: dict[str, Moments] = {}
-    for path, row in distributions(reader.cfg).items():
-        for layer in range(row.shape[0]) if row.stacked else (None,):
-            tensor = reader.read(path, layer)
-            name = path if layer is None else f"{path}/{layer}"
-            found = moments[name] = moments_of(tensor)
-            constant = found.smallest == found.largest
-            declared = frozen is not None and frozen.search(name) is not None
-            if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
-                known = digests_of(tensor)
-                for form, value in known.items() if known["exact"] not in left else ():
-                    forms[form][name] = value
+    for name, path, layer in reader.places():
+        tensor = reader.read(path, layer)
+        found = moments[name] = moments_of(tensor)
+        constant = found.smallest == found.largest
+        declared = frozen is not None and frozen.search(name) is not None
+        if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
+            known = digests_of(tensor)
+            for form, value in known.items() if known["exact"] not in left else ():
+                forms[form][name] = value
     return Summary(item, reader, digest, forms, moments)
 
 

@@ -158,13 +158,11 @@ class _Facts:
 def tensor_facts(reader: WeightsReader) -> TensorFacts:
     """Digests and sizes of all tensors, one tensor in memory at a time."""
     facts: TensorFacts = {"digests": {}, "values": {}, "constant": [], "largest": 0.0}
-    for path, row in distributions(reader.cfg).items():
-        for layer in range(row.shape[0]) if row.stacked else (None,):
-            name = path if layer is None else f"{path}/{layer}"
-            tensor = np.ascontiguousarray(reader.read(path, layer))
-            facts["digests"][name] = tensor_digest(tensor)
-            facts["values"][name] = value_digest(tensor)
-            if is_constant(tensor):
-                facts["constant"].append(name)
-            facts["largest"] = max(facts["largest"], float(tensor.max()), -float(tensor.min()))
+    for name, path, layer in reader.places():
+        tensor = np.ascontiguousarray(reader.read(path, layer))
+        facts["digests"][name] = tensor_digest(tensor)
+        facts["values"][name] = value_digest(tensor)
+        if is_constant(tensor):
+            facts["constant"].append(name)
+        facts["largest"] = max(facts["largest"], float(tensor.max()), -float(tensor.min()))
     return facts

@@ -89,24 +89,18 @@ class WeightsReader:
             raise KeyError(f"{path} of block {layer}")
         return row.shape[1:] if row.stacked else row.shape
 
-    def tensors(self) -> Iterator[np.ndarray]:
-        """Every parameter of every block in turn, read when it is its turn."""
-        return (self.read(path, layer) for path, layer in self._places())
+    def places(self) -> Iterator[tuple[str, str, int | None]]:
+        """Name, path and layer of every tensor, in the architecture's order; :meth:`read` takes the last two."""
+        for path, row in distributions(self.cfg).items():
+            for layer in range(row.shape[0]) if row.stacked else (None,):
+                yield path if layer is None else f"{path}/{layer}", path, layer
 
     def tensor_digests(self) -> dict[str, str]:
         """SHA-256 of every tensor by path and layer, as :func:`.digests.tensor_digests` of the opened model gives them.
 
         One tensor at a time is read.
         """
-        return {
-            path if layer is None else f"{path}/{layer}": tensor_digest(self.read(path, layer))
-            for path, layer in self._places()
-        }
-
-    def _places(self) -> Iterator[tuple[str, int | None]]:
-        for path, row in distributions(self.cfg).items():
-            for layer in range(row.shape[0]) if row.stacked else (None,):
-                yield path, layer
+        return {name: tensor_digest(self.read(path, layer)) for name, path, layer in self.places()}
 
     def digest(self) -> str:
         """SHA-256 of all weights: that of the same model opened whole in float32 (:meth:`.Checkpoint.digest`)."""
