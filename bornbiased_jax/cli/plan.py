@@ -47,7 +47,8 @@ def plan(planned: tuple[str, ...], on: str | None, json_file: str | None) -> Non
         found["assumed"] = {"fraction_of_peak": hardware.ASSUMED_FRACTION[needs.dtype], "dtype": needs.dtype}
     else:
         measured = rates.measure(needs)
-        found = estimate(needs, measured.rates, on=on, process_bytes=measured.process_bytes)
+        held = {"process_bytes": measured.process_bytes, "passes_take": measured.passes_take}
+        found = estimate(needs, measured.rates, on=on, **held)
         found["measured_at"] = measured.widths
     found = {"command": list(planned), **found}
     options.write_result(json_file, found)

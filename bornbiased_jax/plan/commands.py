@@ -123,15 +123,17 @@ def _probe(planned: Planned) -> Needs:
             layout = lay_out(work, {}, count, **how) if given["mode"] != "vmap" else None
         held, shards = (layout.chunk, layout.cpu_shards) if layout else (given["chunk"] or 1, 1)
         drawn = birth_bytes(cfg, in_one_program=True) + (weights if layout and layout.at_once > 1 else 0)
-        memory = [Part(f"weights of {held:,} of the seeds", held * weights), Part("drawing them", shards * drawn)]
+        memory = [
+            Part(f"weights of {held:,} of the seeds", held * weights),
+            Part("drawing them", shards * drawn, turn="before"),
+        ]
         draws = len(planned.lengths) * count * weights / FLOAT
     else:
         shards, draws = 1, _draws(checkpoint)
         memory = [Part("weights", weights, divided=True), _loading(checkpoint)]
     forward = shards * forward_bytes(cfg, batch, longest, logits=1)
-    # What drawing took is free again before the first batch.
-    memory[1] = memory[1]._replace(bytes=max(0.0, memory[1].bytes - forward))
-    memory += [Part(f"forward passes of {shards * batch:,} sequences", forward), Part("inputs", 16.0 * number)]
+    memory.append(Part(f"forward passes of {shards * batch:,} sequences", forward, turn="passes"))
+    memory.append(Part("inputs", 16.0 * number))
     operations = 0.0
     for length in planned.lengths:
         every = loop_operations(cfg, length) if intra else needed_operations(cfg, length)
@@ -167,19 +169,22 @@ def _outputs(planned: Planned, shapes: list[Shape], streamed: bool) -> Needs:
     random_tokens(1, length, cfg.vocab_size).check_fits(cfg)
     batch = _batch(planned, number, length)
     shards = min(MAX_SHARDS, hardware.cores()) if planned.on_cpu and planned.devices is None else 1
+    # The first batch, which compiles, goes through alone.
+    shards = max(1, min(shards, -(-number // batch) - 1))
     number_bytes = BFLOAT16 if given.get("storage") == "bfloat16" else FLOAT
     part = number_bytes / FLOAT
     forward = shards * max(forward_bytes(shape.cfg, batch, length) for shape in shapes)
     if streamed:
         memory = [Part("two blocks, or the vocabulary", part * max(streamed_bytes(shape.cfg) for shape in shapes))]
-        memory.append(Part("forward passes", forward))
+        memory.append(Part("forward passes", forward, turn="passes"))
+        # A file's blocks are read while others are applied, which is in the account of two.
+        drawn = max((3 * largest_tensor_bytes(shape.cfg) for shape in shapes if shape.kind == "birth"), default=0)
+        memory.append(Part("drawing one of them", drawn, turn="before"))
     else:
         weights = sum(part * weights_bytes(shape.cfg) for shape in shapes)
-        memory = [Part("weights", weights, divided=True), Part("forward passes", forward, divided=True)]
+        memory = [Part("weights", weights, divided=True), Part("forward passes", forward, divided=True, turn="passes")]
         loading = max(map(_loading, shapes), key=lambda needed: needed.bytes)
-        # What it took on a device is free again before the first batch.
-        freed = 0.0 if planned.on is not None and loading.on_host else forward
-        memory.append(loading._replace(bytes=max(0.0, part * loading.bytes - freed)))
+        memory.append(loading._replace(bytes=part * loading.bytes))
     memory.append(Part("outputs", 4.0 * number * sum(shape.cfg.d_model for shape in shapes), on_host=True))
     operations = sum(
         number * (needed_operations(shape.cfg, length) - 2.0 * shape.cfg.d_model * shape.cfg.vocab_size)
@@ -200,6 +205,7 @@ def _outputs(planned: Planned, shapes: list[Shape], streamed: bool) -> Needs:
         work=tuple(work),
         devices=planned.devices,
         processes=planned.processes,
+        streamed=streamed,
         left_out=tuple(left_out),
     )
 
@@ -336,8 +342,8 @@ def _draws(shape: Shape) -> float:
 def _loading(shape: Shape) -> Part:
     """What drawing or reading the weights takes beside them."""
     if shape.kind == "birth":
-        return Part("drawing them", birth_bytes(shape.cfg, in_one_program=False), divided=True)
-    return Part("loading them", 2 * largest_tensor_bytes(shape.cfg), on_host=True)
+        return Part("drawing them", birth_bytes(shape.cfg, in_one_program=False), divided=True, turn="before")
+    return Part("loading them", 2 * largest_tensor_bytes(shape.cfg), on_host=True, turn="before")
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax import hardware
-from bornbiased_jax.plan.needs import Needs
+from bornbiased_jax.plan.needs import Needs, Part
 
 MOST_DEVICES = 65_536
 """More are not looked for: what no device shares does not fit in one."""
 
 
 def estimate(
-    needs: Needs, rates: Mapping[str, float], *, on: str | None = None, process_bytes: float = 0.0
+    needs: Needs,
+    rates: Mapping[str, float],
+    *,
+    on: str | None = None,
+    process_bytes: float = 0.0,
+    passes_take: float = 1.0,
 ) -> dict[str, Any]:
     """What a command needs, JSON-ready.
 
@@ -23,13 +28,16 @@ def estimate(
         rates: units a second of each kind of work, of one device; one that is missing is left out, and named.
         on: a name of :data:`bornbiased_jax.hardware.ACCELERATORS`; None for this machine.
         process_bytes: of a process before it holds any of the parts.
+        passes_take: what the program of a forward pass takes, in the bytes of the arrays that are alive together in it:
+            compilers give it copies of a block's weights, and let arrays lie side by side.
     """
     remote = on is not None and not needs.host_only
     limit = hardware.USABLE_FRACTION * hardware.ACCELERATORS[str(on)].memory_bytes if remote else None
     if limit is None:
         found = hardware.device_memory() or hardware.available_memory()
         limit = None if found is None else float(found)
-    there = [part for part in needs.memory if not (remote and part.on_host)]
+    memory = _at_the_peak(needs.memory, passes_take, remote)
+    there = [part for part in memory if not (remote and part.on_host)]
     shared = sum(part.bytes for part in there if part.divided)
     each = (0.0 if remote else process_bytes) + sum(part.bytes for part in there if not part.divided)
     least = _least_devices(shared, each, limit)
@@ -44,7 +52,7 @@ def estimate(
         if work.amount and work.rate in rates
     ]
     seconds = sum(row["seconds"] for row in times) / devices
-    host = process_bytes + sum(part.bytes for part in needs.memory if part.on_host)
+    host = process_bytes + sum(part.bytes for part in memory if part.on_host)
     return {
         "what": needs.what,
         "on": on if remote else "this machine",
@@ -60,7 +68,7 @@ def estimate(
                 "bytes": part.bytes / (devices if part.divided else 1),
                 "on": "host" if remote and part.on_host else "device",
             }
-            for part in needs.memory
+            for part in memory
         ],
         "process_bytes": process_bytes,
         "operations": sum(work.operations for work in needs.work),
@@ -73,6 +81,19 @@ def estimate(
         "left_out": [*needs.left_out, *(work.name for work in needs.work if work.amount and work.rate not in rates)],
         "host_only": needs.host_only,
     }
+
+
+def _at_the_peak(memory: Sequence[Part], passes_take: float, remote: bool) -> list[Part]:
+    """Parts as they are when most is held: of what the forward passes find freed, the rest that they do not fill."""
+    passes = passes_take * sum(part.bytes for part in memory if part.turn == "passes")
+    found = []
+    for part in memory:
+        if part.turn == "passes":
+            part = part._replace(bytes=passes_take * part.bytes)
+        elif part.turn == "before" and not (remote and part.on_host):
+            part = part._replace(bytes=max(0.0, part.bytes - passes))
+        found.append(part)
+    return found
 
 
 def _least_devices(shared: float, each: float, limit: float | None) -> int | None:

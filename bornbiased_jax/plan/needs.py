@@ -18,12 +18,15 @@ class Part(NamedTuple):
         bytes: of it in all, or on each device where nothing divides it.
         divided: whether devices share it: weights and what mirrors them, along ``fsdp`` or by seed.
         on_host: whether it lies in main memory although the devices are others.
+        turn: "before" the forward passes, freed when they begin, or of the "passes" themselves, by the arrays that are
+            alive together; None for what is held all the time.
     """
 
     name: str
     bytes: float
     divided: bool = False
     on_host: bool = False
+    turn: Literal["before", "passes"] | None = None
 
 
 class Work(NamedTuple):
@@ -47,6 +50,7 @@ class Needs(NamedTuple):
         memory, work: the parts.
         devices: as the command's mesh says; None where it has none.
         processes: that this machine is to run at once.
+        streamed: whether blocks are read one at a time, as they are applied.
         host_only: whether no accelerator takes part.
         left_out: what the numbers do not count, in nouns.
         sequences: of a training step that go through the model at once on a CPU, and in how many parts.
@@ -61,6 +65,7 @@ class Needs(NamedTuple):
     work: tuple[Work, ...]
     devices: int | None = None
     processes: int = 1
+    streamed: bool = False
     host_only: bool = False
     left_out: tuple[str, ...] = ()
     sequences: tuple[int, int] = (1, 1)

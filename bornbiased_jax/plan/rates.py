@@ -21,14 +21,14 @@ from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.models import init_seed
-from bornbiased_jax.models.memory import FLOAT, weights_bytes
+from bornbiased_jax.models.memory import FLOAT, forward_bytes, weights_bytes
 from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.plan.needs import Needs
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.step import State, mean_gradient, update
 from bornbiased_jax.pretrain.throughput import flops_per_token
-from bornbiased_jax.seedprint.outputs import MAX_SHARDS, last_outputs
+from bornbiased_jax.seedprint.outputs import MAX_SHARDS, last_outputs, program_bytes
 from bornbiased_jax.seedprint.weights.coordinates import coordinate_scores
 from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from bornbiased_jax.stats.certified import certified_p
@@ -49,6 +49,8 @@ class Measured:
     process_bytes: float
     widths: str
     """At what widths they were measured, for a reader."""
+    passes_take: float = 1.0
+    """What the program of a forward pass takes beside the weights as given, in the bytes of its arrays."""
 
 
 def assumed(needs: Needs, on: str) -> dict[str, float]:
@@ -67,14 +69,21 @@ def measure(needs: Needs) -> Measured:
     kinds = {work.rate for work in needs.work if work.amount}
     shards = min(MAX_SHARDS, hardware.cores()) if jax.default_backend() == "cpu" else 1
     rates: dict[str, float] = {}
-    process_bytes = 0
+    process_bytes, passes_take = 0, 1.0
     if kinds:
         birth = jax.jit(lambda seed: init_seed(cfg, seed)).lower(np.uint32(0)).compile()
         process_bytes = hardware.memory_in_use()
+    if "forward passes" in kinds:
+        params = jax.block_until_ready(birth(np.uint32(0)))
+        # Before anything large was given back: what of it the process keeps hangs on the moment.
+        last_outputs(cfg, params, random_tokens(1, needs.seq_len, cfg.vocab_size, 0))
+        process_bytes = max(process_bytes, hardware.memory_in_use() - weights_bytes(cfg))
+        if not needs.streamed:
+            batch = needs.cfg, needs.batch, needs.seq_len
+            passes_take = program_bytes(*batch) / forward_bytes(*batch) or 1.0
+        rates["forward passes"] = _forward(cfg, needs, params, shards)
     if "draws" in kinds:
         rates["draws"] = weights_bytes(cfg) / FLOAT * shards / _seconds(lambda: _together(shards, birth))
-    if "forward passes" in kinds:
-        rates["forward passes"], process_bytes = _forward(cfg, needs, birth(np.uint32(0)), shards, process_bytes)
     if kinds & {"training", "updates"}:
         found, process_bytes = _training(cfg, needs, birth(np.uint32(0)), process_bytes)
         rates |= found
@@ -83,7 +92,7 @@ def measure(needs: Needs) -> Measured:
     if "products" in kinds:
         rates |= _weights(cfg)
     widths = f"{cfg.num_layers} of {needs.cfg.num_layers} blocks of width {cfg.d_model:,}"
-    return Measured(rates, float(process_bytes), widths)
+    return Measured(rates, float(process_bytes), widths, passes_take)
 
 
 def narrowed(cfg: ModelConfig) -> ModelConfig:
@@ -103,17 +112,13 @@ def _fraction(cfg: ModelConfig, part: int) -> ModelConfig:
     return cfg.replace(num_layers=1, vocab_size=min(cfg.vocab_size, VOCABULARY), **sizes)
 
 
-def _forward(cfg: ModelConfig, needs: Needs, params: Any, shards: int, process_bytes: int) -> tuple[float, int]:
-    """Operations a second of forward passes up to the last position, and the process's bytes with their program."""
+def _forward(cfg: ModelConfig, needs: Needs, params: Any, shards: int) -> float:
+    """Operations a second of forward passes up to the last position."""
     one = needed_operations(cfg, needs.seq_len) - 2.0 * cfg.d_model * cfg.vocab_size
     batch = max(1, min(needs.batch, int(OPERATIONS / one)))
     inputs = random_tokens(batch * shards * LAPS, needs.seq_len, cfg.vocab_size, 0)
-    few = random_tokens(batch, needs.seq_len, cfg.vocab_size, 0)
-    before = hardware.memory_in_use()
-    last_outputs(cfg, params, few, batch_size=batch)
-    grown = max(0, hardware.memory_in_use() - before)
     seconds = _seconds(lambda: last_outputs(cfg, params, inputs, batch_size=batch), laps=1)
-    return one * inputs.num_inputs / seconds, process_bytes + min(grown, 1 << 27)
+    return one * inputs.num_inputs / seconds
 
 
 def _training(cfg: ModelConfig, needs: Needs, params: Any, process_bytes: int) -> tuple[dict[str, float], int]:

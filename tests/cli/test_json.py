@@ -68,6 +68,7 @@ AUDITED |= {name: [] for name in ("findings", "checkpoints", "pairs", "runs")}
 LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 PLAN = {"what": "a fingerprint", "on": "this machine", "devices": 1, "seconds": 1.0, "hours": 0.1, "memory_bytes": 1.0}
 PLAN |= {"fits": True, "process_bytes": 0.0, "host_memory_bytes": None, "host_only": False, "left_out": ["compiling"]}
+MEASURED = SimpleNamespace(rates={}, process_bytes=0.0, widths="two blocks", passes_take=1.0)
 PLAN |= {"memory": [], "times": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
@@ -92,7 +93,7 @@ WORK = {
     "bornbiased_jax.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
     "bornbiased_jax.ledger.status:status": LEDGER,
-    "bornbiased_jax.plan.rates:measure": SimpleNamespace(rates={}, process_bytes=0.0, widths="two blocks"),
+    "bornbiased_jax.plan.rates:measure": MEASURED,
     "bornbiased_jax.plan:estimate": PLAN,
 }
 KEYS = {

@@ -9,9 +9,10 @@ from bornbiased_jax import hardware, plan
 from bornbiased_jax.cli import plan as command
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
-from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.models.memory import forward_bytes, weights_bytes
 from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.plan import rates
+from bornbiased_jax.plan.needs import Part
 from bornbiased_jax.pretrain.throughput import flops_per_token
 
 BILLIONS = "llama-nano,num_layers=32,d_model=4096,num_heads=32,num_kv_heads=32,d_ff=11008"
@@ -181,3 +182,39 @@ def test_more_than_there_is_does_not_fit(monkeypatch, capsys):
     monkeypatch.setattr(hardware, "available_memory", lambda: 2**28)  # less than a process takes
     found = plan.estimate(needs, {"forward passes": 1e11, "draws": 1e8}, process_bytes=3e8)
     assert found["fits"] is False and found["devices_at_least"] is None
+
+
+def test_memory_of_forward_passes_is_what_their_program_takes(monkeypatch):
+    """A block of a stack is copied where it is applied: at one sequence there is hardly anything else."""
+    shape = "seed:0@llama-tiny,num_layers=3,d_model=256,num_heads=4,num_kv_heads=4,d_ff=2048,vocab_size=512"
+    words = ("fingerprint", shape, "--num-inputs", "2", "--batch-size", "1", "--seq-len", "8", "--out", "a")
+    needs = plan.needs_of(command.parsed(words, None))
+    block = 4 * (4 * 256**2 + 3 * 256 * 2048)
+    (passes,) = (part.bytes for part in needs.memory if part.turn == "passes")
+    taken = passes * rates.measure(needs).passes_take
+    assert block <= taken <= 2 * block + 4 * passes and passes < block / 10
+    # Streamed, the block is there alone.
+    streamed = plan.needs_of(command.parsed((*words, "--stream"), None))
+    assert streamed.streamed and rates.measure(streamed).passes_take == 1
+
+
+def test_what_is_freed_before_the_passes_is_counted_where_they_do_not_fill_it():
+    needs = plan.needs_of(command.parsed(("fingerprint", "seed:0@llama-tiny", "--out", "a"), None))
+    memory = (
+        Part("weights", 100.0),
+        Part("drawing them", 50.0, turn="before"),
+        Part("forward passes", 20.0, turn="passes"),
+    )
+    needs = needs._replace(memory=memory, devices=1)
+    known = {"forward passes": 1e9, "draws": 1e9}
+    found = [plan.estimate(needs, known, passes_take=factor)["memory_bytes"] for factor in (1.0, 2.0, 3.0)]
+    assert found == [150.0, 150.0, 160.0]
+
+
+@pytest.mark.parametrize(("number", "at_once"), [(8, 1), (16, 1), (24, 2), (80, 4)])
+def test_the_first_batch_goes_through_alone(number, at_once, monkeypatch):
+    monkeypatch.setattr(hardware, "cores", lambda: 64)
+    words = f"fingerprint seed:0@llama-tiny --num-inputs {number} --batch-size 8 --seq-len 8 --out a"
+    needs = plan.needs_of(command.parsed(tuple(words.split()), None))
+    (passes,) = (part.bytes for part in needs.memory if part.turn == "passes")
+    assert passes == at_once * forward_bytes(preset("llama-tiny"), 8, 8)
