@@ -1,0 +1,159 @@
+"""Golden exports: each family's directory and its way back, a streamed pass, and GGUF files.
+
+A birth must come back bit for bit. Hashes are of generated weights: the last bits of drawn ones depend on the compiler,
+see ``initialization.py``.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.golden.calls import answer, empty_folder, flat, generated_text, overwrite_weights, sha256
+from tests.golden.record import Case, Tolerance, Values
+
+# The floats here are losses in nats a token and constants of config.json: float32 sums over 32 numbers in another order
+# differ by some 1e-6 of their size.
+TOLERANCE = Tolerance(relative=1e-5, absolute=0.0)
+
+SIZES = "num_layers=2,d_model=32,d_ff=64,vocab_size=256,max_seq_len=64"
+FAMILIES = {
+    "gpt2": f"seed:42@gpt2-tiny,{SIZES},positions=learned,activation=gelu_tanh",
+    "llama": f"seed:42@llama-tiny,{SIZES},num_kv_heads=2",
+    "mistral": f"seed:42@llama-tiny,{SIZES},window=8",
+    "qwen2": f"seed:42@qwen-tiny,{SIZES},head_dim=10",
+    "qwen3": f"seed:42@qwen3-tiny,{SIZES},tie_embeddings=true",
+    "gpt_neox": f"seed:42@neox-tiny,{SIZES}",
+    "olmo2": f"seed:42@olmo2-tiny,{SIZES}",
+}
+EVALUATE = "--text text.txt --tokenizer bytes --context 16 --num-sequences 4 --quiet"
+
+
+def _tensors(folder: str) -> Values:
+    """Names and shapes of a directory's tensors, and their bytes."""
+    tensors = load_file(Path(folder) / "model.safetensors")
+    names = sorted(tensors)
+    rows = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)}" for name in names]
+    return {
+        "num_tensors": len(names),
+        "names_and_shapes": sha256("\n".join(rows).encode()),
+        "bytes": sha256(b"".join(tensors[name].tobytes() for name in names)),
+    }
+
+
+def _config(folder: str) -> Values:
+    values = json.loads((Path(folder) / "config.json").read_text())
+    return {f"config.{name}": value for name, value in flat(values, without=("transformers_version",)).items()}
+
+
+def _round_trip(family: str) -> Values:
+    with empty_folder() as place:
+        (place / "text.txt").write_text(generated_text(40))
+        born = FAMILIES[family]
+        written = answer(f"export {born} birth")
+        is_equal = answer(f"digest {born}")["tensors"] == answer("digest birth")["tensors"]
+        answer("export birth changed")
+        overwrite_weights("changed")
+        answer("export changed again")
+        found = answer("digest again")
+        return {
+            "family": written["family"],
+            "tokenizer": written["tokenizer"],
+            "files": sorted(path.name for path in (place / "birth").iterdir()),
+            **_config("birth"),
+            "is_bitwise_equal_reopened": is_equal,
+            "is_digest_of_export": written["digest"] == answer(f"digest {born}")["digest"],
+            **{f"tensors.{name}": value for name, value in _tensors("again").items()},
+            "is_bitwise_equal_exported_again": _tensors("again") == _tensors("changed"),
+            "digest": found["digest"],
+            "tensor_digests": sha256(json.dumps(found["tensors"], sort_keys=True).encode()),
+            **{f"evaluate.{name}": value for name, value in _evaluated("again").items()},
+            **{f"evaluate_streamed.{name}": value for name, value in _streamed("again").items()},
+        }
+
+
+def _evaluated(model: str, options: str = "") -> Values:
+    return flat(answer(f"evaluate {model} {EVALUATE} {options}"), without=("checkpoint", "text"))
+
+
+def _streamed(model: str) -> Values:
+    return _evaluated(model, "--stream --scratch scratch")
+
+
+# As llama.cpp's converter names the tensors of a Llama.
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers.": "blk.",
+}
+# What such a file says of the model.
+GGUF_FIELDS = ("num_layers", "max_seq_len", "d_model", "d_ff", "num_heads", "num_kv_heads", "head_dim", "norm_eps")
+GGUF_FIELDS += ("rope_theta", "vocab_size", "norm", "activation", "gated_mlp", "positions", "tie_embeddings")
+
+
+def _write_gguf(path: str, folder: str, storage: str) -> None:
+    """Write a Llama of a Hugging Face directory as a GGUF file, as llama.cpp's converter does."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(10_000.0)
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for name, tensor in load_file(Path(folder) / "model.safetensors").items():
+        kind = gguf.GGMLQuantizationType[storage if tensor.ndim == 2 else "F32"]
+        for projection, count in heads.items():
+            if projection in name:
+                tensor = _interleaved(tensor, count)
+        for old, new in GGUF_NAMES.items():
+            name = name.replace(old, new)
+        writer.add_tensor(name, gguf.quantize(tensor, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of query or key in the order of llama.cpp's rotary embedding."""
+    shape = weights.shape
+    return weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def _gguf(storage: str) -> Values:
+    with empty_folder() as place:
+        (place / "text.txt").write_text(generated_text(40))
+        answer(f"export {FAMILIES['llama']} model")
+        overwrite_weights("model")
+        _write_gguf("model.gguf", "model", storage)
+        found = answer("digest model.gguf")
+        return {
+            "digest": found["digest"],
+            "is_bitwise_equal_to_directory": found["tensors"] == answer("digest model")["tensors"],
+            **{f"config.{name}": found["config"][name] for name in GGUF_FIELDS},
+            **{f"evaluate.{name}": value for name, value in _evaluated("model.gguf").items()},
+        }
+
+
+CASES = {
+    **{f"round-trip-{family}": Case(functools.partial(_round_trip, family)) for family in FAMILIES},
+    # Rounding to eight bits is arithmetic of numpy, element by element: bitwise on every machine too.
+    **{f"gguf-{storage}": Case(functools.partial(_gguf, storage)) for storage in ("F32", "Q8_0")},
+}

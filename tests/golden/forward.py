@@ -1,0 +1,106 @@
+"""Logits and captured activations of every architecture that the configuration can express."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+from bornbiased_jax.config import PRESETS, ModelConfig
+from bornbiased_jax.models import apply, init_seed
+from tests.golden.record import Case, Tolerance, Values
+
+# Float32 activations of four blocks: sums of up to 512 terms in another order differ by some 1e-6 of the value.
+TOLERANCE = Tolerance(2e-4, 2e-6)
+CAPTURES = (
+    "residual",
+    "attention_output",
+    "attention_weights",
+    "attention_received",
+    "values",
+    "keys",
+    "mlp_preactivation",
+    "mlp_up",
+    "mlp_hidden",
+    "attention_update",
+    "mlp_update",
+    "attention_input",
+    "mlp_input",
+)
+SIZES = dict(num_layers=3, num_heads=4, num_kv_heads=4, head_dim=8, d_model=32, d_ff=48, vocab_size=96, max_seq_len=64)
+# A weight large enough that activations, gates and softmax are away from their linear parts.
+GAIN = 20.0
+
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "gpt2": ("gpt2-tiny", {}),
+    "gpt2 learned positions": ("gpt2-tiny", {"positions": "learned", "activation": "gelu_tanh"}),
+    "gpt2 relu no norm": ("gpt2-tiny", {"activation": "relu", "norm": "none"}),
+    "gpt2 tanh no positions": ("gpt2-tiny", {"activation": "tanh", "positions": "none"}),
+    "attention only": ("gpt2-tiny", {"mlp": False}),
+    "mlp only": ("gpt2-tiny", {"attention": False}),
+    "no residual": ("gpt2-tiny", {"residual": False}),
+    "llama": ("llama-tiny", {}),
+    "llama grouped window": ("llama-tiny", {"num_kv_heads": 2, "window": 5}),
+    "llama linear rope": ("llama-tiny", {"rope_scaling": "linear", "rope_scaling_factor": 4.0}),
+    "llama3 rope": (
+        "llama-tiny",
+        {"rope_scaling": "llama3", "rope_scaling_factor": 8.0, "rope_original_max_seq_len": 32},
+    ),
+    "qwen2": ("qwen-tiny", {"num_kv_heads": 2}),
+    "qwen3": ("qwen3-tiny", {"num_kv_heads": 2}),
+    "neox": ("neox-tiny", {}),
+    "olmo2": ("olmo2-tiny", {}),
+    "sigmoid": ("llama-tiny", {"attention_kernel": "sigmoid"}),
+    "softpick": ("llama-tiny", {"attention_kernel": "softpick"}),
+    "clipped": ("llama-tiny", {"attention_kernel": "clipped"}),
+    "centred": ("llama-tiny", {"attention_kernel": "centred"}),
+    "zero sink logit": ("llama-tiny", {"sink_logit": "zero"}),
+    "learned sink logit": ("llama-tiny", {"sink_logit": "learned"}),
+    "amplify": ("llama-tiny", {"positional_scale": "amplify"}),
+    "attenuate": ("llama-tiny", {"positional_scale": "attenuate"}),
+    "head norm": ("llama-tiny", {"head_norm": True}),
+    "headwise gate": ("llama-tiny", {"output_gate": "headwise"}),
+    "elementwise gate": ("llama-tiny", {"output_gate": "elementwise"}),
+    "value gate": ("llama-tiny", {"output_gate": "value"}),
+    "prefix": ("llama-tiny", {"prefix_length": 3, "prefix_memory": "elu"}),
+}
+
+
+def _config(name: str) -> ModelConfig:
+    preset, changes = VARIANTS[name]
+    return PRESETS[preset].replace(**(SIZES | changes))
+
+
+def _activations(name: str) -> Values:
+    """Norms and some entries of logits and captures, at all positions and at the last one, tokens and vectors."""
+    cfg = _config(name)
+    params = jax.tree.map(lambda leaf: leaf * GAIN, init_seed(cfg, 42))
+    tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (2, 11)).astype(np.int32)
+    vectors = np.random.default_rng(1).normal(size=(2, 7, cfg.d_model)).astype(np.float32)
+    values: dict[str, list[float]] = {}
+    captured = tuple(site for site in CAPTURES if _has(cfg, site))
+    whole = apply(cfg, params, tokens, capture=captured)
+    values["logits"] = _summary(whole.logits_BTV)
+    values["final"] = _summary(whole.final_BTD)
+    for site in captured:
+        values[site] = _summary(whole.layers[site])
+    last = apply(cfg, params, tokens, positions="last")
+    values["logits at the last position"] = _summary(last.logits_BTV)
+    values["logits of vectors"] = _summary(apply(cfg, params, vectors).logits_BTV)
+    return values
+
+
+def _has(cfg: ModelConfig, site: str) -> bool:
+    mlp = site.startswith("mlp")
+    return site == "residual" or (cfg.mlp if mlp else cfg.attention)
+
+
+def _summary(x: jax.Array | None) -> list[float]:
+    """Root mean square, mean, and eight entries spread over the array."""
+    array = np.asarray(x, np.float64)
+    entries = array.reshape(-1)[np.linspace(0, array.size - 1, 8).astype(int)]
+    return [float(np.sqrt(np.mean(array**2))), float(array.mean()), *entries.tolist()]
+
+
+CASES = {name: Case(functools.partial(_activations, name)) for name in VARIANTS}
