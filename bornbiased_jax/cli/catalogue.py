@@ -6,6 +6,7 @@ import importlib
 from typing import NamedTuple
 
 import click
+import click.shell_completion
 
 WIDTH = 80
 """Columns that the list of commands fits into."""
@@ -53,7 +54,6 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "plan": Entry("plan", "plan", "what a command will need: devices, memory, hours"),
         "status": Entry("status", "status", "how far the work in a ledger is"),
         "doctor": Entry("doctor", "doctor", "versions, devices, memory, cache, missing extras"),
-        "completion": Entry("completion", "completion", "a script that lets a shell complete commands"),
     },
 }
 COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

@@ -40,7 +40,6 @@ _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "plan": records.plan,
     "status": records.status,
     "doctor": records.doctor,
-    "completion": records.completion,
 }
 
 

@@ -187,10 +187,4 @@ EXPLAINED: dict[str, Explained] = {
         "architecture.md",
         "Where results are kept",
     ),
-    "completion": Explained(
-        "The script asks bornbiased itself for the words that fit, so that it need not be made again when commands "
-        "change. Names of commands come at once; options of a command import that command's module, and never JAX.",
-        "architecture.md",
-        "Rooms",
-    ),
 }

@@ -1,4 +1,4 @@
-"""What reproduce, doctor and completion did, in sentences."""
+"""What reproduce, status, plan and doctor did, in sentences."""
 
 from __future__ import annotations
 
@@ -79,11 +79,3 @@ def doctor(value: Mapping[str, Any]) -> list[str]:
     else:
         found.append("What every extra needs is installed.")
     return found
-
-
-def completion(value: Mapping[str, Any]) -> list[str]:
-    """Where the script goes."""
-    return [
-        f"This lets {value['shell']} complete commands and options of bornbiased.",
-        f"For every new shell: {value['line']}.",
-    ]

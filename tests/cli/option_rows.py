@@ -32,7 +32,6 @@ CALLS = {
     "audit": "audit folder",
     "reproduce": "reproduce demo",
     "doctor": "doctor",
-    "completion": "completion bash",
     "plan": "plan probe preference --model gpt2-tiny --num-inputs 4 --seq-len 8",
     "status": "status folder",
 }
@@ -389,7 +388,6 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "doctor": prepared(),
-    "completion": [("<shell>", "click.shell_completion:get_completion_class", {"shell": "bash"}), *prepared()],
 }
 # On its way before anything is done: an unknown command has no paragraph.
 for _path, _rows in ROWS.items():

@@ -51,31 +51,33 @@ def test_help_waits_for_neither_jax_nor_scipy(words):
         assert "bornbiased_jax.cli.options" not in imported
 
 
-def complete(line: str) -> list[str]:
-    """What a shell is offered for the last word of a line."""
-    words = line.split(" ")
-    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_BORNBIASED_COMPLETE": "bash_complete"}
+def printed(**environment: str) -> str:
+    """Standard output of the program without arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "bornbiased_jax"],
-        env={**os.environ, **asked},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def complete(line: str) -> list[str]:
+    """What a shell is offered for the last word of a line."""
+    last = str(len(line.split(" ")) - 1)
+    offered = printed(COMP_WORDS=line, COMP_CWORD=last, _BORNBIASED_COMPLETE="bash_complete")
+    return [line.partition(",")[2] for line in offered.splitlines()]
+
+
+def test_the_shell_script_of_the_readme_is_printed():
+    assert "bash_complete" in printed(_BORNBIASED_COMPLETE="bash_source")
 
 
 def test_a_shell_completes_commands_and_options():
     assert complete("bornbiased se") == ["seedprint"]
     assert "--seeds" in complete("bornbiased probe preference --se")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_calls_the_command(shell, capsys):
-    assert run(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "_BORNBIASED_COMPLETE" in script and f"{shell}_complete" in script
 
 
 def test_names_are_completed_without_their_modules():

@@ -118,7 +118,6 @@ KEYS = {
     "derive": {"checkpoint", "changes", "out", "function_preserved", "base_digest", "digest"},
     "audit": {"clean", "findings", "checkpoints", "pairs"},
     "doctor": {"version", "python", "libraries", "devices", "memory_bytes", "cache", "extras", "problems"},
-    "completion": {"shell", "script", "line"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},
     "plan": {"command", "devices", "memory_bytes", "seconds", "hours", "memory", "times", "on"},
     "status": {"done", "asked", "failed", "pages"},

@@ -55,7 +55,6 @@ CALLS: dict[str, list[str]] = {
     "plan": ["plan", "--on", "h100", "probe", "preference", *MODEL, *INPUTS],
     "status": ["status", "."],
     "doctor": ["doctor"],
-    "completion": ["completion", "bash"],
     "reproduce": ["reproduce", "table3", "--scale", "smoke", "--out", "out"],
 }  # fmt: skip
 WORK = ("num_inputs",)
