@@ -225,7 +225,6 @@ def seedprint(
         files.write_text(page, draw_verdict(value, command=options.command_line("page", "json_file", "quiet")))
     # The verdict's text has its three sentences at its head, before the points that it rests on.
     click.echo(text, err=json_file == "-")
-    options.more(to_stderr=json_file == "-")
 
 
 def _table(scores: Sequence[Score]) -> str:

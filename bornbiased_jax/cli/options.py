@@ -186,14 +186,7 @@ def model_options(function: F) -> F:
 
 
 def result_options(function: F) -> F:
-    """--json FILE, "-" for standard output; --explain, which :func:`tell` answers."""
-    function = click.option(
-        "--explain",
-        is_flag=True,
-        expose_value=False,
-        callback=_look_up,
-        help="End with one paragraph more, and the section of the docs.",
-    )(function)
+    """--json FILE, "-" for standard output."""
     return click.option(
         "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
     )(function)
@@ -237,23 +230,8 @@ def open_model(reference: str, scratch: Path | None, **how: Any) -> Any:
     return checkpoints.open_checkpoint(reference, **how)
 
 
-_PARAGRAPH = f"{__name__}.paragraph"
-
-
-def _look_up(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from bornbiased_jax import words
-
-        context.meta[_PARAGRAPH] = words.paragraph(_command(context))
-
-
-def _command(context: click.Context) -> str:
-    """The words of a command, without the program's name."""
-    return context.command_path.partition(" ")[2]
-
-
 def tell(value: Mapping[str, Any], *, to_stderr: bool) -> None:
-    """End a command with what it found in two or three sentences, and with the paragraph of --explain.
+    """End a command with what it found in two or three sentences.
 
     Args:
         value: what --json writes.
@@ -261,16 +239,8 @@ def tell(value: Mapping[str, Any], *, to_stderr: bool) -> None:
     """
     from bornbiased_jax import words
 
-    context = click.get_current_context()
-    click.echo(" ".join(words.sentences(_command(context), value)), err=to_stderr)
-    more(to_stderr=to_stderr)
-
-
-def more(*, to_stderr: bool) -> None:
-    """The paragraph of --explain, where it was asked for."""
-    found = click.get_current_context().meta.get(_PARAGRAPH)
-    if found is not None:
-        click.echo(f"\n{found}", err=to_stderr)
+    _, _, command = click.get_current_context().command_path.partition(" ")  # without the program's name
+    click.echo(" ".join(words.sentences(command, value)), err=to_stderr)
 
 
 def explain(*terms: str, to_stderr: bool = False) -> None:

@@ -27,7 +27,7 @@ def plan(planned: tuple[str, ...], on: str | None, json_file: str | None) -> Non
     """What does a command need, in devices, memory and hours? Nothing is run, and of a checkpoint only its
     configuration is read.
 
-    The command stands as it would be typed; --on, --json and --explain are those of plan wherever they stand.
+    The command stands as it would be typed; --on and --json are those of plan wherever they stand.
     A birth serves as a shape: seed:0@llama-nano,num_layers=80,d_model=8192, and so on; so does a folder with a
     config.json alone.
 

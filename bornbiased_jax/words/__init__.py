@@ -1,7 +1,6 @@
 """Results in words: what each command found and how sure it is, from the object that its ``--json`` writes.
 
-:func:`sentences` gives two or three sentences, :func:`paragraph` one paragraph more with the section of the docs, and
-:func:`explain` the words of the field where they first stand.
+:func:`sentences` gives two or three sentences, :func:`explain` the words of the field where they first stand.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bornbiased_jax.words import birth, lineage, records, sinks, training
-from bornbiased_jax.words.explained import EXPLAINED
 from bornbiased_jax.words.terms import explain
 
-__all__ = ["explain", "paragraph", "sentences"]
+__all__ = ["explain", "sentences"]
 
 _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "models": birth.models,
@@ -55,14 +53,3 @@ def sentences(command: str, value: Mapping[str, Any]) -> list[str]:
         'The same model and prompt give the same continuation: nothing is drawn.'
     """
     return _WRITERS[command](value)
-
-
-def paragraph(command: str) -> str:
-    """One paragraph more on a command's result, ending with the section of the docs.
-
-    Example:
-        >>> paragraph("predict").rpartition(". ")[2]
-        'More: docs/theory.md, "What is predicted".'
-    """
-    told = EXPLAINED[command]
-    return f'{told.text} More: docs/{told.page}, "{told.section}".'

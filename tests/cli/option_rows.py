@@ -389,9 +389,6 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "doctor": prepared(),
 }
-# On its way before anything is done: an unknown command has no paragraph.
-for _path, _rows in ROWS.items():
-    _rows.append(("--explain", "bornbiased_jax.words:paragraph", {"command": _path}))
 # Options that exclude another one of the shortest call.
 INSTEAD = {
     ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", READ, {"ref": "model.gguf"}),
