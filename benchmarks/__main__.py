@@ -28,7 +28,6 @@ NAMES = (
     "growth",
     "cold_start",
     "parity",
-    "plan",
     "storage",
     "all",
 )

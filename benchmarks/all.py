@@ -41,7 +41,6 @@ ORDER = (
     "growth",
     "cold_start",
     "parity",
-    "plan",
     "storage",
     "streamed",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, fault_tables, growth, parity, plan, storage
+from benchmarks import cold_start, fault_tables, growth, parity, storage
 from benchmarks.facts import facts
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.config import ModelConfig
@@ -379,7 +379,6 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     "growth": growth.tables,
     "cold_start": cold_start.tables,
     "parity": parity.tables,
-    "plan": plan.tables,
     "storage": storage.tables,
 }
 """Name of a record in ``benchmarks/results`` -> its tables."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
 
@@ -13,34 +12,6 @@ MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux tells of the limits of a container."""
 GIB = 2**30
-
-
-class Accelerator(NamedTuple):
-    """What a maker's data sheet says of one device: bytes of memory, operations a second in dense matrix products."""
-
-    memory_bytes: float
-    float32: float
-    bfloat16: float
-
-
-# Products of float32 as "highest" precision asks for them: without TF32 on GPUs, six passes of bfloat16 on TPUs.
-ACCELERATORS: dict[str, Accelerator] = {
-    "a100-40gb": Accelerator(40e9, 19.5e12, 312e12),
-    "a100": Accelerator(80e9, 19.5e12, 312e12),
-    "h100": Accelerator(80e9, 66.9e12, 989e12),
-    "h200": Accelerator(141e9, 66.9e12, 989e12),
-    "b200": Accelerator(180e9, 75e12, 2250e12),
-    "l4": Accelerator(24e9, 30.3e12, 121e12),
-    "rtx4090": Accelerator(24e9, 82.6e12, 165e12),
-    "tpu-v4": Accelerator(32e9, 275e12 / 6, 275e12),
-    "tpu-v5e": Accelerator(16e9, 197e12 / 6, 197e12),
-    "tpu-v5p": Accelerator(95e9, 459e12 / 6, 459e12),
-}
-"""Data sheets of NVIDIA (SXM where there are several) and of Google Cloud."""
-ASSUMED_FRACTION = {"float32": 0.6, "bfloat16": 0.4}
-"""Of those rates, what a command is taken to reach: an assumption, no measurement."""
-USABLE_FRACTION = 0.9
-"""Of a device's memory, what a command may fill."""
 
 
 def cores() -> int:
@@ -128,11 +99,3 @@ def memory_in_use_peak() -> int | None:
 
     peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
     return None if peak is None else int(peak)
-
-
-def memory_in_use() -> int:
-    """Bytes of main memory that this process has now; 0 where the system does not say."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

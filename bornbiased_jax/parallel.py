@@ -91,13 +91,7 @@ def initialise_distributed(coordinator: str, num_processes: int, process_id: int
     Raises:
         InputError: an address, count or number that cannot be, or a coordinator that does not answer.
     """
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InputError(f"coordinator {coordinator!r} is not of the form HOST:PORT")
-    if num_processes < 1:
-        raise InputError(f"the number of processes, {num_processes}, is not at least 1")
-    if not 0 <= process_id < num_processes:
-        raise InputError(f"process id {process_id} is not from 0 to {num_processes - 1}")
+    check_process(coordinator, num_processes, process_id)
     try:
         jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except RuntimeError as error:
@@ -105,6 +99,21 @@ def initialise_distributed(coordinator: str, num_processes: int, process_id: int
             f"cannot join the computation at {coordinator} as process {process_id} of {num_processes}: "
             f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def check_process(coordinator: str, num_processes: int, process_id: int) -> None:
+    """Refuse an address, count or number of processes that cannot be.
+
+    Raises:
+        InputError: it cannot.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"coordinator {coordinator!r} is not of the form HOST:PORT")
+    if num_processes < 1:
+        raise InputError(f"the number of processes, {num_processes}, is not at least 1")
+    if not 0 <= process_id < num_processes:
+        raise InputError(f"process id {process_id} is not from 0 to {num_processes - 1}")
 
 
 def lost_process(error: BaseException) -> bool:
@@ -157,6 +166,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def check_rows(sizes: Mapping[str, int], rows: int) -> None:
+    """Refuse a batch whose rows do not divide evenly over the axes ``data`` and ``fsdp``.
+
+    Raises:
+        InputError: they do not.
+    """
+    parts = sizes["data"] * sizes["fsdp"]
+    if rows % parts:
+        raise InputError(
+            f"{rows} sequences do not divide over data={sizes['data']} × fsdp={sizes['fsdp']}: make the "
+            f"batch (divided by the accumulation steps) a multiple of {parts}"
+        )
+
+
 def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
     """(index, count): this process needs part ``index`` of ``count`` equal parts of a batch's rows.
 
@@ -165,12 +188,7 @@ def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
     Raises:
         InputError: the rows do not divide evenly over the devices.
     """
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
-    if rows % parts:
-        raise InputError(
-            f"{rows} sequences do not divide over data={mesh.shape['data']} × fsdp={mesh.shape['fsdp']}: make the "
-            f"batch (divided by the accumulation steps) a multiple of {parts}"
-        )
+    check_rows(mesh.shape, rows)
     held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
     spans = [index[0].indices(rows)[:2] for index in held if index is not None]
     low, high = min(start for start, _ in spans), max(stop for _, stop in spans)

@@ -26,7 +26,7 @@ FLOORS: tuple[set[str], ...] = (
     {"quantise"},
     {"evaluation", "pretrain"},
     {"adapt"},
-    {"audit", "plan"},
+    {"audit"},
     {"report", "words"},
     {"results"},
     {"cli", "experiments"},

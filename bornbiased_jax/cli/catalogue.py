@@ -51,7 +51,6 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Records: the papers' tables, and this machine": {
         "reproduce": Entry("reproduce", "reproduce", "tables and figures, each a record and a page"),
-        "plan": Entry("plan", "plan", "what a command will need: devices, memory, hours"),
         "status": Entry("status", "status", "how far the work in a ledger is"),
         "doctor": Entry("doctor", "doctor", "versions, devices, memory, cache, missing extras"),
     },

@@ -275,10 +275,12 @@ def start(
     num_processes: int | None = None,
     process_id: int | None = None,
     axis: str | None = None,
+    dry_run: bool = False,
 ) -> Any:
     """Apply the common options; returns the mesh, or None.
 
-    Several processes without --mesh have one of all their devices, along ``axis``.
+    Several processes without --mesh have one of all their devices, along ``axis``. A dry run checks the options, joins
+    no other process and needs no devices.
     """
     from bornbiased_jax import parallel, progress
 
@@ -287,13 +289,17 @@ def start(
     if any(option is not None for option in several):
         if coordinator is None or num_processes is None or process_id is None:
             raise InputError("--coordinator, --num-processes and --process-id go together: give all three")
-        parallel.initialise_distributed(coordinator, num_processes, process_id)
-        import jax
+        if dry_run:
+            parallel.check_process(coordinator, num_processes, process_id)
+        else:
+            parallel.initialise_distributed(coordinator, num_processes, process_id)
+            import jax
 
-        progress.set_quiet(quiet or process_id > 0)
-        if not mesh and axis is not None:
-            return parallel.build_mesh({axis: jax.device_count()})
-    return parallel.build_mesh(parallel.parse_mesh(mesh)) if mesh else None
+            progress.set_quiet(quiet or process_id > 0)
+            if not mesh and axis is not None:
+                return parallel.build_mesh({axis: jax.device_count()})
+    sizes = parallel.parse_mesh(mesh)
+    return parallel.build_mesh(sizes) if mesh and not dry_run else None
 
 
 def prepare_json(json_file: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax import ranges
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import dry_run, options
 
 if TYPE_CHECKING:
     from bornbiased_jax.pretrain import PretrainConfig
@@ -127,6 +127,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
 @override_options()
+@dry_run.dry_run_option
 @options.result_options
 @options.common_options
 def pretrain(json_file: str | None, **arguments: Any) -> int:
@@ -141,11 +142,15 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     options.model_config(arguments["model"], arguments["settings"])
     seed_list = options.parse_seeds(arguments["seeds"])
     # Before anything of jax: the mesh is of all processes, and the run builds it.
-    options.start(**{name: arguments[name] for name in ("quiet", "coordinator", "num_processes", "process_id")})
+    processes = ("quiet", "coordinator", "num_processes", "process_id", "dry_run")
+    options.start(**{name: arguments[name] for name in processes})
     from bornbiased_jax.pretrain import open_initial
     from bornbiased_jax.pretrain import pretrain as train
 
     config = settings_of(arguments)
+    if arguments["dry_run"]:
+        dry_run.report(dry_run.pretrain_requirements(config), json_file)
+        return 0
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
     return finish(train(config, initial, tokenizer), seed_list, json_file)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from bornbiased_jax.cli import engines, options
+from bornbiased_jax.cli import dry_run, engines, options
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Seed
@@ -74,6 +74,7 @@ def _probe_options(function: F) -> F:
         click.option(
             "--theory", is_flag=True, help="Set beside it what theory predicts of newborn models, and whether it fits."
         ),
+        dry_run.dry_run_option,
     ):
         function = option(function)
     return options.model_options(options.result_options(options.common_options(function)))
@@ -88,6 +89,9 @@ def preference_command(**arguments: Any) -> None:
     Example:
       bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 2000
     """
+    if arguments["dry_run"]:
+        _dry_run(arguments, "preference")
+        return
     cfg, records = _run(arguments, "preference")
     from bornbiased_jax.results import Preference, beside_theory
 
@@ -111,6 +115,9 @@ def contraction_command(**arguments: Any) -> None:
     Example:
       bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000 --theory
     """
+    if arguments["dry_run"]:
+        _dry_run(arguments, "contraction")
+        return
     cfg, records = _run(arguments, "contraction")
     from bornbiased_jax.results import Contraction, beside_theory
 
@@ -124,13 +131,24 @@ def contraction_command(**arguments: Any) -> None:
     options.tell(value, to_stderr=to_stderr)
 
 
-def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
-    """The configuration that was probed, and of each seed and length that part of its record."""
-    from bornbiased_jax import parallel, progress
-    from bornbiased_jax.inputs import parse_inputs
-    from bornbiased_jax.probes.subject import given, newborn
+class _Prepared(NamedTuple):
+    """The checked options of a probe.
+
+    Attributes:
+        ledger: ``resume``, ``engine`` and ``range_size``.
+        mesh: of the devices, if one was given; None in a dry run.
+        seeds, lengths: in the order given.
+    """
+
+    ledger: dict[str, Any]
+    mesh: Any
+    seeds: list[int]
+    lengths: list[int]
+
+
+def _prepare(arguments: dict[str, Any]) -> _Prepared:
+    """Check the options of a probe before any work, and join the other processes unless in a dry run."""
     from bornbiased_jax.results import beside_theory
-    from bornbiased_jax.results.birth import measured
 
     options.prepare_json(arguments["json_file"])
     if arguments["theory"]:
@@ -138,15 +156,32 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         # As in `bornbiased predict`.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     kept = engines.ledger(arguments)
-    common = ("quiet", "mesh", "coordinator", "num_processes", "process_id")
+    common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
     seeds = options.parse_seeds(arguments["seeds"])
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
+    if arguments["checkpoint"] and (arguments["model"] or arguments["settings"]):
+        raise InputError("--checkpoint and --model exclude each other: give one of them")
+    return _Prepared(kept, mesh, seeds, lengths)
+
+
+def _dry_run(arguments: dict[str, Any], part: Part) -> None:
+    prepared = _prepare(arguments)
+    needed = dry_run.probe_requirements(arguments, part, prepared.seeds, prepared.lengths)
+    dry_run.report(needed, arguments["json_file"])
+
+
+def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
+    """The configuration that was probed, and of each seed and length that part of its record."""
+    from bornbiased_jax import parallel, progress
+    from bornbiased_jax.inputs import parse_inputs
+    from bornbiased_jax.probes.subject import given, newborn
+    from bornbiased_jax.results.birth import measured
+
+    kept, mesh, seeds, lengths = _prepare(arguments)
     tokenizer: Any = arguments["tokenizer"]
     if arguments["checkpoint"]:
-        if arguments["model"] or arguments["settings"]:
-            raise InputError("--checkpoint and --model exclude each other: give one of them")
         if options.given("seeds"):
             progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
         from bornbiased_jax.checkpoints import open_checkpoint

@@ -9,6 +9,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs.kinds import RANDOM_KINDS, Inputs, check_sizes, random_inputs
 from bornbiased_jax.inputs.windows import text
 from bornbiased_jax.text import Tokenizer, tokenizer_for
+from bornbiased_jax.text.documents import check_source
 
 
 def parse_inputs(
@@ -42,14 +43,35 @@ def parse_inputs(
     if spec in RANDOM_KINDS:
         inputs = random_inputs(spec, num_inputs, seq_len, cfg, seed=seed)
     else:
-        source = spec.removeprefix("text:")
-        if not source or not spec.startswith(("text:", "builtin:")):
-            raise InputError(
-                f"unknown inputs {spec!r}: name {', '.join(RANDOM_KINDS)}, text:PATH, builtin:prose or builtin:code"
-            )
+        source = _text_source(spec)
         check_sizes(num_inputs=num_inputs, seq_len=seq_len)
         if tokenizer is None or isinstance(tokenizer, (str, Path)):
             tokenizer = tokenizer_for(tokenizer, cfg.vocab_size)
         inputs = text(source, tokenizer, num_inputs=num_inputs, seq_len=seq_len, vocab_size=cfg.vocab_size)
     inputs.check_fits(cfg)
     return inputs
+
+
+def outline_inputs(spec: str, *, num_inputs: int, seq_len: int, cfg: ModelConfig) -> Inputs:
+    """Make inputs of the sizes of :func:`parse_inputs`; in the place of a text, which is not read, stand random ids.
+
+    Args:
+        spec, num_inputs, seq_len, cfg: as of :func:`parse_inputs`.
+
+    Raises:
+        InputError: an unknown name, sizes below 1 or that do not fit the model, or a text that is not there.
+    """
+    if spec not in RANDOM_KINDS:
+        check_source(_text_source(spec))
+    inputs = random_inputs(spec if spec in RANDOM_KINDS else "tokens", num_inputs, seq_len, cfg)
+    inputs.check_fits(cfg)
+    return inputs
+
+
+def _text_source(spec: str) -> str:
+    source = spec.removeprefix("text:")
+    if not source or not spec.startswith(("text:", "builtin:")):
+        raise InputError(
+            f"unknown inputs {spec!r}: name {', '.join(RANDOM_KINDS)}, text:PATH, builtin:prose or builtin:code"
+        )
+    return source

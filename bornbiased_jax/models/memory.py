@@ -53,16 +53,6 @@ def streamed_bytes(cfg: ModelConfig) -> int:
     return FLOAT * max(2 * block, outside)
 
 
-def birth_bytes(cfg: ModelConfig, *, in_one_program: bool) -> int:
-    """Bytes that drawing a birth takes beside its weights.
-
-    In one program the random bits of all parameters lie there before their numbers do, and the largest parameter's
-    twice more; else parameters are drawn one after the other.
-    """
-    largest = FLOAT * max(math.prod(row.shape) for row in distributions(cfg).values())
-    return weights_bytes(cfg) + 2 * largest if in_one_program else 3 * largest
-
-
 def forward_bytes(
     cfg: ModelConfig, sequences: int, length: int, *, logits: int = 0, all_weights: bool = False, kept: bool = False
 ) -> int:

@@ -25,6 +25,19 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
     Raises:
         InputError: nothing there, or one model for several seeds, which would stay copies of one another.
     """
+    opened = [open_checkpoint(seed_reference) for seed_reference in initial_references(reference, seeds)]
+    return [(checkpoint.cfg, checkpoint.params) for checkpoint in opened], opened[0].tokenizer
+
+
+def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
+    """Name the checkpoint that each seed of a run begins with.
+
+    Args:
+        reference, seeds: as of :func:`open_initial`.
+
+    Raises:
+        InputError: one model for several seeds.
+    """
     path, _, rest = reference.partition("@")
     run = files.user_path(path)
     references = [reference]
@@ -35,5 +48,4 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
             f"--init-from {reference} is one model for {len(seeds)} seeds, which would stay copies of each other: give "
             "one seed, or a run that has these seeds"
         )
-    opened = [open_checkpoint(seed_reference) for seed_reference in references]
-    return [(checkpoint.cfg, checkpoint.params) for checkpoint in opened], opened[0].tokenizer
+    return references

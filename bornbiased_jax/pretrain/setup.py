@@ -339,21 +339,30 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
         )
     wanted = flatten(parameter_shapes(config.model))
     for cfg, params in initial:
-        # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
-        ours = {**config.model.to_dict(), "init": None, "max_seq_len": None}
-        theirs = {**cfg.to_dict(), "init": None, "max_seq_len": None}
-        # What was asked for before what follows from it.
-        first = ("d_model", "num_layers", "num_heads", "vocab_size")
-        for name, value in sorted(ours.items(), key=lambda item: item[0] not in first):
-            if theirs[name] != value:
-                raise InputError(
-                    f"the model to begin with has {name}={theirs[name]!r}, the run {value!r}: set {name}={theirs[name]}"
-                )
+        check_architecture(config, cfg)
         for path, leaf in flatten(params).items():
             if path not in wanted or tuple(leaf.shape) != tuple(wanted[path].shape):
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
     stacked = [params for _, params in initial]
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+
+
+def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:
+    """Refuse a model to begin with whose architecture is not that of the run.
+
+    Raises:
+        InputError: it is another; the sentence names the field.
+    """
+    # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
+    ours = {**config.model.to_dict(), "init": None, "max_seq_len": None}
+    theirs = {**cfg.to_dict(), "init": None, "max_seq_len": None}
+    # What was asked for before what follows from it.
+    first = ("d_model", "num_layers", "num_heads", "vocab_size")
+    for name, value in sorted(ours.items(), key=lambda item: item[0] not in first):
+        if theirs[name] != value:
+            raise InputError(
+                f"the model to begin with has {name}={theirs[name]!r}, the run {value!r}: set {name}={theirs[name]}"
+            )
 
 
 def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.Sharding | None:

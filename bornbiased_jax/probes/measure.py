@@ -15,7 +15,7 @@ from bornbiased_jax import hardware, keys, models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.models.memory import FLOAT, check_forward, check_weights, weights_bytes
+from bornbiased_jax.models.memory import FLOAT, check_forward, check_weights, forward_bytes, weights_bytes
 from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.observe import observe
@@ -129,6 +129,20 @@ def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> i
     return min(size, inputs.num_inputs)
 
 
+class MemoryNeeded(NamedTuple):
+    """Bytes of a probe at the least: one seed's weights, its sums before and after a batch, and a forward pass."""
+
+    weights: float
+    state: float
+    batch: float
+
+
+def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment: bool = True) -> MemoryNeeded:
+    """Count what one seed holds on batches of ``size`` sequences."""
+    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
+    return MemoryNeeded(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
+
+
 def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, born: bool, second_moment: bool) -> None:
     """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
 
@@ -137,8 +151,8 @@ def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, born: bool, seco
     """
     if born:
         check_weights(cfg)
-    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
-    check_forward(cfg, size, inputs.seq_len, logits=1, also=2.0 * sums + born * weights_bytes(cfg))
+    needed = memory_needed(cfg, size, inputs, second_moment=second_moment)
+    check_forward(cfg, size, inputs.seq_len, logits=1, also=needed.state + born * needed.weights)
     # Last tokens, their order, and the same sorted.
     hardware.check_memory(16.0 * inputs.num_inputs, f"{inputs.num_inputs:,} inputs", "ask for fewer", on_host=True)
 

@@ -205,10 +205,19 @@ def measured(subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part,
     """
     from bornbiased_jax.probes import run
 
-    if inputs.num_inputs < 2:
-        raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
+    check_number(inputs)
     records = run.probe(subject, seeds, inputs, intra=part == "contraction", **how)
     return [_flat(record, part, subject.cfg, inputs) for record in records]
+
+
+def check_number(inputs: Inputs) -> None:
+    """Refuse a single input.
+
+    Raises:
+        InputError: fewer than two inputs.
+    """
+    if inputs.num_inputs < 2:
+        raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
 
 
 def _flat(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> dict[str, Any]:

@@ -114,17 +114,6 @@ def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None
     return -(-size // parts) * parts
 
 
-def program_bytes(cfg: ModelConfig, sequences: int, length: int) -> int:
-    """Bytes that the program of :func:`last_outputs` takes for a batch beside weights and outputs, as compiled here.
-
-    Nothing is computed; 0 where the compiler does not say.
-    """
-    params = jax.eval_shape(lambda seed: models.init_seed(cfg, seed), np.uint32(0))
-    tokens = jax.ShapeDtypeStruct((sequences, length), np.int32)
-    found = _last.lower(cfg, None, params, tokens).compile().memory_analysis()
-    return 0 if found is None else int(found.temp_size_in_bytes)
-
-
 def _on_one_device(params: Weights) -> bool:
     return isinstance(params, StreamedWeights) or all(
         len(leaf.devices()) == 1 for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)

@@ -84,14 +84,23 @@ class Corpus:
 
 
 @functools.lru_cache(maxsize=4)
+def check_name(name: str) -> None:
+    """Refuse a name that no built-in corpus has.
+
+    Raises:
+        InputError: no such corpus.
+    """
+    if name not in BUILDERS:
+        raise InputError(f"unknown built-in corpus {name!r}: the built-in corpora are {', '.join(BUILDERS)}")
+
+
 def corpus(name: str) -> Corpus:
     """A built-in corpus: ``prose`` or ``code``. Assembled once per installation, then cached.
 
     Raises:
         InputError: no such corpus, or an installation without sources.
     """
-    if name not in BUILDERS:
-        raise InputError(f"unknown built-in corpus {name!r}: the built-in corpora are {', '.join(BUILDERS)}")
+    check_name(name)
     versions = {"python": platform.python_version()}
     roots = {"python": _standard_library()}
     if name == "prose":

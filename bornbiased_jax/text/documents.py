@@ -78,6 +78,19 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
     return _checked_nonempty(name, list_files(source), field, longest)
 
 
+def check_source(source: str | Path) -> None:
+    """Refuse a source that is not there; nothing of it is read, and nothing is fetched.
+
+    Raises:
+        InputError: no such file, folder or built-in corpus, or a folder without text.
+    """
+    name = str(source)
+    if name.startswith("builtin:"):
+        corpora.check_name(name.removeprefix("builtin:"))
+    elif not hub.is_named(name):
+        list_files(source)
+
+
 def _checked_nonempty(name: str, paths: list[Path], field: str, longest: int | None) -> Iterator[str]:
     empty = True
     for path in paths:

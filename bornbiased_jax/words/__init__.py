@@ -35,7 +35,6 @@ _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "sinks": sinks.sinks,
     "intervene": sinks.intervene,
     "reproduce": records.reproduce,
-    "plan": records.plan,
     "status": records.status,
     "doctor": records.doctor,
 }

@@ -1,12 +1,11 @@
-"""What reproduce, status, plan and doctor did, in sentences."""
+"""What reproduce, status and doctor did, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from bornbiased_jax.progress import duration
-from bornbiased_jax.words.phrases import among, count, size
+from bornbiased_jax.words.phrases import among, count
 
 
 def reproduce(value: Mapping[str, Any]) -> list[str]:
@@ -38,32 +37,6 @@ def status(value: Mapping[str, Any]) -> list[str]:
         found.append("The command that asked for the others goes on with them when it is given again.")
     else:
         found.append("Nothing is left to compute.")
-    return found
-
-
-def plan(value: Mapping[str, Any]) -> list[str]:
-    """What a command needs, and from which rates that is known."""
-    devices, here = value["devices"], value["on"] == "this machine"
-    where = "this machine" if here and devices == 1 else count(devices, "device" if here else value["on"])
-    found = [
-        f"{value['what'][0].upper()}{value['what'][1:]}: about {duration(value['seconds'])} on {where}, "
-        f"{size(value['memory_bytes'])} of memory{' each' if devices > 1 else ''}."
-    ]
-    if value["fits"] is False:
-        least = value["devices_at_least"]
-        enough = f"{least:,} such devices would hold it" if least else "no number of them shares it so"
-        found.append(f"That is more than the {size(value['device_memory_bytes'])} there are: {enough}.")
-    if "assumed" in value:
-        part = value["assumed"]
-        found.append(
-            f"Assumed, not measured: {part['fraction_of_peak']:.0%} of the data sheet's {part['dtype']} rate, with "
-            "nothing lost between devices."
-        )
-    else:
-        found.append(f"Rates were measured just now, on {value['measured_at']}.")
-    if value["host_only"]:
-        found.append("Tests in the weights run on the cores of the host: no accelerator takes part.")
-    found.append(f"Not counted: {'; '.join(value['left_out'])}.")
     return found
 
 

@@ -32,7 +32,6 @@ CALLS = {
     "audit": "audit folder",
     "reproduce": "reproduce demo",
     "doctor": "doctor",
-    "plan": "plan probe preference --model gpt2-tiny --num-inputs 4 --seq-len 8",
     "status": "status folder",
 }
 INPUTS = "bornbiased_jax.inputs:parse_inputs"
@@ -129,6 +128,7 @@ PROBE = [
     ("--mode map", SWEEP, {"mode": "map"}),
     ("--batch-size 2", SWEEP, {"batch_size": 2}),
     ("--theory", "bornbiased_jax.results.beside_theory:check", {"input_spec": "tokens"}),
+    ("--dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
 ]
 DRAWN = [
     ("--inputs gaussian", RANDOM, {"kind": "gaussian"}),
@@ -314,11 +314,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
         ("--init-from model.gguf ", TRAIN, {"initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
         *[row for row in COMMON if row[1] == DISTRIBUTED],
-        *prepared(),
-    ],
-    "plan": [
-        ("<planned>", "bornbiased_jax.plan:needs_of", {"planned.command": "probe preference", "planned.on": None}),
-        ("--on h100", "bornbiased_jax.plan:needs_of", {"planned.on": "h100"}),
+        ("--data builtin:prose --dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
         *prepared(),
     ],
     "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],

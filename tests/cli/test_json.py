@@ -66,10 +66,6 @@ DERIVED.base_digest, DERIVED.digest, DERIVED.tokenizer = "ab", "ab", None
 AUDITED = {"source": "folder", "basis": "weights", "clean": True, "graph": {"nodes": [], "edges": []}}
 AUDITED |= {name: [] for name in ("findings", "checkpoints", "pairs", "runs")}
 LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
-PLAN = {"what": "a fingerprint", "on": "this machine", "devices": 1, "seconds": 1.0, "hours": 0.1, "memory_bytes": 1.0}
-PLAN |= {"fits": True, "process_bytes": 0.0, "host_memory_bytes": None, "host_only": False, "left_out": ["compiling"]}
-MEASURED = SimpleNamespace(rates={}, process_bytes=0.0, widths="two blocks", passes_take=1.0)
-PLAN |= {"memory": [], "times": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
@@ -93,8 +89,6 @@ WORK = {
     "bornbiased_jax.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
     "bornbiased_jax.ledger.status:status": LEDGER,
-    "bornbiased_jax.plan.rates:measure": MEASURED,
-    "bornbiased_jax.plan:estimate": PLAN,
 }
 KEYS = {
     "models": {"models", "fields"},
@@ -119,7 +113,6 @@ KEYS = {
     "audit": {"clean", "findings", "checkpoints", "pairs"},
     "doctor": {"version", "python", "libraries", "devices", "memory_bytes", "cache", "extras", "problems"},
     "reproduce": {"page", "scale", "done", "kept", "failed"},
-    "plan": {"command", "devices", "memory_bytes", "seconds", "hours", "memory", "times", "on"},
     "status": {"done", "asked", "failed", "pages"},
 }
 

@@ -150,7 +150,6 @@ PREFERENCE = ["probe", "preference", *BORN, *SIZES]
 ELSEWHERE = ["--engine", "processes"]
 ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
-PLAN = ["plan", "--on", "h100"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
 HELPS = (
     Help("give either --prompt TEXT or --prompt-ids 5,17,3", ["generate", SEEDS[0], "--max-new-tokens", "2"], 0,
@@ -186,9 +185,8 @@ HELPS = (
          ["fingerprint", SEEDS[0], *SIZES, "--out", "a", "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
     Help("leave --storage out", ["fingerprint", SEEDS[0], *SIZES, "--out", "a", "--stream", "--scratch", "s",
                                  "--storage", "bfloat16"], 2, []),
-    Help("give --steps", [*PLAN, "pretrain", *BORN, "--data", "a", "--out", "b", "--schedule", "seedprint"], 0,
-         ["--steps", "3"]),
-    Help("cannot be planned: plan --test weights", [*PLAN, "seedprint", *SEEDS, "--test", "rank"], 1, ["permutation"]),
+    Help("give --steps", ["pretrain", *BORN, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
+                          "--dry-run"], 0, ["--steps", "3"]),
     Help("Missing option '--change'", ["derive", SEEDS[0], "--out", "derived"], 0, ["--change", "rotate:7"]),
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
          ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),

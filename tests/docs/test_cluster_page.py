@@ -24,7 +24,7 @@ INSTEAD = {
     "whichseed": ["--seeds", "0:100"],
     "reproduce": ["--scale", "smoke"],
     "status": [],
-    "plan": [],
+    "pretrain": [],
 }
 # The page's experiments take a minute at their smallest; another one cut into chunks takes seconds.
 EXPERIMENTS = {"calibration": [], "weights_calibration": ["figure2"]}
@@ -45,9 +45,6 @@ def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
     words = [BIRTH if word in ("model", "suspect") else word for word in words[1:]]
     words = [part for word in words for part in EXPERIMENTS.get(word, [word])]
-    if words[0] == "plan" and "--on" not in words:
-        # Measuring this machine's rates at the sizes of the page takes most of a minute.
-        words[1:1] = ["--on", "h100"]
     for option in ("--ray-address", "--coordinator"):
         if option in words:
             del words[words.index(option) : words.index(option) + 2]

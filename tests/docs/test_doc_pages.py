@@ -42,8 +42,6 @@ COMMANDS = sorted({(page, command) for page in PAGES for command in _commands(pa
 def test_a_command_names_options_that_are_there(page, command):
     """Every word of the command line is looked at; what the arguments name is not opened."""
     words = shlex.split(command.partition(" # ")[0])[1:]
-    if words[0] == "plan" and len(words) > 1:  # what follows is another command, in its own words
-        words = words[3:] if words[1] == "--on" else words[1:]
     context, level = click.Context(cli, info_name="bornbiased"), cli
     while isinstance(level, click.Group) and words and not words[0].startswith("-"):
         name, level, words = level.resolve_command(context, words)

@@ -52,7 +52,6 @@ CALLS: dict[str, list[str]] = {
               "--steps", "1"],
     "derive": ["derive", BIRTH, "--change", "noise:0.1", "--out", "derived"],
     "audit": ["audit", "models"],
-    "plan": ["plan", "--on", "h100", "probe", "preference", *MODEL, *INPUTS],
     "status": ["status", "."],
     "doctor": ["doctor"],
     "reproduce": ["reproduce", "table3", "--scale", "smoke", "--out", "out"],

@@ -1,0 +1,132 @@
+"""``--dry-run``: the operations and the memory of a command, from its arguments alone.
+
+Configurations are read; texts, tokenizers and weights are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from bornbiased_jax.config import ModelConfig
+    from bornbiased_jax.pretrain import PretrainConfig
+    from bornbiased_jax.results.birth import Part
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print the operations and the memory that it needs; run and write nothing."
+)
+
+
+class Requirements(NamedTuple):
+    """The arithmetic and the memory of a command.
+
+    Attributes:
+        operations: floating-point operations of all passes.
+        parameters: of one model.
+        memory: bytes by part, as the command checks them before it allocates.
+    """
+
+    operations: float
+    parameters: int
+    memory: dict[str, float]
+
+
+def probe_requirements(
+    arguments: dict[str, Any], part: Part, seeds: Sequence[int], lengths: Sequence[int]
+) -> Requirements:
+    """Count the forward passes of all seeds and lengths, and the memory of one seed at the longest.
+
+    Raises:
+        InputError: a model or inputs that the probe refuses.
+    """
+    from bornbiased_jax.inputs.spec import outline_inputs
+    from bornbiased_jax.models.memory import FLOAT, weights_bytes
+    from bornbiased_jax.models.operations import loop_operations, needed_operations
+    from bornbiased_jax.probes.measure import batch_size_for, memory_needed
+    from bornbiased_jax.results.birth import check_number
+
+    checkpoint = arguments["checkpoint"]
+    cfg = architecture(checkpoint) if checkpoint else options.model_config(arguments["model"], arguments["settings"])
+    num_models = 1 if checkpoint else len(set(seeds))
+    # Cosines within sequences need every position of the last block.
+    count = loop_operations if part == "contraction" else needed_operations
+    operations, needed = 0.0, []
+    for seq_len in lengths:
+        sizes = {"num_inputs": arguments["num_inputs"], "seq_len": seq_len}
+        inputs = outline_inputs(arguments["input_spec"], **sizes, cfg=cfg)
+        check_number(inputs)
+        operations += num_models * inputs.num_inputs * count(cfg, seq_len)
+        needed.append(memory_needed(cfg, batch_size_for(cfg, inputs, arguments["batch_size"]), inputs))
+    return Requirements(operations, weights_bytes(cfg) // FLOAT, max(needed, key=sum)._asdict())
+
+
+def pretrain_requirements(config: PretrainConfig) -> Requirements:
+    """Count the forward and backward passes of all steps and seeds, and the memory of a step on one device.
+
+    Raises:
+        InputError: an output folder, data or initial weights that the run refuses, or no number of steps.
+    """
+    from bornbiased_jax import parallel
+    from bornbiased_jax.models.memory import FLOAT, weights_bytes
+    from bornbiased_jax.pretrain.initial import initial_references
+    from bornbiased_jax.pretrain.setup import check_architecture, check_folder, memory_needed
+    from bornbiased_jax.pretrain.throughput import flops_per_token
+    from bornbiased_jax.text.documents import check_source
+
+    if config.init_from is not None:
+        for reference in initial_references(config.init_from, config.seeds):
+            check_architecture(config, architecture(reference))
+    check_folder(config)
+    parallel.check_rows(parallel.parse_mesh(config.mesh), config.micro_batch)
+    check_source(config.data)
+    if config.steps is None:
+        raise InputError("--dry-run does not read the data, which say how many steps an epoch has: give --steps")
+    tokens = config.steps * config.tokens_per_step * len(config.seeds)
+    needed = memory_needed(config)
+    return Requirements(
+        tokens * flops_per_token(config.model, config.context),
+        weights_bytes(config.model) // FLOAT,
+        {"state": needed.state, "batch": needed.activations},
+    )
+
+
+def architecture(reference: str) -> ModelConfig:
+    """Read the architecture of a checkpoint without its weights.
+
+    Raises:
+        InputError: nothing is there, it is damaged, or it lies on the hub.
+    """
+    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.checkpoints.reference import parse_ref
+
+    parsed = parse_ref(reference)
+    if parsed.remote is not None:
+        raise InputError(f"{reference} lies on the hub, and --dry-run fetches nothing: name a local checkpoint")
+    return parsed.cfg or open_reader(reference).cfg
+
+
+def report(needed: Requirements, json_file: str | None) -> None:
+    """Print the requirements, and write them where --json says."""
+    from bornbiased_jax.words.phrases import size
+
+    total = sum(needed.memory.values())
+    value = {
+        "operations": needed.operations,
+        "bytes": total,
+        "parameters": needed.parameters,
+        "memory": needed.memory,
+    }
+    options.write_result(json_file, value)
+    rows = [
+        ["operations", f"{needed.operations:.3g}"],
+        ["parameters", f"{needed.parameters:,}"],
+        *[[f"memory: {part}", size(number)] for part, number in needed.memory.items()],
+        ["memory in all, at least", size(total)],
+    ]
+    options.print_table("Dry run: nothing was run", ["what", "needed"], rows, to_stderr=json_file == "-")
