@@ -70,7 +70,12 @@ _PAIRS = {
 }
 _SIZES = [
     *(f"table4a_{family}_16" for family in _PAIRS),
-    *(f"table4a_{family}_64_{pair}" for family, pairs in _PAIRS.items() for pair in pairs),
+    *(
+        f"table4a_{family}_{length}_{pair}"
+        for length in (64, 1024)
+        for family, pairs in _PAIRS.items()
+        for pair in pairs
+    ),
 ]
 MODULES: dict[str, str] = {
     **{name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE | _PAPER).items()},
