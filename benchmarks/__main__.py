@@ -29,6 +29,8 @@ NAMES = (
     "cold_start",
     "parity",
     "storage",
+    "self_test",
+    "products",
     "all",
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -26,14 +26,29 @@ def median_seconds(call: Callable[[], Any], repeats: int = 7) -> float:
     return statistics.median(times)
 
 
-def matmul_rate(cfg: ModelConfig, rows: int) -> float:
+def matmul_rate(cfg: ModelConfig, rows: int, precision: Any = "highest") -> float:
     """Floating-point operations per second of the block's own products at ``rows`` rows, float32."""
-    rng = np.random.default_rng(0)
-    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
     operations = seconds = 0.0
+    for a, b in operands(cfg, rows):
+        seconds += median_seconds(lambda a=a, b=b: product(a, b))
+        operations += 2.0 * a.size * b.shape[1]
+    return operations / seconds
+
+
+def product_error(cfg: ModelConfig, precision: Any, rows: int = 64) -> float:
+    """Largest ‖C − exact‖ / ‖exact‖ of the block's own products in float32, the exact ones in float64."""
+    errors = []
+    for a, b in operands(cfg, rows):
+        exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+        product = np.asarray(jnp.matmul(a, b, precision=precision), np.float64)
+        errors.append(float(np.linalg.norm(product - exact) / np.linalg.norm(exact)))
+    return max(errors)
+
+
+def operands(cfg: ModelConfig, rows: int) -> Iterator[tuple[jax.Array, jax.Array]]:
+    """Normal matrices of the shapes that a block multiplies at ``rows`` rows."""
+    rng = np.random.default_rng(0)
     for fan_in, fan_out in linear_shapes(cfg):
         a = jnp.asarray(rng.standard_normal((rows, fan_in), np.float32))
-        b = jnp.asarray(rng.standard_normal((fan_in, fan_out), np.float32))
-        seconds += median_seconds(lambda a=a, b=b: product(a, b))
-        operations += 2.0 * rows * fan_in * fan_out
-    return operations / seconds
+        yield a, jnp.asarray(rng.standard_normal((fan_in, fan_out), np.float32))

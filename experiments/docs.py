@@ -12,9 +12,8 @@ second); ``time``, also of ``all`` or ``demo``, is what its records took togethe
 missing; of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
 all; ``left``, of a selection in ``outstanding.py``, is what has no record yet. ``value`` is a place in the record,
 written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
-``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``; ``gpu/STEP`` is a record of
-``experiments/results/gpu``, shown by ``experiments/gpu/tables.py``. Where a record is missing, the block says which
-command makes it, or shows an ellipsis within a sentence.
+``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
+the block says which command makes it, or shows an ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -35,11 +34,9 @@ from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
 from experiments import outstanding, results, runner
 from experiments.base import Record
-from experiments.gpu import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
-GPU = "gpu/"
 SHOWN = ("headline", "claims", "tables", "time", "left")
 
 _BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
@@ -50,7 +47,7 @@ class Block:
     """One generated part of a document.
 
     Attributes:
-        name: an experiment, ``benchmark/NAME`` or ``gpu/STEP``.
+        name: an experiment, or ``benchmark/NAME``.
         scale: of the record.
         show: as in the module's docstring, or "".
         value: the place of a number, or "".
@@ -70,8 +67,6 @@ class Block:
             name = self.name.removeprefix("benchmark/")
             made = importlib.import_module("benchmarks.tables").COMMANDS
             return made.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
-        if self.name.startswith(GPU):
-            return f"python -m experiments.gpu --only {self.name.removeprefix(GPU)}"
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
 
 
@@ -100,10 +95,7 @@ def parse(options: str) -> Block:
     of_several = kind in ("claims", "left", "time") or fields.get("show", "").startswith("tables:")
     if name in experiments.SELECTIONS and of_several:
         return Block(name, **fields)
-    if name.startswith(GPU) and name.removeprefix(GPU) not in {*tables.TABLES, *tables.BENCHMARKS}:
-        steps = ", ".join([*tables.TABLES, *tables.BENCHMARKS])
-        raise InputError(f"the block {options!r} names no step that is shown: choose one of {steps}")
-    if not name.startswith(("benchmark/", GPU)) and name not in experiments.MODULES:
+    if not name.startswith("benchmark/") and name not in experiments.MODULES:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
     return Block(name, **fields)
 
@@ -119,8 +111,6 @@ def record_of(block: Block) -> Record | None:
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
-    if block.name.startswith(GPU):
-        return tables.record_of(block.name.removeprefix(GPU))
     if block.show == "time" or block.name in experiments.SELECTIONS:
         names = experiments.SELECTIONS.get(block.name, (block.name,))
         made = {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
@@ -187,13 +177,10 @@ def _shown(block: Block, record: Record) -> str:
     kind, _, number = block.show.partition(":")
     if block.name in experiments.SELECTIONS:
         return _together_shown(record, kind, number)
-    step = block.name.removeprefix(GPU) if block.name.startswith(GPU) else ""
-    if block.name.startswith("benchmark/") or step in tables.BENCHMARKS:
+    if block.name.startswith("benchmark/"):
         # benchmarks/ is not installed with the packages; it lies beside the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
-        made: Sequence[Table] = shown[tables.BENCHMARKS.get(step) or block.name.removeprefix("benchmark/")](record)
-    elif step:
-        made = tables.TABLES[step](record)
+        made: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
     else:
         experiment = runner.load(block.name)
         if kind == "headline":

@@ -1,0 +1,65 @@
+"""Measure float32 products by algorithm: their rate, their error, and what they change in a probe of births."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.matmul import matmul_rate, product_error
+from benchmarks.recorded import run
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.models import init_seed
+from bornbiased_jax.probes.observe import observe, unit
+
+PRESETS = jax.lax.DotAlgorithmPreset
+ALGORITHMS = {"HIGHEST": "highest"} | {row.name: row for row in (PRESETS.TF32_TF32_F32_X3, PRESETS.BF16_BF16_F32_X3)}
+CHANGED, COSINE = 1e-3, 1e-5
+"""Bounds: fraction of inputs with another top-1 token, which bounds every count; change of a layer's mean cosine."""
+BATCHES = 8
+
+
+def probe(cfg: ModelConfig, tokens_NT: np.ndarray, precision: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return each input's top-1 token [N] and the mean cosine between inputs after each block [L], of seed 42."""
+    step = jax.jit(lambda params, tokens_BT: observe(cfg, params, tokens_BT, precision=precision))
+    params, N = init_seed(cfg, 42), len(tokens_NT)
+    seen = [step(params, tokens_BT) for tokens_BT in np.split(tokens_NT, BATCHES)]
+    unit_LND = unit(jnp.concatenate([batch.last_LBD for batch in seen], axis=1))
+    cosine_L = (jnp.sum(jnp.square(jnp.sum(unit_LND, axis=1)), axis=-1) - N) / (N * (N - 1))
+    return np.concatenate([batch.prediction_B for batch in seen]), np.asarray(cosine_L)
+
+
+def measure(cfg: ModelConfig, tokens_NT: np.ndarray) -> dict[str, Any]:
+    """Measure every algorithm; of one that the device refuses, the reason is kept."""
+    reference_N, reference_L = probe(cfg, tokens_NT, "highest")
+    found: dict[str, dict[str, Any]] = {}
+    for name, precision in ALGORITHMS.items():
+        try:
+            top1_N, cosine_L = probe(cfg, tokens_NT, precision)
+            rate, error = matmul_rate(cfg, tokens_NT.size // BATCHES, precision), product_error(cfg, precision)
+        except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as refusal:
+            found[name] = {"refused": str(refusal).splitlines()[0]}
+            continue
+        changed, moved = float(np.mean(top1_N != reference_N)), float(np.max(np.abs(cosine_L - reference_L)))
+        keeps = changed <= CHANGED and moved <= COSINE
+        found[name] = {"tflops": rate / 1e12, "error": error, "changed": changed, "cosine": moved, "keeps": keeps}
+    return {"bounds": {"changed": CHANGED, "cosine": COSINE}, "algorithms": found}
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure and print; returns the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="gpt2-nano")
+    parser.add_argument("--num-inputs", type=int, default=2_000, help=f"A multiple of {BATCHES}.")
+    parser.add_argument("--seq-len", type=int, default=64)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+    cfg = preset(options.model)
+    tokens_NT = random_tokens(options.num_inputs, options.seq_len, cfg.vocab_size).batch(0, options.num_inputs)
+    facts = dict(config=cfg, seeds=[42], precision="float32 by algorithm")
+    return run(lambda: measure(cfg, np.asarray(tokens_NT)), options.json, **facts)

@@ -1,0 +1,77 @@
+"""Check what must hold on any device: key bits, normals within their bound, fused attention as the plain formula."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from benchmarks.recorded import run
+from bornbiased_jax import keys
+from bornbiased_jax.models.fused import fused_attention
+
+KEY_BITS = "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"  # as in tests/test_keys.py
+ATTENTION_BOUND = 4 * 2.0**-8  # four units of bfloat16's last place, of which rounding the operands takes half a unit
+
+
+def key_bits() -> dict[str, Any]:
+    """Draw integers and compare them bit for bit."""
+    leaf = keys.leaf_key(keys.init_key(42), "blocks/mlp/up/kernel")
+    bits = jax.random.bits(jax.random.fold_in(leaf, 3), (1000,), "uint32")
+    return {"passed": hashlib.sha256(np.asarray(bits).astype("<u4").tobytes()).hexdigest() == KEY_BITS}
+
+
+def normals(draws: int) -> dict[str, Any]:
+    """Compare normal draws with the inverse error function in float64, in units of their bound."""
+    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    drawn = np.asarray(jax.random.normal(keys.init_key(7), (draws,), jnp.float32), np.float64)
+    uniform = np.asarray(jax.random.uniform(keys.init_key(7), (draws,), jnp.float32, lowest, 1.0), np.float64)
+    exact = np.sqrt(2.0) * special.erfinv(uniform)
+    worst = float(np.max(np.abs(drawn - exact) / keys.normal_error_bound(exact)))
+    return {"passed": worst <= 1.0, "largest_error_over_bound": worst}
+
+
+def attention(length: int) -> dict[str, Any]:
+    """Compare the fused kernel in bfloat16, output and gradients, with the plain formula in float32."""
+    rng = np.random.default_rng(0)
+    shapes = [(2, length, heads, 64) for heads in (12, 4, 4, 12)]
+    arrays = [jnp.asarray(rng.standard_normal(shape, np.float32), jnp.bfloat16) for shape in shapes]
+    if fused_attention(*arrays[:3]) is None:
+        return {"passed": None, "why": "no fused kernel takes these arrays here"}
+
+    def plain(*operands: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(*operands, is_causal=True, implementation="xla")
+
+    with jax.default_matmul_precision("highest"):
+        exact = output_and_gradients(plain, *(array.astype(jnp.float32) for array in arrays))
+    pairs = zip(output_and_gradients(fused_attention, *arrays), exact, strict=True)
+    errors = [float(np.linalg.norm(computed - true) / np.linalg.norm(true)) for computed, true in pairs]
+    relative = dict(zip(("output", "dq", "dk", "dv"), errors, strict=True))
+    return {"passed": max(errors) <= ATTENTION_BOUND, "bound": ATTENTION_BOUND, "relative_errors": relative}
+
+
+def output_and_gradients(attend: Callable[..., Any], *arrays: jax.Array) -> list[np.ndarray]:
+    """Return attention's output, and the gradients of its product with the last array, in float64."""
+    output, backward = jax.vjp(jax.jit(attend), *arrays[:-1])
+    return [np.asarray(array, np.float64) for array in (output, *backward(arrays[-1]))]
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Check and print; returns the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=3_000_000)
+    parser.add_argument("--json")
+    options = parser.parse_args(arguments)
+
+    def work() -> dict[str, Any]:
+        checks = {"key_bits": key_bits(), "normals": normals(options.draws), "attention": attention(2048)}
+        passed = all(check["passed"] is not False for check in checks.values())
+        return {"passed": passed, "checks": checks, "platform_version": jax.devices()[0].client.platform_version}
+
+    return run(work, options.json, precision="float32 and bfloat16")

@@ -1,0 +1,168 @@
+"""The command for a GPU: order, skipping and the stop before the minutes with fake steps; cheap steps at smoke size."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+import experiments
+from bornbiased_jax import files, hardware
+from bornbiased_jax.config import preset
+from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.pretrain import from_schedule, setup
+from experiments import gpu
+from experiments.gpu import Step
+
+COMPLETE = {"status": "complete"}
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """Modules of steps that take no time: what they do, by name."""
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+
+    def make(name, record=None, code="", seconds=0.5):
+        write = "" if record is None else f"open(out, 'w').write({json.dumps(record)!r})"
+        tally = f"open(out + '.tally', 'a').write({name[0]!r})"
+        (tmp_path / f"{name}.py").write_text(f"import sys; out = sys.argv[1]\n{tally}\n{code}\n{write}\n")
+        return Step(name, seconds, f"{name} OUT/{name}.json", "")
+
+    return make
+
+
+def tally(out, name):
+    path = out / f"{name}.json.tally"
+    return len(path.read_text()) if path.exists() else 0
+
+
+def test_steps_run_in_order_and_a_failure_takes_nothing_with_it(fake, tmp_path):
+    steps = [
+        fake("first", COMPLETE),
+        fake("bad", code="raise SystemExit('no such kernel')"),
+        fake("silent"),
+        fake("last", {}),
+    ]
+    out = tmp_path / "my out"
+    outcomes = gpu.run(steps, "smoke", out, 2)
+    assert list(outcomes.items()) == [("first", "made"), ("bad", "failed"), ("silent", "failed"), ("last", "made")]
+    assert "no such kernel" in (out / "logs" / "bad.txt").read_text()
+
+
+def test_finished_records_stay_and_unfinished_runs_resume(fake, tmp_path):
+    steps = [fake("made", COMPLETE), fake("life", {"finished": False}), fake("row", {"status": "failed"})]
+    files.write_json(tmp_path / "reproduce" / "records" / "row.json", COMPLETE)
+    expected = {"made": "made", "life": "failed", "row": "there"}
+    assert gpu.run(steps, "smoke", tmp_path, 2) == expected
+    assert gpu.run(steps, "smoke", tmp_path, 2) == {**expected, "made": "there"}
+    assert [tally(tmp_path, step.name) for step in steps] == [1, 2, 0]
+
+
+def test_every_step_ends_before_the_minutes_are_over(fake, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "GRACE", 2)
+    code = f"""
+import signal, subprocess, time
+def save(*_):
+    open(out, "w").write('{{"finished": false}}')
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+subprocess.Popen(["sh", "-c", "sleep 4.5; touch {tmp_path / "left"}"])
+time.sleep(60)
+"""
+    steps = [fake("long", COMPLETE, seconds=100), fake("stops", code=code), fake("late", COMPLETE)]
+    start = time.monotonic()
+    outcomes = gpu.run(steps, "gpu", tmp_path, 6 / 60)
+    assert time.monotonic() - start < 6
+    assert outcomes == {"long": "no time", "stops": "stopped", "late": "no time"} and tally(tmp_path, "long") == 0
+    # SIGTERM came first: a training run saves its checkpoint.
+    assert files.read_json(tmp_path / "stops.json") == {"finished": False}
+    time.sleep(max(0.0, start + 5.5 - time.monotonic()))
+    assert not (tmp_path / "left").exists()
+
+
+@pytest.mark.slow
+def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "GRACE", 1)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    assert gpu.run([fake("deaf", code=code)], "smoke", tmp_path, 3.5 / 60) == {"deaf": "stopped"}
+
+
+def test_steps_are_in_order_of_worth_and_name_what_there_is():
+    names = [step.name for step in gpu.STEPS]
+    assert len(set(names)) == len(names)
+    rows = experiments.SELECTIONS["table1_rows"]
+    pairs = [name for name in experiments.SELECTIONS["table4a_sizes"] if name.startswith("table4a_llama_1024_")]
+    assert names == [
+        "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", *rows,
+        "finding2", *pairs, "llama", "qwen",
+    ]  # fmt: skip
+    for step in gpu.STEPS:
+        words = f"{step.command} {step.smoke}".split()
+        if words[0] == "benchmarks":
+            taken = (gpu.ROOT / "benchmarks" / f"{words[1]}.py").read_text()
+            assert all(f'"{word}"' in taken for word in words if word.startswith("--")), step.name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen"])
+def test_training_fits_a_gpu(family, monkeypatch):
+    """Four seeds at once in what JAX takes of 80 GB: weights, gradients, the optimizer, a step's activations."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(hardware, "device_memory", lambda: int(0.75 * 80e9))
+    (step,) = (step for step in gpu.STEPS if step.name == family)
+    words = step.command.split()
+    given = {word: words[index + 1] for index, word in enumerate(words) if word.startswith("--")}
+    config = from_schedule(
+        given["--schedule"], model=preset(given["--model"]), data=given["--data"], out="none",
+        batch_size=int(given["--batch-size"]), accumulation=int(given["--accumulation"]),
+        seeds=tuple(map(int, given["--seeds"].split(","))),
+    )  # fmt: skip
+    setup.check_memory(config)
+    assert len(config.seeds) == 4 and config.context == config.model.max_seq_len == 2048
+    # Two checkpoints, and a third while it is written, with the optimizer's means, on a disk of 64 GB.
+    assert 3 * 4 * 3 * weights_bytes(config.model) < 40e9
+
+
+def test_what_must_be_carried_is_pinned_for_python_312(capsys):
+    assert gpu.main(["--wheels"]) == 0
+    names = dict(line.split("==") for line in capsys.readouterr().out.splitlines())
+    assert names["jax"] == names["jaxlib"] == names["jax-cuda13-plugin"] == names["jax-cuda13-pjrt"]
+    assert names["jax"].startswith("0.11.") and names["numpy"].startswith("2.5.")
+    assert {"grain", "array-record", "pydantic-core", "orbax-checkpoint", "fsspec", "transformers"} <= set(names)
+    assert not {"pytest", "torch", "sphinx", "hatchling", "ray"} & set(names)
+
+
+def test_a_copy_without_git_must_name_its_commit(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "git_revision", lambda: None)
+    with pytest.raises(SystemExit):
+        gpu.main(["--scale", "smoke", "--out", str(tmp_path)])
+    assert "set BORNBIASED_REVISION" in capsys.readouterr().err
+
+
+def test_the_documented_command_is_the_commands_own():
+    text = (Path(gpu.ROOT) / "docs" / "measurements.md").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("python -m experiments.gpu")]
+    assert line in (gpu.__doc__ or "") and shlex.split(line)[3:] == ["--minutes", "25", "--out", "out/gpu"]
+
+
+CHEAP = [
+    "self_test", "products", "training_rate", "seeds_at_once", "table1_a_64_42", "table4a_llama_1024_42_2000", "llama",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_cheap_steps_make_their_records_at_smoke_size(tmp_path):
+    code = f"import sys; from experiments import gpu; gpu.STEPS = [step for step in gpu.STEPS if step.name in {CHEAP}]"
+    command = [sys.executable, "-c", f"{code}; sys.exit(gpu.main())", "--scale", "smoke", "--out", str(tmp_path)]
+    for outcome in ("made", "there"):
+        done = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
+        assert [line for line in done.stderr.splitlines() if ": " in line] == [f"{name}: {outcome}" for name in CHEAP]
+    for name in CHEAP[:4]:
+        provenance = files.read_json(tmp_path / f"{name}.json")["provenance"]
+        assert provenance["device"]["platform"] == "cpu" and provenance["code"]
+    assert files.read_json(tmp_path / "reproduce" / "records" / "table1_a_64_42.json")["status"] == "complete"
+    assert files.read_json(tmp_path / "llama.json")["step"] == 2
