@@ -8,12 +8,11 @@ A number that was measured stands between two comments, and what is between them
     It took <!-- record: table1 value=provenance.wall_time_s format=integer --><!-- end --> s.
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
-second); ``time``, also of ``all`` or ``demo``, is what its records took together, and of how many where some are
-missing; of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
-all; ``left``, of a selection in ``outstanding.py``, is what has no record yet. ``value`` is a place in the record,
-written by ``format``: a function of ``report.numbers`` and its digits. ``scale`` is laptop unless given. A name
-``benchmark/NAME`` is a record of ``benchmarks/results``, shown by ``benchmarks/tables.py``. Where a record is missing,
-the block says which command makes it, or shows an ellipsis within a sentence.
+second); of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
+all. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
+``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
+``benchmarks/tables.py``. Where a record is missing, the block says which command makes it, or shows an ellipsis within
+a sentence.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
-from experiments import outstanding, results, runner
+from experiments import results, runner
 from experiments.base import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
-SHOWN = ("headline", "claims", "tables", "time", "left")
+SHOWN = ("headline", "claims", "tables")
 
 _BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -89,10 +88,7 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
-    if kind == "left" and (name not in outstanding.SELECTIONS or "scale" not in fields):
-        those = " and ".join(outstanding.SELECTIONS)
-        raise InputError(f"the block {options!r} has nothing left to show: only {those} have, at a scale that is named")
-    of_several = kind in ("claims", "left", "time") or fields.get("show", "").startswith("tables:")
+    of_several = kind == "claims" or fields.get("show", "").startswith("tables:")
     if name in experiments.SELECTIONS and of_several:
         return Block(name, **fields)
     if not name.startswith("benchmark/") and name not in experiments.MODULES:
@@ -111,8 +107,8 @@ def record_of(block: Block) -> Record | None:
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
-    if block.show == "time" or block.name in experiments.SELECTIONS:
-        names = experiments.SELECTIONS.get(block.name, (block.name,))
+    if block.name in experiments.SELECTIONS:
+        names = experiments.SELECTIONS[block.name]
         made = {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
         if not made:
             return None
@@ -145,11 +141,6 @@ def content(block: Block) -> str:
     record = record_of(block)
     if block.value:
         return "…" if record is None else _value(block, record)
-    if block.show == "time":
-        return "…" if record is None else _together(record)
-    if block.show == "left":
-        left = outstanding.table(block.name, block.scale)
-        return f"\n{table_text(left)}\n" if left is not None else "\nEvery one of them has a record.\n"
     if record is None:
         return f"\nNot measured yet: `{block.command}`.\n"
     try:

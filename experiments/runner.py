@@ -21,11 +21,10 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.record import content_digest, jsonable, library_versions, provenance
+from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
 from experiments.base import SCALES, Context, Experiment, Record, split_data
-from experiments.elapsed import Elapsed, elapsed
 
 TITLE = "Transformers are born biased"
 PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
@@ -271,10 +270,9 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record = _identity(experiment, context.scale, context.data)
     failure: Exception | None = None
     code = code_digest(experiment.run)
-    work = {**record, "code": code, "versions": library_versions()}
-    taken: Elapsed | None = None
+    taken: Measurement | None = None
     try:
-        with elapsed(context.work.with_name(f"{experiment.name}.elapsed.json"), work) as taken:
+        with measure() as taken:
             record |= {"status": "complete", "result": jsonable(experiment.run(context))}
     except Exception as error:
         if not isinstance(error, InputError):

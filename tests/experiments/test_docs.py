@@ -8,7 +8,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 from experiments import docs, results
-from experiments.tour import TOURS
 
 RECORD = {
     "experiment": "table1",
@@ -49,8 +48,7 @@ def test_the_documents_say_what_the_records_say():
 
 def test_times_and_deviations_stand_in_blocks_alone():
     measured = re.compile(r"±|\d (s|min|ms|GB|GFLOP/s|tokens/s)\b")
-    # Tours are all of it written by a command of their own (experiments/tour.py).
-    for path in [path for path in docs.documents() if path.stem not in TOURS]:
+    for path in docs.documents():
         rest = docs._BLOCK.sub("", path.read_text())
         found = [line for line in rest.splitlines() if measured.search(line)]
         assert not found, f"{path.name}: {found[0]}"
@@ -72,17 +70,6 @@ def test_a_value_stands_within_a_sentence(committed):
     text = f"It is <!-- record: {options} -->old<!-- end -->."
     assert docs.render(text) == f"It is <!-- record: {options} -->2.05%<!-- end -->."
     assert docs.render(docs.render(text)) == docs.render(text)
-
-
-def test_the_time_of_a_selection_is_the_sum_over_its_records(committed, tmp_path, monkeypatch):
-    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": ("table1", "table2")})
-    block = "<!-- record: demo show=time -->old<!-- end -->"
-    assert docs.render(block) == block.replace("old", "1 min 02 s for 1 of its 2 experiments")
-    (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "experiment": "table2"}))
-    assert docs.render(block) == block.replace("old", "2 min 04 s")
-    for name in ("table1", "table2"):
-        (tmp_path / "laptop" / f"{name}.json").unlink()
-    assert docs.render(block) == block.replace("old", "…")
 
 
 def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, monkeypatch):
@@ -112,9 +99,6 @@ def test_what_is_drawn_from_births_of_another_takes_what_they_took(committed, tm
     (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": births}}))
     made = docs.content(docs.parse("table1 show=tables"))
     assert "1 h 02 min" in made and "5.00 GB" in made
-    # A selection adds what each took itself: births that two draw from are there once.
-    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": ("table1",)})
-    assert ">1 min 02 s<" in docs.render("<!-- record: demo show=time -->old<!-- end -->")
 
 
 def test_a_missing_record_names_its_command(committed):
@@ -128,11 +112,9 @@ def test_a_missing_record_names_its_command(committed):
     [
         ("table1", "give show=… or value=…"),
         ("table1 show=tables value=x", "give show=… or value=…"),
-        ("table1 show=pictures", "choose headline, claims, tables, time"),
+        ("table1 show=pictures", "choose headline, claims, tables$"),
         ("table1 show=tables colour=red", "is not understood"),
         ("tabel1 show=tables", "names no experiment"),
-        ("all scale=paper show=left", "only table1_rows and table4a_sizes have"),
-        ("table1_rows show=left", "at a scale that is named"),
         ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
         ("table1 value=result.rows.0.share format=prose:2", "no format 'prose'"),
     ],

@@ -59,30 +59,6 @@ def test_a_printed_fraction_stands_beside_the_tenths_of_seeds(name, printed):
     assert row.paper == {"fraction": printed} and row.configuration == "paper"
 
 
-def test_what_is_left_has_its_hours(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    block = docs.parse("table1_rows scale=paper show=left")
-    assert docs.content(block).count("| table1_") == 18 and "hours |" not in docs.content(block)
-    (tmp_path / "paper").mkdir()
-    name = "table1_a_64_42"
-    record = {"experiment": name, "scale": "paper", "status": "complete", "result": {}, "provenance": PROVENANCE}
-    (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
-    said = docs.content(block)
-    # GPT-2 nano: 12 blocks of 12·768² weights, keys and values of (T + 1)/2 positions on average, one head of 50,257.
-    per_input = 64 * (2 * 12 * 12 * 768**2 + 4 * 12 * 768 * 32.5) + 2 * 768 * 50257
-    rate = 2000 * per_input / 90
-    assert f"{name} |" not in said and said.count("| table1_") == 17 and f"At the {rate / 1e9:.0f} GFLOP/s" in said
-    # As many inputs of the same model: a seed takes as long as another.
-    assert f"| table1_a_64_43 | Table 1(a) | {2000 * per_input / 1e12:.0f} | {90 / 3600:.3f} |" in said
-    # A row made beside other work took ten times as long: the quickest counts.
-    beside = {**record, "experiment": "table1_a_64_43", "provenance": {**PROVENANCE, "wall_time_s": 900.0}}
-    (tmp_path / "paper" / "table1_a_64_43.json").write_text(json.dumps(beside))
-    assert f"At the {rate / 1e9:.0f} GFLOP/s of the quickest record above, on 2 cores of A." in docs.content(block)
-    for row in experiments.SELECTIONS["table1_rows"]:
-        (tmp_path / "paper" / f"{row}.json").write_text(json.dumps({**record, "experiment": row}))
-    assert docs.content(block) == "\nEvery one of them has a record.\n"
-
-
 def test_births_of_the_papers_seeds_have_records_of_less_than_an_hour_up_to_64_tokens():
     assert set(experiments.SELECTIONS["table4a_sizes"]) == set(table4a_sizes.EXPERIMENTS)
     compared = []
@@ -119,7 +95,6 @@ def test_pairs_of_births_are_joined_in_one_table_and_read_tokens_once(tmp_path, 
     assert [path.stat().st_mtime_ns for path in kept[-1]] == written
     said = docs.content(docs.parse("table4a_sizes scale=paper show=tables:1"))
     assert said.count("| qwen-tiny |") == 2 and "for 2 of its 18 experiments" in said
-    assert docs.content(docs.parse("table4a_sizes scale=paper show=left")).count("| table4a_") == 16
 
 
 def test_the_printed_p_stands_alongside_the_papers_length_alone(tmp_path):

@@ -2,7 +2,6 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 import types
 from html import unescape
 
@@ -14,11 +13,10 @@ import experiments
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import MARKER
-from bornbiased_jax.record import content_digest
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus
-from experiments import elapsed, runner
+from experiments import runner
 from experiments.base import SCALES, Experiment
 from experiments.runner import reproduce
 
@@ -289,35 +287,6 @@ def test_ctrl_c_keeps_what_is_finished_and_shows_it(catalogue, tmp_path):
     assert not (tmp_path / "records" / "two.json").exists()
     html = (tmp_path / "index.html").read_text()
     assert "About one" in html and "About two" not in html
-
-
-def test_a_killed_call_counts_in_the_time_of_the_record(catalogue, tmp_path, monkeypatch):
-    noted = tmp_path / "work" / "one.elapsed.json"
-    monkeypatch.setattr(elapsed, "EVERY_S", 0.01)
-
-    def stopped(context):
-        context.work.mkdir(parents=True)
-        end = time.monotonic() + 30
-        while not noted.exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        raise KeyboardInterrupt
-
-    def finished(context):
-        time.sleep(0.05)
-        return {"share": 0.5}
-
-    runs = [stopped, finished]
-    catalogue.add("one", run=lambda context: runs.pop(0)(context))
-    with pytest.raises(KeyboardInterrupt):
-        reproduce(["one"], "smoke", tmp_path, quiet=True)
-    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"wall_time_s": 3600.0}))
-    reproduce(["one"], "smoke", tmp_path, quiet=True)
-    made = record(tmp_path, "one")
-    # Sleeping takes no less than it says; times are rounded to a millisecond.
-    assert 3600.049 < made["provenance"]["wall_time_s"] < 3660 and made["provenance"]["wall_time_calls"] == 2
-    assert made["digest"] == content_digest(made | {"provenance": made["provenance"] | {"wall_time_calls": 9}})
-    assert not noted.exists()
 
 
 def test_the_page_shows_all_records_of_the_folder_in_the_order_of_the_catalogue(catalogue, tmp_path):
