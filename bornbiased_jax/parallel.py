@@ -287,17 +287,6 @@ def batch_parts(mesh: Mesh | None) -> int:
     return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def broadcast(text: str) -> str:
-    """The text that process 0 has, in every process."""
-    from jax.experimental import multihost_utils
-
-    data = np.frombuffer(text.encode(), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    first = jax.process_index() == 0
-    told = multihost_utils.broadcast_one_to_all(data if first else np.zeros(size, np.uint8)) if size else data[:0]
-    return np.asarray(told, np.uint8).tobytes().decode()
-
-
 def fetch(tree: Any) -> Any:
     """Small arrays on the host of every process, however they are spread."""
     if jax.process_count() == 1:

@@ -84,11 +84,16 @@ def ledger(arguments: dict[str, Any]) -> dict[str, Any]:
     """What a command with a ledger hands on, taken out of its arguments: ``resume``, ``engine``, ``range_size``.
 
     Raises:
-        InputError: the folder holds other things, there is none for what needs one, or as :func:`engine`.
+        InputError: the folder holds other things, there is none for what needs one, the call is one of several
+            processes of one computation, or as :func:`engine`.
     """
+    from bornbiased_jax.ledger.drive import NOT_TOGETHER
     from bornbiased_jax.ledger.pages import Ledger
 
     resume, range_size = arguments.pop("resume"), arguments.pop("range_size")
+    # Before the processes join: one that ended afterwards would take the others with it before they say why.
+    if resume and (arguments.get("num_processes") or 1) > 1:
+        raise InputError(NOT_TOGETHER)
     if resume:
         Ledger(resume).check()
     elif options.given("engine") or range_size is not None:

@@ -14,13 +14,17 @@ import numpy as np
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger import together
 from bornbiased_jax.ledger.engines import Engine, WorkersLost, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks
 from bornbiased_jax.ledger.pages import Chunk, Compute, Ledger, Page, resolve, task_of
 
 STUCK = 5
 """Attempts in a row that may pass without a single chunk done."""
+NOT_TOGETHER = (
+    "processes that compute together (--coordinator) keep no ledger: leave --resume out, or give --engine processes or "
+    "start each process on its own with the same ledger folder instead of --coordinator"
+)
+"""What a call with a ledger is told that is one of several processes of one computation."""
 
 
 class Request(NamedTuple):
@@ -49,12 +53,13 @@ def check(folder: Path | str | None, engine: Engine) -> None:
     """Refuse what cannot be a ledger, and an engine without one; nothing is made.
 
     Raises:
-        InputError: the folder holds other things, or chunks cross processes and there is no folder for them.
+        InputError: the folder holds other things, chunks cross processes and there is no folder for them, or the call
+            is one of several processes of one computation.
     """
     if folder is not None:
         Ledger(folder).check()
-    if engine is not local and jax.process_count() > 1:
-        raise InputError("several processes that compute together are an engine of their own: ask for no other one")
+    if (folder is not None or engine is not local) and jax.process_count() > 1:
+        raise InputError(NOT_TOGETHER)
     if folder is None and engine is not local:
         raise InputError("chunks for other processes need a ledger: name a folder to resume in")
 
@@ -157,29 +162,12 @@ def results(
         InputError: the ledger cannot be written, or the task refuses; or workers die again and again.
     """
     own = compute or resolve(page.task.function)
-    further: dict[str, Any] = dict(block=block, sources=sources, advance=advance, kept=kept)
-    if jax.process_count() > 1:
-        return together.results(page, chunks, own, lambda made: _lead(page, chunks, compute=made, **further))
-    return _lead(page, chunks, engine=engine, compute=own, **further)
-
-
-def _lead(
-    page: Page,
-    chunks: Sequence[Chunk],
-    *,
-    block: int,
-    engine: Engine = local,
-    compute: Compute,
-    sources: Callable[[], Mapping[str, Any]],
-    advance: Callable[[Chunk], None] | None,
-    kept: Callable[[Chunk], None] | None,
-) -> dict[Chunk, dict[str, Any]]:
     found: dict[Chunk, dict[str, Any]] = {}
     stuck, missing = 0, _collect(page, chunks, found)
     if kept is not None:
         for chunk in found:
             kept(chunk)
-    here = functools.partial(compute_chunks, page, compute=compute, there_already=None if advance else kept)
+    here = functools.partial(compute_chunks, page, compute=own, there_already=None if advance else kept)
     while missing:
         page.open(chunks)
         where = str(page.ledger.path.resolve())

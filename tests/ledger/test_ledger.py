@@ -278,6 +278,25 @@ def test_what_an_engine_lacks_or_does_not_take_is_named(name, further, word, mon
         engine_named(name, **further)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["probe", "contraction", "--model", "gpt2-tiny", "--seq-len", "8", "--num-inputs", "9"],
+        ["fingerprint", "seed:0", "--out", "a"],
+    ],
+)
+def test_processes_that_compute_together_are_refused_a_ledger(words, tmp_path, monkeypatch, capsys):
+    several = ["--coordinator", "localhost:1", "--num-processes", "2", "--process-id", "0"]
+    assert run([*words, "--resume", str(tmp_path / "ledger"), *several]) == 2
+    assert "leave --resume out, or give --engine processes or start each process on its own" in capsys.readouterr().err
+    monkeypatch.setattr(drive.jax, "process_count", lambda: 2)
+    drive.check(None, local)
+    for folder, engine in ((tmp_path / "ledger", local), (None, engine_named("processes"))):
+        with pytest.raises(InputError, match="keep no ledger: leave --resume out"):
+            drive.check(folder, engine)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_processes_give_the_same_files_and_survive_a_killed_worker(tmp_path, capsys):
     """The worker that computes seed 7 first is killed by SIGKILL in the middle."""
