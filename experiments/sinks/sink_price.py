@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.models import apply
+from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.parameters import Params
-from bornbiased_jax.probes.unevenness import measure_unevenness
+from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.quantise import parse_scheme, prices
 
 BIN = 8
 """Positions whose streaming losses are averaged, to keep records small."""
+ATTENTION_SITES = ("attention_input", "keys", "values", "attention_output")
+MLP_SITES = ("mlp_input", "mlp_hidden")
+_POWERS = ("first", "second", "third", "fourth")
 
 
 def price(
@@ -31,8 +39,7 @@ def price(
         long_NT: longer ones, for the rolling cache.
 
     Returns:
-        ``quantisation`` (see :func:`bornbiased_jax.quantise.prices`), ``unevenness`` by site (largest over blocks; None
-        where a block has no ratio, as with softpick, whose aggregated values are zero at most positions) and
+        ``quantisation`` (see :func:`bornbiased_jax.quantise.prices`), ``unevenness`` (see :func:`unevenness`) and
         ``streaming`` with losses averaged over ``BIN`` positions.
     """
     cells = prices(
@@ -43,15 +50,73 @@ def price(
         granularities=settings["granularities"],
         keep=settings["keep_sinks"],
     )
-    unevenness = {
-        site: {name.removesuffix("_L"): _largest(values_L) for name, values_L in measured._asdict().items()}
-        for site, measured in measure_unevenness(cfg, params, tokens_NT).items()
-    }
     streamed = streaming_losses(cfg, params, long_NT, window=settings["window"], keep=settings["streaming_keep"])
     return {
         "quantisation": cells,
-        "unevenness": unevenness,
+        "unevenness": unevenness(cfg, params, tokens_NT),
         "streaming": [{**entry, "loss_by_position": _binned(entry["loss_by_position"])} for entry in streamed],
+    }
+
+
+def sites(cfg: ModelConfig) -> tuple[str, ...]:
+    """Name the sites of a model where rounding acts, and the residual stream last."""
+    return (*ATTENTION_SITES * cfg.attention, *MLP_SITES * cfg.mlp, "residual")
+
+
+def unevenness(cfg: ModelConfig, params: Params, tokens_NT: Any) -> dict[str, dict[str, float | None]]:
+    """Measure how unevenly activations are spread at every site, which decides whether few bits can hold them.
+
+    Returns:
+        By site, the largest over blocks of ``largest``, max |x|; ``kurtosis``, E(x − μ)⁴/σ⁴ over all entries (3 for a
+        Gaussian); ``dispersion``, the largest over the median norm of a sequence's positions, averaged over sequences.
+        None where a block has no ratio, as with softpick, whose aggregated values are zero at most positions.
+    """
+    x = check_sequences(cfg, tokens_NT)
+    parts = [
+        jax.device_get(_batch_sums(cfg, params, batch)) for batch in batches(x, batch_size_for(cfg, x.shape[1], None))
+    ]
+    return {site: _statistics([part[site] for part in parts], len(x)) for site in sites(cfg)}
+
+
+def _statistics(parts: list[dict[str, np.ndarray]], num_sequences: int) -> dict[str, float | None]:
+    """The statistics of one site from the sums of its batches, in float64."""
+    total = {
+        name: np.sum([np.sum(part[name], axis=1, dtype=np.float64) for part in parts], axis=0)
+        for name in (*_POWERS, "dispersion")
+    }
+    mean = total["first"] / num_sequences
+    raw2, raw3, raw4 = (total[name] / num_sequences for name in ("second", "third", "fourth"))
+    variance = raw2 - mean**2
+    fourth = raw4 - 4 * mean * raw3 + 6 * mean**2 * raw2 - 3 * mean**4
+    with np.errstate(invalid="ignore", divide="ignore"):
+        kurtosis_L = fourth / variance**2
+    largest_L = np.max([part["largest"].max(axis=1) for part in parts], axis=0).astype(np.float64)
+    return {
+        "largest": _largest(largest_L),
+        "kurtosis": _largest(kurtosis_L),
+        "dispersion": _largest(total["dispersion"] / num_sequences),
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("cfg",))
+def _batch_sums(cfg: ModelConfig, params: Params, x: jax.Array) -> dict[str, dict[str, jax.Array]]:
+    """By site, of every block and sequence [L, B]: means of powers, largest value, dispersion."""
+
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
+        return {site: _of_site(captured[site].astype(jnp.float32)) for site in sites(cfg)}
+
+    sums: dict[str, dict[str, jax.Array]]
+    sums = apply(cfg, params, x, logits=False, capture=sites(cfg), reduce=reduce).layers
+    return sums
+
+
+def _of_site(x: jax.Array) -> dict[str, jax.Array]:
+    rows_BTC = x.reshape(*x.shape[:2], -1)
+    norm_BT = jnp.sqrt(jnp.sum(rows_BTC**2, axis=-1))
+    return {
+        "largest": jnp.max(jnp.abs(rows_BTC), axis=(1, 2)),
+        "dispersion": jnp.max(norm_BT, axis=1) / jnp.median(norm_BT, axis=1),
+        **{name: jnp.mean(rows_BTC**power, axis=(1, 2)) for power, name in enumerate(_POWERS, 1)},
     }
 
 
