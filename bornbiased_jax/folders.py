@@ -7,13 +7,10 @@ A line is there before its file, so that a killed command still knows what it ma
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,8 @@ from bornbiased_jax.schema import parse_json
 
 MARKER = ".bornbiased.jsonl"
 OVERWRITE = "--overwrite"
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+REPLACED = ".replaced"
+"""How the hidden name ends under which a folder lies beside its place while a new one takes it."""
 
 
 class Folder:
@@ -174,15 +172,18 @@ class Folder:
 
 @contextlib.contextmanager
 def fresh(folder: Path, maker: str) -> Iterator[Path]:
-    """A new folder beside another; when the block is through, all of it takes the other's place at once.
+    """Make a new folder beside another; when the block is through, it takes the other's place.
 
-    Its files are put into its marker. What was in ``folder`` before is removed: look there first.
+    Its files are put into its marker. What was in ``folder`` before is removed: look there first. A call that is killed
+    between the two renames leaves the old folder whole as ``.NAME.replaced``, and the next one brings it back.
 
     Raises:
         InputError: it cannot be written; what was there before is whole.
     """
     folder = Path(os.path.realpath(folder))
+    replaced = folder.with_name(f".{folder.name}{REPLACED}")
     files.check_writable(folder.with_name(f".{folder.name}"))
+    _clear_up(replaced, folder, maker)
     files.clear_parts(folder)
     descriptor, name = files.make_part(folder, folder=True)
     made = Path(name)
@@ -192,7 +193,7 @@ def fresh(folder: Path, maker: str) -> Iterator[Path]:
         for name in marked.entries():
             marked.note(name, files.sha256(made / name))
         os.chmod(made, 0o755)
-        _swap(made, folder)
+        _replace(folder, made, replaced)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}; free some room or choose another place") from error
     finally:
@@ -200,39 +201,33 @@ def fresh(folder: Path, maker: str) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _swap(made: Path, folder: Path) -> None:
+def _clear_up(replaced: Path, folder: Path, maker: str) -> None:
+    """Bring back what a killed call had moved aside; remove it where the new folder took its place.
+
+    Raises:
+        InputError: another folder took its place.
+    """
+    if not os.path.lexists(replaced):
+        return
+    if not os.path.lexists(folder):
+        with contextlib.suppress(OSError):
+            os.rename(replaced, folder)
+    elif Folder(folder, maker).made_here:
+        shutil.rmtree(replaced, ignore_errors=True)
+    else:
+        raise InputError(f"{replaced} is what `{maker}` moved aside for {folder}: move one of the two away")
+
+
+def _replace(folder: Path, made: Path, replaced: Path) -> None:
     """Let a new folder take a place; what was there, if anything, is afterwards where the new one was."""
     if not os.path.lexists(folder):
         os.rename(made, folder)
         return
-    if _exchange(made, folder):
-        return
-    # Where the system cannot exchange two folders, the old one goes aside first, and comes back if the rename fails.
-    # By its name it is nothing that a later call clears away.
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"), "old")
+    os.rename(folder, replaced)
     try:
-        os.rename(folder, aside)
-        try:
-            os.rename(made, folder)
-        except OSError:
-            os.rename(aside, folder)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
-    finally:
-        # What could not be brought back stays there.
-        with contextlib.suppress(OSError):
-            os.rmdir(aside.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; False where the system cannot (Linux from 3.15 can)."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV):
-        return False
-    raise OSError(code, os.strerror(code))
+        os.rename(made, folder)
+    except BaseException:
+        os.rename(replaced, folder)
+        raise
+    # By this name a later call clears it away, should this one not come to it.
+    os.rename(replaced, made)

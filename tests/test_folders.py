@@ -73,10 +73,7 @@ def test_a_kill_between_marker_and_file_leaves_the_old_file_known(tmp_path, monk
     assert Folder(tmp_path, "bornbiased x").owns("b")
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
-def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, exchanges):
-    if not exchanges:
-        monkeypatch.setattr(folders, "_exchange", lambda ours, theirs: False)
+def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
     target = tmp_path / "out"
     for content in ("one", "two"):
         with folders.fresh(target, "bornbiased x") as made:
@@ -90,25 +87,47 @@ def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, ex
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]
 
 
-def test_an_old_folder_that_cannot_be_brought_back_is_not_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "_exchange", lambda ours, theirs: False)
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "old").write_text("kept")
+def killed_after(renames, target, monkeypatch):
+    """Replace a folder by a call that ends at once after so many renames."""
     rename, calls = os.rename, []
 
-    def once(*names):
+    def some(*names):
         calls.append(names)
-        if len(calls) > 1:
+        if len(calls) > renames:
             raise OSError(5, "Input/output error")
         rename(*names)
 
-    monkeypatch.setattr(os, "rename", once)
-    with pytest.raises(InputError, match="Input/output error"), folders.fresh(target, "bornbiased x") as made:
-        (made / "new").write_text("")
-    assert len(calls) == 3
-    files.clear_parts(target)  # as a later call does
-    assert [path.read_text() for path in tmp_path.rglob("old") if path.is_file()] == ["kept"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", some)
+        with pytest.raises(InputError, match="Input/output error"), folders.fresh(target, "bornbiased x") as made:
+            (made / "new").write_text("new")
+
+
+def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monkeypatch):
+    target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
+    with folders.fresh(target, "bornbiased x") as made:
+        (made / "old").write_text("kept")
+    killed_after(1, target, monkeypatch)
+    assert not target.exists() and (replaced / "old").read_text() == "kept"
+    with folders.fresh(target, "bornbiased x") as made:
+        assert Folder(target, "bornbiased x").owns("old") and not replaced.exists()
+        (made / "newer").write_text("newer")
+    assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["newer"]
+
+
+def test_an_older_folder_beside_its_successor_is_removed_and_beside_another_named(tmp_path, monkeypatch):
+    target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
+    with folders.fresh(target, "bornbiased x") as made:
+        (made / "old").write_text("kept")
+    killed_after(2, target, monkeypatch)
+    assert (target / "new").read_text() == "new" and (replaced / "old").read_text() == "kept"
+    with pytest.raises(InputError, match=r"\.out\.replaced is what `bornbiased y` moved aside for .*out: move one"):
+        with folders.fresh(target, "bornbiased y"):
+            pass
+    assert (replaced / "old").read_text() == "kept"
+    with folders.fresh(target, "bornbiased x") as made:
+        assert Folder(target, "bornbiased x").owns("new") and not replaced.exists()
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
