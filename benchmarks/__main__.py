@@ -1,7 +1,4 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch.
-
-``all`` runs those that need no argument, as far as its time goes.
-"""
+"""``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch."""
 
 import importlib
 import sys
@@ -10,28 +7,18 @@ from bornbiased_jax.errors import InputError
 
 NAMES = (
     "sweep_vs_torch",
-    "pieces",
     "pretrain_vs_torch",
     "training_rate",
     "seeds_at_once",
-    "kendall",
     "fingerprint",
     "kill_resume",
-    "weights_7b",
     "whichseed",
     "bound",
-    "disguised",
     "loading",
     "streamed",
-    "audit",
-    "ledger",
-    "growth",
-    "cold_start",
     "parity",
-    "storage",
     "self_test",
     "products",
-    "all",
 )
 
 name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]

@@ -20,21 +20,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
-from benchmarks.weights_7b import SIZES, write_model
-from bornbiased_jax import progress
+from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints import open_streamed
+from bornbiased_jax.checkpoints.export import config_json, family_of
+from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.models.memory import weights_bytes
 from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
 
+SIZES = dict(d_model=4096, d_ff=11008, num_heads=32, vocab_size=32_000)
 NUM_INPUTS, LENGTH = 64, 64
 LAYERS, FULL_DEPTH = 8, 32
 GOAL, GOAL_BYTES = 0.65, 6e9
+# Tensors in one file: as many as make about half a gigabyte at 7B shape.
+_A_FILE = 4
+
+
+def write_model(folder: Path, cfg: ModelConfig, seed: int) -> None:
+    """Write random weights as a Hugging Face directory, in bfloat16 and several files."""
+    folder.mkdir(parents=True)
+    family = family_of(cfg)
+    shapes = file_shapes(cfg, family.biases(cfg))
+    entries = family.entries(shapes)
+    table: dict[str, str] = {}
+    for number, start in enumerate(range(0, len(entries), _A_FILE), start=1):
+        name, tensors = f"model-{number:05}.safetensors", {}
+        for index, entry in enumerate(entries[start : start + _A_FILE], start=start):
+            shape = shape_in_file(entry, shapes)
+            tensor = np.ones(shape, np.float32)
+            if len(shape) > 1:
+                tensor = 0.02 * np.random.default_rng([seed, index]).standard_normal(shape, np.float32)
+            tensors[entry.name] = tensor.astype(ml_dtypes.bfloat16)
+            table[entry.name] = name
+        save_file(tensors, folder / name, metadata={"format": "pt"})
+    files.write_json(folder / "config.json", config_json(cfg, family, dtype="bfloat16", tokenizer=None))
+    files.write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
 
 
 def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:

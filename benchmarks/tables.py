@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cold_start, fault_tables, growth, parity, storage
+from benchmarks import parity
 from benchmarks.facts import facts
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.config import ModelConfig
@@ -47,29 +47,6 @@ def sweep_vs_torch(record: Record) -> list[Table]:
         "output and MLP row; half of the causal square; the head at one position. The loop computes the last block at "
         f"every position: its operations are {1 / alike:.2f} times the needed ones, and for equal work the ratio is as "
         "much smaller.",
-    )
-
-
-def kendall(record: Record) -> list[Table]:
-    """Rank correlations beside SciPy's loop."""
-    return facts(
-        f"Rank correlations, N = {record['num_inputs']:,}, {record['columns']} columns",
-        [
-            ("exact tau-b of all columns", f"{record['seconds_tau_b']:.2f} s"),
-            (
-                "a loop over scipy.stats.kendalltau takes longer",
-                _between(record["tau_b_speedup_median"], record["tau_b_speedup_range"], times(1)),
-            ),
-            (f"all {record['columns'] ** 2:,} rank correlations", f"{record['seconds_rank_matrix']:.2f} s"),
-            (
-                "SciPy's loop over the columns alone takes longer",
-                _between(
-                    record["rank_matrix_speedup_over_columns_median"],
-                    record["rank_matrix_speedup_over_columns_range"],
-                    times(1),
-                ),
-            ),
-        ],
     )
 
 
@@ -174,35 +151,6 @@ def whichseed(record: Record) -> list[Table]:
     return facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
 
 
-def weights_7b(record: Record) -> list[Table]:
-    """The products' rate, and every phase of one block and of the full depth."""
-    speed = record["speed"]
-    rows = [
-        (
-            f"products of {name}, fraction of the rate of float32 products",
-            f"{percent(0)(measured['fraction_cpu'])} by processor time, {percent(0)(measured['fraction'])} elapsed",
-        )
-        for name, measured in speed.items()
-    ]
-    rows.append(("peak memory", f"{record['process']['peak_bytes'] / 1e9:.2f} GB"))
-    rows.append(("the whole process", _process(record["process"])))
-    rows.append(("agreement of matched units", percent(1)(record["found"]["agreement"])))
-    sizes = record["model"]
-    title = (
-        f"A pair of 7B shape (width {sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {sizes['vocab_size']:,} ids)"
-    )
-    phases = [
-        Row([name], {"one block": spent[1], "full depth": record["seconds_full_depth"][name][1]})
-        for name, spent in record["seconds"].items()
-    ]
-    quantities = [Quantity("one block", fixed(1)), Quantity("full depth", integer)]
-    note = (
-        f"What grows with the depth is multiplied by {record['full_depth']}. The suspect is the base with noise: units "
-        "of unrelated models take longer to match."
-    )
-    return [*facts(title, rows), Table("Seconds of processor time by phase", ["phase"], quantities, phases, note)]
-
-
 _OF_BOUND = (
     "Seconds of processor time. As used: beyond 1,024 labels the largest 64 of each row and a grid of the rest; what "
     "Sinkhorn's scaling adds is tried where there is something to win."
@@ -243,55 +191,6 @@ def bound(record: Record) -> list[Table]:
     ]
 
 
-def disguised(record: Record) -> list[Table]:
-    """What is said of a disguised model against the original, a birth and another model."""
-    rows = []
-    for name, measured in record["verdicts"].items():
-        p = "" if measured["p_value"] is None else f"{measured['p_value']:.2g}"
-        process = measured["process"]
-        rows.append(
-            Row(
-                [name],
-                {
-                    "verdict": measured["verdict"],
-                    "reason": measured["reason"],
-                    "p": p,
-                    "processor, s": process["cpu_s"],
-                    "elapsed, s": process["wall_s"],
-                    "load": max(process["load"]),
-                    "peak, GB": process["peak_bytes"] / 1e9,
-                },
-            )
-        )
-    quantities = [Quantity("verdict"), Quantity("reason"), Quantity("p")]
-    quantities += [Quantity(name, integer) for name in ("processor, s", "elapsed, s", "load")]
-    quantities.append(Quantity("peak, GB", fixed(2)))
-    model, other = record["model"], record["other"]
-    note = (
-        f"`{model['file']}` (SHA-256 {model['sha256'][:16]}…, {model.get('license', 'no licence named')}) with scales "
-        f"moved, units and heads permuted, rotated, negated, and noise of {record['noise']:.0%} on every matrix. "
-        f"Another model: `{other['file']}` (SHA-256 {other['sha256'][:16]}…). Load: processes that wanted a core."
-    )
-    return [Table("A disguised real model, `--test auto`", ["base"], quantities, rows, note)]
-
-
-def audit(record: Record) -> list[Table]:
-    """A folder of checkpoints, and a listing of branches."""
-    return facts(
-        "An audit",
-        [
-            (
-                f"{record['checkpoints']} checkpoints of llama-tiny, {record['pairs']} pairs",
-                f"{record['seconds_audit']:.0f} s (wanted: {record['goal_audit']:.0f} s)",
-            ),
-            (
-                f"a listing of {record['branches']} branches, the command from its start to its end",
-                f"{record['seconds_listing']:.2f} s (wanted: {record['goal_listing']:.0f} s)",
-            ),
-        ],
-    )
-
-
 def loading(record: Record) -> list[Table]:
     """The memory that commands take beside a model's weights."""
     rows = [
@@ -304,35 +203,6 @@ def loading(record: Record) -> list[Table]:
         f"Wanted: at most {record['goal_bytes'] / 1e9:.2f} GB."
     )
     return [Table("Memory of commands that read one checkpoint", ["command"], quantities, rows, note)]
-
-
-def ledger(record: Record) -> list[Table]:
-    """What a ledger adds to chunks of ten seconds, and what a look at a large one takes."""
-    rows = [
-        Row(
-            [row["engine"], row["workers"], row["chunks"]],
-            {
-                "seconds": row["wall_s"],
-                "start": row["start_s"],
-                "overhead": row["overhead"],
-                "without the start": row["overhead_without_start"],
-            },
-        )
-        for row in record["engines"]
-    ]
-    scan = record["scan"]
-    note = (
-        f"Chunks of {record['seconds_of_a_chunk']:g} s that sleep; from the call to the last result read back. The "
-        f"start is until the first chunk began. Wanted: at most {100 * record['goals']['overhead']:g}%. A chunk costs "
-        f"{1000 * record['seconds_for_a_chunk']:.1f} ms. A driver looks through {scan['chunks']:,} chunks in "
-        f"{scan['driver_s']:.2f} s (wanted: under {record['goals']['scan_s']:g} s), `bornbiased status` in "
-        f"{scan['status_s']:.2f} s."
-    )
-    quantities = [
-        *(Quantity(name, fixed(1)) for name in ("seconds", "start")),
-        *(Quantity(name, percent(2)) for name in ("overhead", "without the start")),
-    ]
-    return [Table("What a ledger adds to its chunks", ["engine", "workers", "chunks"], quantities, rows, note)]
 
 
 def streamed(record: Record) -> list[Table]:
@@ -354,39 +224,39 @@ def streamed(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def kill_resume(record: Record) -> list[Table]:
+    """A run that was killed again and again beside one that nobody disturbed."""
+    equal = {True: "equal, bit for bit", False: "DIFFERENT"}
+    return facts(
+        "A run killed with SIGKILL at random moments and resumed each time",
+        [
+            ("kills, of them while a checkpoint was written", f"{record['kills']}, {record['kills_during_a_write']}"),
+            (f"losses of {record['steps']} steps", equal[record["losses_equal"]]),
+            ("digests of the weights", equal[record["digests_equal"]]),
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
     made.__name__: made
     for made in (
         sweep_vs_torch,
-        kendall,
         fingerprint,
         pretrain_vs_torch,
         seeds_at_once,
         training_rate,
         whichseed,
-        weights_7b,
         bound,
-        disguised,
         loading,
         streamed,
-        audit,
-        fault_tables.kill_resume,
-        fault_tables.theory_mutations,
-        fault_tables.fuzz,
-        ledger,
+        kill_resume,
     )
 } | {
-    "growth": growth.tables,
-    "cold_start": cold_start.tables,
     "parity": parity.tables,
-    "storage": storage.tables,
 }
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {
     "loading": "python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json",
-    "disguised": "python -m benchmarks disguised --gguf FILE --other FILE --json benchmarks/results/disguised.json",
-    "fuzz": "python -m tests.fuzz --minutes 60 --out benchmarks/results/fuzz.json",
-    "theory_mutations": "python -m experiments.theory.mutations --out benchmarks/results/theory_mutations.json",
 }
-"""What makes a record of ``benchmarks/results`` that no module of this folder makes."""
+"""What makes a record of ``benchmarks/results``, where it needs more than its name."""

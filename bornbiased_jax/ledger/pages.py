@@ -29,7 +29,7 @@ from bornbiased_jax.record import library_versions
 MAKER = "bornbiased ledger"
 TASK_FILE = "task.json"
 ASKED, FAILED = "asked-", "failed-"
-_FUNCTION = re.compile(r"(bornbiased_jax|experiments|benchmarks|tests)(\.\w+)+:compute")
+_FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
 _EDITED = "it was edited or damaged: remove it"
 
 Tree = Mapping[str, Any]

@@ -8,9 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks import storage as benchmark
-from benchmarks import tables
-from benchmarks.weights_7b import write_model
+from benchmarks.streamed import write_model
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
@@ -135,17 +133,3 @@ def test_bfloat16_is_what_the_files_hold(model):
     (first, *_) = sorted(model.glob("*.safetensors"))
     with safe_open(first, framework="numpy") as opened:
         assert all(opened.get_tensor(name).dtype == ml_dtypes.bfloat16 for name in opened.keys())  # noqa: SIM118
-
-
-@pytest.mark.slow
-def test_the_benchmark_counts_what_rounding_moves(monkeypatch):
-    name = "llama-tiny"
-    changes = dict(num_layers=1, d_model=32, num_heads=2, num_kv_heads=2, d_ff=48, vocab_size=64)
-    monkeypatch.setitem(benchmark.MODELS, name, (name, changes))
-    record = benchmark.measure([name], 2, 60, 8, 0.2)
-    assert [row["suspect"] for row in record["rows"]] == ["a noisy copy", "another birth"] * 2
-    for row in record["rows"]:
-        plain, rounded = row["z"]["float32, float32"], row["z"]["bfloat16, bfloat16"]
-        assert plain != rounded and abs(plain - rounded) < 0.5
-    (table,) = tables.TABLES["storage"](record)
-    assert len(table.rows) == 2
