@@ -146,7 +146,9 @@ class LibraryTokenizer:
         found: list[bytes | None] = [None] * self.vocab_size
         for piece, token in self.backend.get_vocab(with_added_tokens=True).items():
             if token in added:
-                found[token] = added[token].content.encode()
+                content = added[token].content
+                # One that is looked for in normalized text stands for what that text was.
+                found[token] = (content.replace(ESCAPED_SPACE, " ") if added[token].normalized else content).encode()
             elif by_bytes and all(character in CHARACTER_BYTES for character in piece):
                 found[token] = bytes(CHARACTER_BYTES[character] for character in piece)
             else:

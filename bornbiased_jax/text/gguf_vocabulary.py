@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, models, normalizers, processors
+
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import bpe, scored
+from bornbiased_jax.text import bpe
 from bornbiased_jax.text.protocol import ESCAPED_SPACE
+
+# Values of tokenizer.ggml.token_type; 5 is unused.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
 _DIGITS = (r"\p{N}", bpe.GPT2_PATTERN)
 # How llama.cpp cuts words for each value of tokenizer.ggml.pre (llama-vocab.cpp): patterns, whole words.
@@ -20,8 +27,8 @@ _PRE_TOKENIZERS: dict[str, tuple[tuple[str, ...], bool]] = {
 _PREFIX = "tokenizer.ggml."
 
 
-def from_gguf(path: str | Path) -> bpe.LibraryTokenizer | scored.ScoredTokenizer:
-    """The tokenizer in a GGUF file: byte-level BPE ("gpt2") or scored pieces ("llama").
+def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
+    """The tokenizer in a GGUF file: byte-level BPE ("gpt2") or BPE by the scores of pieces ("llama").
 
     Raises:
         InputError: the file is damaged, has no tokenizer, or one of another kind.
@@ -31,7 +38,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer | scored.ScoredTokenizer
     if kind is None or "tokens" not in metadata:
         raise InputError(f"{path} carries no tokenizer: name one")
     pieces = metadata["tokens"]
-    types = [int(value) for value in metadata.get("token_type") or [scored.NORMAL] * len(pieces)]
+    types = [int(value) for value in metadata.get("token_type") or [NORMAL] * len(pieces)]
     if len(types) != len(pieces):
         raise InputError(f"{path} is damaged: {len(pieces)} tokens, {len(types)} token types; fetch it again")
     if kind == "llama":
@@ -54,19 +61,66 @@ def _metadata(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a whole GGUF file ({error}): fetch it again") from error
 
 
-def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> scored.ScoredTokenizer:
-    if "scores" not in metadata:
-        raise InputError(f"{name} has a tokenizer without scores: name a tokenizer file")
-    return scored.ScoredTokenizer(
-        name=Path(name).name,
-        pieces=tuple(piece.replace(ESCAPED_SPACE, " ") for piece in pieces),
-        scores=tuple(float(score) for score in metadata["scores"]),
-        types=tuple(types),
-        eos_id=_known(metadata.get("eos_token_id", 2), pieces),
-        bos_id=_known(metadata.get("bos_token_id", 1), pieces) if metadata.get("add_bos_token", True) else None,
-        space_prefix=bool(metadata.get("add_space_prefix", True)),
-        escaped=True,
+def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
+    """Build SentencePiece's BPE: pairs ranked by the score of the piece they make, bytes for unknown characters.
+
+    The ids are SentencePiece's where no two joined pieces share a score (of equals it takes the leftmost in the text,
+    the library the lower id) and each character of a piece is a piece itself, as in vocabularies that it trained. A
+    text that is exactly one user-defined piece gets no space before it.
+    """
+    scores = [float(score) for score in metadata.get("scores", ())]
+    if len(scores) != len(pieces):
+        problem = f"{len(scores)} scores for {len(pieces)} pieces" if scores else "no scores"
+        raise InputError(f"{name} has a tokenizer with {problem}: name a tokenizer file")
+    # Of equal pieces the first counts.
+    ids = {piece: token for token, piece in reversed(list(enumerate(pieces)))}
+    unknown = next((piece for piece, kind in zip(pieces, types, strict=True) if kind == UNKNOWN), None)
+    if unknown is None and any(f"<0x{byte:02X}>" not in ids for byte in range(256)):
+        raise InputError(f"{name} has a tokenizer with neither bytes nor an unknown piece: name a tokenizer file")
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocab=ids, merges=_merges(ids, scores, types), byte_fallback=True, unk_token=unknown)
     )
+    user_defined = [piece for piece, token in ids.items() if types[token] == USER_DEFINED]
+    control = [piece for piece, token in ids.items() if types[token] == CONTROL]
+    space_prefix = bool(metadata.get("add_space_prefix", True))
+    # A space goes before the text, but not into user-defined pieces, which the library looks for as normalized.
+    prefix = [normalizers.Replace(tokenizers.Regex(rf"\A(?!(?:{_any(user_defined)})\z)(?=[\s\S])"), " ")]
+    spaces = normalizers.Replace(" ", ESCAPED_SPACE)
+    backend.normalizer = normalizers.Sequence([*(prefix if space_prefix else []), spaces])
+    backend.add_tokens([tokenizers.AddedToken(piece, normalized=True) for piece in user_defined])
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(tokenizers.Regex(rf"\A(?:{_any(control)})\z"), ""),
+            decoders.Replace(ESCAPED_SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            *([decoders.Strip(" ", 1, 0)] if space_prefix else []),
+        ]
+    )
+    bos_id = _known(metadata.get("bos_token_id", 1), pieces)
+    if bos_id is not None and metadata.get("add_bos_token", True):
+        backend.post_processor = processors.TemplateProcessing(
+            single=["BOS", "$A"], pair=None, special_tokens=[{"id": "BOS", "ids": [bos_id], "tokens": [pieces[bos_id]]}]
+        )
+    eos_id = _known(metadata.get("eos_token_id", 2), pieces)
+    return bpe.LibraryTokenizer(Path(name).name, backend.to_str(), eos_id)
+
+
+def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
+    """All ways to halve a normal piece into two, the piece of the highest score first."""
+    normal = {piece: token for piece, token in ids.items() if types[token] == NORMAL}
+    halves = [
+        (-scores[token], token, piece[:cut], piece[cut:])
+        for piece, token in normal.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in normal and piece[cut:] in normal
+    ]
+    return [(left, right) for *_, left, right in sorted(halves)]
+
+
+def _any(pieces: list[str]) -> str:
+    """A regular expression for one of several pieces, and for nothing if there is none."""
+    return "|".join(map(re.escape, pieces)) or "(?!)"
 
 
 def _known(token: int, pieces: list[str]) -> int | None:
@@ -87,7 +141,7 @@ def _byte_level(metadata: dict[str, Any], pieces: list[str], types: list[int], n
     merges = [tuple(merge.split(" ")) for merge in metadata.get("merges", [])]
     if any(len(merge) != 2 for merge in merges):
         raise InputError(f"{name} has a merge that is not two pieces: fetch it again")
-    special = {piece: i for i, piece in enumerate(pieces) if types[i] in (scored.CONTROL, scored.UNKNOWN)}
+    special = {piece: i for i, piece in enumerate(pieces) if types[i] in (CONTROL, UNKNOWN)}
     eos, bos = metadata.get("eos_token_id"), metadata.get("bos_token_id")
     adds_bos = metadata.get("add_bos_token", whole_words)
     return bpe.from_byte_level(
@@ -96,7 +150,7 @@ def _byte_level(metadata: dict[str, Any], pieces: list[str], types: list[int], n
         Path(name).name,
         patterns=patterns,
         special=special,
-        added=[piece for i, piece in enumerate(pieces) if types[i] == scored.USER_DEFINED],
+        added=[piece for i, piece in enumerate(pieces) if types[i] == USER_DEFINED],
         eos_token=_piece(eos, pieces),
         bos_token=_piece(bos, pieces) if adds_bos else None,
         whole_words=whole_words,

@@ -1,13 +1,16 @@
 """Tokenizers inside GGUF files, written here with the format's own library."""
 
 import json
+from pathlib import Path
 
 import gguf
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import bpe, scored
+from bornbiased_jax.text import bpe
+from bornbiased_jax.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from bornbiased_jax.text.tokenizers import load_tokenizer
+from tests.fixtures.sentence_pieces import sentence_piece_model
 
 CORPUS = [f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(100)]
 TEXT = "  the quick dog's 1234 foxes\n\n é日🎉"
@@ -46,7 +49,7 @@ def parts(trained):
     tokens = sorted(content["vocab"], key=content["vocab"].__getitem__)
     return {
         "tokens": tokens,
-        "types": [scored.CONTROL if token == bpe.END_OF_TEXT else scored.NORMAL for token in tokens],
+        "types": [CONTROL if token == bpe.END_OF_TEXT else NORMAL for token in tokens],
         "merges": [" ".join(merge) for merge in content["merges"]],
     }
 
@@ -100,12 +103,91 @@ def test_scored_pieces(tmp_path):
     assert loaded.encode("\u2581the").tolist() == [space, the]
     assert loaded.decode(loaded.encode(" the é")) == " the é"
     assert (loaded.eos_id, loaded.bos_id, loaded.vocab_size) == (2, 1, len(tokens))
-    assert load_tokenizer(loaded.save(tmp_path)).digest == loaded.digest
+    saved = load_tokenizer(loaded.save(tmp_path))
+    assert (saved.digest, saved.eos_id, saved.bos_id) == (loaded.digest, 2, 1)
+    assert loaded.token_bytes()[user] == b"<|user|>" and loaded.token_bytes()[the] == b" the"
     bare = load_tokenizer(
         write(tmp_path / "b.gguf", **scored_parts(), add_bos_token=False, add_space_prefix=False, eos_token_id=1)
     )
     assert (bare.bos_id, bare.eos_id) == (None, 1)
     assert bare.encode("\u2581the").tolist() == [the]
+
+
+def vocabulary_of(processor):
+    """The metadata of a GGUF file with the vocabulary of a SentencePiece model."""
+    kinds = {UNKNOWN: processor.is_unknown, CONTROL: processor.is_control, BYTE: processor.is_byte}
+    ids = range(processor.vocab_size())
+    return {
+        "model": "llama",
+        "pre": None,
+        "tokens": [processor.id_to_piece(token) for token in ids],
+        "types": [next((kind for kind, is_kind in kinds.items() if is_kind(token)), NORMAL) for token in ids],
+        "scores": [processor.get_score(token) for token in ids],
+    }
+
+
+def assert_is_sentencepieces(folder, model, *texts):
+    loaded = load_tokenizer(write(folder / "model.gguf", **vocabulary_of(model.processor)))
+    odd = ["", " ", "  é\u2581日本語🎉\t\n  x = 1234  \n", "<s> </s> <0x0A>", "\n\n\n"]
+    for text in (*texts, *odd):
+        ids = model.encode(text).tolist()
+        assert loaded.encode(text).tolist() == ids
+        assert loaded.decode([1, *ids, 2]) == model.decode(ids)
+    assert loaded.token_bytes() == model.token_bytes()
+
+
+def test_scores_join_as_sentencepiece_does(tmp_path):
+    corpus = [line for line in Path(bpe.__file__).read_text().splitlines() if line.strip()]
+    (tmp_path / "tokenizer.model").write_bytes(sentence_piece_model(corpus, 500))
+    assert_is_sentencepieces(tmp_path, load_tokenizer(tmp_path / "tokenizer.model"), "\n".join(corpus))
+
+
+@pytest.mark.parametrize("name", ["llama2_32k_sentencepiece.model", "mistral_v1_32k_sentencepiece.model"])
+@pytest.mark.parametrize(
+    "text", ["tinyshakespeare/input.txt", "wikitext-2/test.txt", "tinystories/tinystories_10k.txt"]
+)
+def test_scores_join_as_sentencepiece_does_with_real_models(shared, tmp_path, name, text):
+    pytest.importorskip("sentencepiece", exc_type=ImportError)
+    model = load_tokenizer(shared / "tokenizers" / name)
+    assert_is_sentencepieces(tmp_path, model, (shared / "data" / text).read_text()[:60_000])
+
+
+def pieces(path, tokens, types, scores=None, **values):
+    """A tokenizer of a few pieces."""
+    scores = [0.0] * len(tokens) if scores is None else scores
+    return load_tokenizer(write(path, model="llama", pre=None, tokens=tokens, types=types, scores=scores, **values))
+
+
+def test_user_defined_pieces_are_cut_out_whole(tmp_path):
+    tokens = ["<unk>", "a", "b", "\u2581", "ab", "<|x|>", "<|x|>y", "<s>", "\u2581\u2581"]
+    types = [UNKNOWN, NORMAL, NORMAL, NORMAL, NORMAL, USER_DEFINED, USER_DEFINED, CONTROL, USER_DEFINED]
+    bare = pieces(tmp_path / "a.gguf", tokens, types, add_space_prefix=False)
+    assert bare.encode("ab<|x|>yab<|x|>a").tolist() == [4, 6, 4, 5, 1]
+    assert bare.encode("  a b").tolist() == [8, 1, 3, 2]
+    # A character without a piece or bytes is the unknown piece; control pieces are never made from text.
+    assert bare.encode("a<").tolist() == [1, 0] and bare.encode("<s>").tolist() == [0, 0, 0]
+    assert bare.decode([7, 4, 5]) == "ab<|x|>" and bare.token_bytes()[8] == b"  "
+    prefixed = pieces(tmp_path / "b.gguf", tokens, types)
+    assert prefixed.encode("a<|x|>b").tolist() == [3, 1, 5, 2]
+    assert prefixed.encode(" a<|x|>").tolist() == [8, 1, 5]
+    assert prefixed.encode("<|x|>b").tolist() == [3, 5, 2] and prefixed.encode("<|x|>").tolist() == [5]
+
+
+def test_neither_bytes_nor_an_unknown_piece_is_refused(tmp_path):
+    with pytest.raises(InputError, match="neither bytes nor an unknown piece"):
+        pieces(tmp_path / "a.gguf", ["a", "\u2581"], [NORMAL, NORMAL])
+
+
+def test_as_many_scores_as_pieces(tmp_path):
+    with pytest.raises(InputError, match="1 scores for 2 pieces"):
+        pieces(tmp_path / "a.gguf", ["a", "<unk>"], [NORMAL, UNKNOWN], [0.0])
+
+
+def test_long_words_are_joined_in_good_time(tmp_path):
+    tokens = ["<unk>", "a", "aa", "aaaa", "\u2581"]
+    tokenizer = pieces(tmp_path / "a.gguf", tokens, [UNKNOWN, *[NORMAL] * 4], [0.0, -3.0, -2.0, -1.0, -9.0])
+    # A loop that looks for the best pair anew after each join would need 1e10 steps.
+    assert tokenizer.encode("a" * 200_001).tolist() == [4, *[3] * 50_000, 1]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +201,7 @@ def test_scored_pieces(tmp_path):
         ({"merges": ["a b c"]}, "not two pieces"),
         ({"merges": ["zzz yyy"]}, "not a whole byte-pair encoding"),
         ({"types": [1, 1]}, "2 token types"),
-        ({"model": "llama"}, "without scores"),
+        ({"model": "llama"}, "with no scores"),
     ],
 )
 def test_other_tokenizers_are_refused(tmp_path, trained, change, message):
