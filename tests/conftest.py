@@ -5,7 +5,7 @@ import os
 # Matrices of tests are small: a second BLAS thread gains nothing, and beside another worker its waiting costs fourfold.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,8 +14,11 @@ import pytest
 
 from bornbiased_jax import progress
 from tests.compilation import QUICK
+from tests.fixtures.llama2c_files import convert
 
 ROOT = Path(__file__).resolve().parent.parent
+# Of the models among the reference material.
+TOKENIZERS = ("tok512.bin", "tok105.model")
 
 # Tests run on the CPU unless told otherwise; the environment variable reaches subprocesses as well.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -53,6 +56,23 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip("the reference material is absent: set BORNBIASED_SHARED to its folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def reference_model(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """From the name of a llama2.c file below checkpoints/ to the Hugging Face directory that it was converted to."""
+    converted: dict[str, Path] = {}
+
+    def directory(name: str) -> Path:
+        if name not in converted:
+            model = shared / "checkpoints" / name
+            tokenizer = next((path for path in (model.with_name(name) for name in TOKENIZERS) if path.exists()), None)
+            if tokenizer is not None and tokenizer.suffix == ".model":
+                pytest.importorskip("sentencepiece", exc_type=ImportError)
+            converted[name] = convert(model, tmp_path_factory.mktemp("converted") / model.stem, tokenizer)
+        return converted[name]
+
+    return directory
 
 
 @pytest.fixture(autouse=True)

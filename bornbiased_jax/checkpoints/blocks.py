@@ -47,7 +47,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
     """Open a model without loading it: what takes a checkpoint's ``weights`` reads it block by block.
 
     Args:
-        ref: a Hugging Face directory, a GGUF file, a llama2.c file or a birth.
+        ref: a Hugging Face directory, a GGUF file or a birth.
         scratch: a folder for hidden states; below the user's cache unless given. What is whole there is taken up
             again.
 

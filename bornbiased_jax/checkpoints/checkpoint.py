@@ -16,7 +16,6 @@ from bornbiased_jax import keys, parallel
 from bornbiased_jax.checkpoints.digests import combine, constant_tensors, tensor_digests, value_digests
 from bornbiased_jax.checkpoints.gguf_file import open_gguf
 from bornbiased_jax.checkpoints.huggingface import Opened, open_directory, training_context
-from bornbiased_jax.checkpoints.llama2c import open_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
 from bornbiased_jax.checkpoints.run import RunInfo, restore_params
 from bornbiased_jax.checkpoints.streaming import Shardings
@@ -38,7 +37,7 @@ class Checkpoint:
         cfg: its architecture.
         params: its weights, as :func:`bornbiased_jax.models.init` lays them out.
         reference: what was asked for.
-        source_format: "birth", "run", "huggingface", "gguf" or "llama2.c".
+        source_format: "birth", "run", "huggingface" or "gguf".
         description: one line for a reader.
         files: the files that hold the weights; none for a birth.
         tokenizer_files: where its tokenizer may be.
@@ -72,28 +71,19 @@ class Checkpoint:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that came with the weights, read when first asked for, or None.
 
-        Beside a llama2.c file any tokenizer may lie: it must have exactly as many pieces as the model.
-
         Raises:
             InputError: it is damaged, or has ids that the model does not know.
         """
-        for path in self.tokenizer_files:
-            if self.source_format == "llama2.c":
-                try:
-                    found = load_tokenizer(path)
-                    if found.vocab_size == self.cfg.vocab_size:
-                        return found
-                except InputError:
-                    pass
-                continue
-            found = load_tokenizer(path)
-            if found.vocab_size > self.cfg.vocab_size:
-                raise InputError(
-                    f"the tokenizer {path} has {found.vocab_size} ids, its model only {self.cfg.vocab_size}: "
-                    "put the model's own tokenizer there"
-                )
-            return found
-        return None
+        if not self.tokenizer_files:
+            return None
+        path = self.tokenizer_files[0]
+        found = load_tokenizer(path)
+        if found.vocab_size > self.cfg.vocab_size:
+            raise InputError(
+                f"the tokenizer {path} has {found.vocab_size} ids, its model only {self.cfg.vocab_size}: "
+                "put the model's own tokenizer there"
+            )
+        return found
 
     @cached_property
     def _digests(self) -> dict[str, str]:
@@ -143,7 +133,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     elif reference.kind == "run":
         opened, info = _run(reference, dtype, sharding)
     else:
-        opener = {"huggingface": open_directory, "gguf": open_gguf, "llama2.c": open_llama2c}[reference.kind]
+        opener = open_gguf if reference.kind == "gguf" else open_directory
         assert reference.path is not None
         opened = opener(reference.path, dtype=dtype, sharding=sharding)
         if reference.kind == "huggingface" and (context := training_context(reference.path)) is not None:

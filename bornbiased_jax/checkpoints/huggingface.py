@@ -32,7 +32,6 @@ HOW_TO_CONVERT = (
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TOKENIZERS = (
     "tokenizer.json",
-    "tokenizer.pieces.json",
     "tokenizer.bytes.json",
     "tokenizer.model",
     "spiece.model",

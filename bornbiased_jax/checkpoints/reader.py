@@ -1,8 +1,7 @@
 """A model's weights one tensor at a time: whatever compares two models never holds either of them.
 
 What :func:`open_checkpoint` opens, :func:`open_reader` reads: a Hugging Face directory in one file or several, GGUF
-(dequantised), llama2.c, a run, a birth (every parameter drawn by itself). Fused matrices come apart as the
-architecture says.
+(dequantised), a run, a birth (every parameter drawn by itself). Fused matrices come apart as the architecture says.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from bornbiased_jax.checkpoints.digests import combine, tensor_digest
 from bornbiased_jax.checkpoints.gguf_file import locate_gguf
 from bornbiased_jax.checkpoints.huggingface import locate_directory
 from bornbiased_jax.checkpoints.layout import Entry, leading_axis, unpack
-from bornbiased_jax.checkpoints.llama2c import locate_llama2c
 from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
 from bornbiased_jax.checkpoints.run import RunPlace, SavedParameters, locate_run, read_run, tokenizer_file
 from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
@@ -42,7 +40,7 @@ class WeightsReader:
     Attributes:
         cfg: its architecture.
         description: one line for a reader.
-        kind: "birth", "run", "huggingface", "gguf", "llama2.c", or "memory".
+        kind: "birth", "run", "huggingface", "gguf", or "memory".
         is_birth: whether these weights are as initialisation left them, known from where they come.
         seed: of a birth or a run, None where it is not known.
         files: the files that hold the weights.
@@ -127,8 +125,7 @@ def open_reader(ref: str | Path) -> WeightsReader:
     assert reference.path is not None
     if reference.kind == "run":
         return _run(reference)
-    locate = {"huggingface": locate_directory, "gguf": locate_gguf, "llama2.c": locate_llama2c}[reference.kind]
-    located = locate(reference.path)
+    located = (locate_gguf if reference.kind == "gguf" else locate_directory)(reference.path)
     return _file(reference.kind, located._replace(description=reference.describe(located.description)))
 
 

@@ -16,9 +16,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
 from bornbiased_jax.ranges import whole
 
-Kind = Literal["birth", "run", "huggingface", "gguf", "llama2.c"]
+Kind = Literal["birth", "run", "huggingface", "gguf"]
 FORMS = (
-    "name a Hugging Face directory, a .gguf file, a llama2.c .bin, a pretraining run (RUN@seed=42,step=1000), "
+    "name a Hugging Face directory, a .gguf file, a pretraining run (RUN@seed=42,step=1000), "
     "a birth (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
@@ -54,9 +54,8 @@ class Reference(NamedTuple):
 def parse_ref(text: str | Path) -> Reference:
     """Tell what kind of checkpoint a text means, looking at what lies there.
 
-    Known are: a Hugging Face directory, a ``.gguf`` file, a llama2.c ``.bin``, a pretraining run
-    ``RUN[@seed=42,step=1000]``, a birth ``seed:42@llama-nano[,field=value,…]``, and a model of the hub
-    ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
+    Known are: a Hugging Face directory, a ``.gguf`` file, a pretraining run ``RUN[@seed=42,step=1000]``, a birth
+    ``seed:42@llama-nano[,field=value,…]``, and a model of the hub ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
 
     Raises:
         InputError: none of these, or nothing is there.
@@ -127,7 +126,7 @@ def _kind_of_file(path: Path) -> Kind:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if head[:4] == b"GGUF":
         return "gguf"
-    # The first two bytes of a pickle are also those of llama2.c's width 640, but then the third is zero.
+    # The first two bytes of a pickle are also those of a llama2.c model of width 640, but then the third is zero.
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[2:3] != b"\x00"
     if pickled or zipfile.is_zipfile(path):
         raise InputError(f"{path} {HOW_TO_CONVERT}")
@@ -136,5 +135,8 @@ def _kind_of_file(path: Path) -> Kind:
     if path.suffix == ".safetensors":
         raise InputError(f"{path} has weights without their configuration: name the folder, with its config.json")
     if path.suffix == ".bin":
-        return "llama2.c"
+        raise InputError(
+            f"{path} is not opened as it is: if it is a llama2.c model, convert it with "
+            f"`python docs/guides/convert_llama2c.py {path} DIR` and name DIR"
+        )
     raise InputError(f"{path} is no checkpoint of a known kind: {FORMS}")

@@ -24,7 +24,7 @@ def generate(
 
     \b
     Example:
-      bornbiased generate stories260K.bin --prompt "Once upon a time" --max-new-tokens 60
+      bornbiased generate path/to/model --prompt "Once upon a time" --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.generation import generate as continue_ids

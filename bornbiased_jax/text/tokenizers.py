@@ -18,7 +18,7 @@ from bornbiased_jax import files, schema
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Pieces, TokenId, within
 from bornbiased_jax.schema import shown
-from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, scored, sentence_piece
+from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, sentence_piece
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.protocol import Tokenizer
 
@@ -30,14 +30,12 @@ MOST_PIECES = 1_000_000
 _PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 _IN_FOLDER = (
     bpe.TOKENIZER_FILE,
-    scored.PIECES_FILE,
     byte_level.BYTES_FILE,
     sentence_piece.MODEL_FILE,
     "*.tiktoken",
     "*encoder.json",
     "vocab.json",
     "*.model",
-    "tokenizer.bin",
 )
 
 
@@ -72,8 +70,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """A tokenizer from a file, or from a folder that holds one; the kind is told from the content.
 
     Known are: ``tokenizer.json`` (Hugging Face), GPT-2's ``encoder.json`` with ``vocab.bpe`` (either may be
-    named), SentencePiece ``.model``, tiktoken rank files, llama2.c ``tokenizer.bin``, GGUF files, and what
-    :meth:`Tokenizer.save` writes.
+    named), SentencePiece ``.model``, tiktoken rank files, GGUF files, and what :meth:`Tokenizer.save` writes.
 
     Raises:
         InputError: the file is missing, damaged or of no known kind, or needs an extra that is not installed.
@@ -107,14 +104,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if _is_rank_file(data):
         return bpe.from_tiktoken(data, name)
     if name.endswith(".bin"):
-        return scored.from_llama2c(data, name)
+        raise InputError(
+            f"{path} is not opened as it is: if it is a llama2.c tokenizer, convert it with its model, "
+            f"`python docs/guides/convert_llama2c.py MODEL.bin DIR --tokenizer {path}`, and name DIR"
+        )
     # A SentencePiece model is a protocol buffer whose first field, of bytes, is a piece.
     if data[:1] == b"\x0a":
         model = sentence_piece.SentencePieceTokenizer(name, data)
         if model.vocab_size:
             return model
     raise InputError(
-        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken, .bin or .gguf"
+        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken or .gguf"
     )
 
 
@@ -151,8 +151,6 @@ def _from_json(path: Path) -> Tokenizer:
     content = _read_object(path)
     if content == byte_level.IDENTITY:
         return ByteTokenizer()
-    if content.get("kind") == "scored pieces":
-        return scored.from_pieces_file(content, path.name)
     if "model" in content and not bpe.is_vocabulary(content):
         # The library reserves memory for the largest id.
         schema.check(TokenizerFile, content, str(path))

@@ -123,7 +123,7 @@ def checkpoints_in(data: str | None) -> list[Path]:
         path = files.user_path(part)
         if path.is_dir() and not (path / "config.json").exists():
             folders = {config.parent for config in path.rglob("config.json")}
-            candidates = sorted({*path.rglob("*.bin"), *path.rglob("*.gguf"), *folders})
+            candidates = sorted({*path.rglob("*.gguf"), *folders})
             inside = [candidate for candidate in candidates if _is_checkpoint(candidate)]
             if not inside:
                 raise InputError(f"--data {part}: no checkpoint lies there; name a folder that holds some")

@@ -11,7 +11,6 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import distributions, flatten
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from tests.fixtures.llama2c_files import write
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 FAMILIES = sorted(path.parent.name for path in HF.glob("*/config.json"))
@@ -41,15 +40,9 @@ def test_births_are_drawn_parameter_by_parameter():
     assert reader.is_birth and reader.seed == 7
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_llama2c(tmp_path, tied):
-    write(tmp_path / "model.bin", tied=tied)
-    assert not assert_reads_the_same(tmp_path / "model.bin").is_birth
-
-
-def test_real_llama2c_files(shared):
+def test_trained_models(reference_model):
     for name in ("llama2xs/model.bin", "stories260K/stories260K.bin"):
-        assert_reads_the_same(shared / "checkpoints" / name)
+        assert not assert_reads_the_same(reference_model(name)).is_birth
 
 
 @pytest.mark.slow
@@ -100,9 +93,7 @@ def test_the_first_rows_of_a_directory_are_those_of_the_whole(family):
     assert_first_rows(open_reader(HF / family))
 
 
-def test_the_first_rows_of_other_sources(tmp_path):
-    write(tmp_path / "model.bin", tied=False)
-    assert_first_rows(open_reader(tmp_path / "model.bin"))
+def test_the_first_rows_of_other_sources():
     assert_first_rows(open_reader("seed:7@llama-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60"))
     opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     assert_first_rows(params_reader(opened.cfg, opened.params))

@@ -21,10 +21,6 @@ def places(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
     (tmp_path / "renamed.dat").write_bytes(b"GGUF" + bytes(20))
-    (tmp_path / "model.bin").write_bytes(struct.pack("<7i", 64, 172, 5, 8, 4, 512, 512))
-    # 128 and 640 begin like a pickle of protocol 0 and 2.
-    (tmp_path / "128.bin").write_bytes(struct.pack("<7i", 128, 172, 5, 8, 4, 512, 512))
-    (tmp_path / "640.bin").write_bytes(struct.pack("<7i", 640, 172, 5, 8, 4, 512, 512))
     return tmp_path
 
 
@@ -34,9 +30,6 @@ def places(tmp_path):
         ("hf", "huggingface", None, None),
         ("model.gguf", "gguf", None, None),
         ("renamed.dat", "gguf", None, None),
-        ("model.bin", "llama2.c", None, None),
-        ("128.bin", "llama2.c", None, None),
-        ("640.bin", "llama2.c", None, None),
         ("run", "run", None, None),
         ("run@seed=42,step=1000", "run", 42, 1000),
         ("run@step=0", "run", None, 0),
@@ -90,6 +83,15 @@ def test_bad_places_are_refused_with_a_remedy(places, text, words):
 def test_bad_births_are_refused_with_a_remedy(text, words):
     with pytest.raises(InputError, match=words):
         parse_ref(text)
+
+
+# 128 and 640 begin like a pickle of protocol 0 and 2.
+@pytest.mark.parametrize("width", [64, 128, 640])
+def test_llama2c_files_are_refused_with_the_script_that_converts_them(tmp_path, width):
+    path = tmp_path / "model.bin"
+    path.write_bytes(struct.pack("<7i", width, 172, 5, 8, 4, 512, 512))
+    with pytest.raises(InputError, match=f"`python docs/guides/convert_llama2c.py {path} DIR` and name DIR"):
+        parse_ref(path)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path):

@@ -41,8 +41,6 @@ def test_every_option_that_an_error_names_exists():
         option for command in commands().values() for parameter in command.params for option in parameter.secondary_opts
     }
     for text in sentences():
-        if "llama2.c" in text:  # its own program is meant
-            continue
         for option in re.findall(r"(?<![\w…-])--[a-z][a-z0-9-]*(?![\w-]*…)", text):
             assert option in known, f"{text!r} names {option}, which no command has"
 
@@ -197,8 +195,8 @@ FOLLOWED = {
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
     "no Ray cluster answers": "tests/ledger/test_engines.py::test_every_engine_writes_what_one_process_does",
+    "if it is a llama2.c tokenizer": "tests/docs/test_convert_llama2c.py::test_the_tokenizer_begins_and_ends_texts",
     "that was given to --resume": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
-    "llama2.c": "tests/checkpoints/test_llama2c.py::test_later_versions_are_refused_with_the_remedy",
 }
 
 

@@ -74,7 +74,7 @@ def test_the_limits_are_kept():
 
 @pytest.mark.slow
 def test_text_goes_in_and_comes_out(tmp_path):
-    """A llama2.c model with its tokenizer: BOS, the prompt, and the decoded continuation, as by whole passes."""
+    """A model with its tokenizer: BOS, the prompt, and the decoded continuation, as by whole passes."""
     checkpoint = open_checkpoint(write_pair(tmp_path, scale=0.3))
     prompt = [checkpoint.tokenizer.bos_id, *checkpoint.tokenizer.encode("ab b").tolist()]
     ids, text = generate_text(checkpoint, "ab b", 12)
@@ -83,17 +83,16 @@ def test_text_goes_in_and_comes_out(tmp_path):
 
 
 @pytest.mark.slow
-def test_stories260k_tells_the_story_of_the_c_program(shared):
-    checkpoint = open_checkpoint(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+def test_stories260k_tells_the_story_of_the_c_program(reference_model):
+    checkpoint = open_checkpoint(reference_model("stories260K/stories260K.bin"))
     ids, text = generate_text(checkpoint, "", 200)
     assert text == STORY
     assert ids[0] == 1 and len(ids) == 201
 
 
 @pytest.mark.slow
-def test_babyllama_speaks_as_well(shared):
-    pytest.importorskip("sentencepiece", exc_type=ImportError)
-    checkpoint = open_checkpoint(shared / "checkpoints" / "babyllama" / "tok105_model5000.bin")
+def test_babyllama_speaks_as_well(reference_model):
+    checkpoint = open_checkpoint(reference_model("babyllama/tok105_model5000.bin"))
     _, text = generate_text(checkpoint, "Once upon a time", 60)
     assert text.startswith("Once upon a time, there was a little girl named Lily. She")
 

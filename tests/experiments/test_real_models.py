@@ -1,9 +1,10 @@
-"""The experiment on a real model, with a small file in its place."""
+"""The experiment on a real model, with a small model in its place."""
 
 import numpy as np
 import pytest
 
 from bornbiased_jax import files
+from bornbiased_jax.checkpoints import open_checkpoint
 from experiments.sinks import real_models, real_models_given, sink_knockout_given, subject
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
@@ -11,14 +12,14 @@ from tests.fixtures.llama2c_files import write_pair
 pytestmark = pytest.mark.slow
 
 
-def test_everything_is_measured_of_a_file_that_is_named(tmp_path):
+def test_everything_is_measured_of_a_model_that_is_named(tmp_path):
     path = write_pair(tmp_path, layers=3)
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
     record = record_of(real_models.EXPERIMENT, tmp_path, data=f"model={path};{text}")
     result, settings = record["result"], record["settings"]
-    assert (result["checkpoint"], result["source"]) == ("model.bin", "text.txt")
-    assert result["sha256"] == files.sha256(path) and result["licence"] is None
+    assert (result["checkpoint"], result["source"]) == ("model", "text.txt")
+    assert result["sha256"] is None and result["licence"] is None
     assert list(result["protocol"]["sink_rate"]) == ["8", "16"]
     assert len(result["rounding"]) == 2 * 2 and len(result["streaming"]) == 3
     names = {entry["kind"] for entry in result["weights"]}
@@ -26,7 +27,14 @@ def test_everything_is_measured_of_a_file_that_is_named(tmp_path):
     tables, panels, claims = show(real_models.EXPERIMENT, record)
     assert [len(table.rows) for table in tables[:5]] == [2, 3, 10, 4, 3] and len(panels) == 2
     assert len(claims) == len(settings["protocol"]["lengths"]) + 2
-    assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model.bin are sinks at T = 16.")
+    assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model are sinks at T = 16.")
+
+
+def test_a_single_file_is_identified_by_its_digest(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"weights")
+    opened = open_checkpoint("seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=32")
+    read = subject.Subject(opened, tmp_path / "model.gguf", "builtin:prose", np.arange(4))
+    assert subject.about(read)["sha256"] == files.sha256(tmp_path / "model.gguf")
 
 
 def test_weights_by_kind_against_known_distributions():
@@ -64,6 +72,6 @@ def test_the_named_one_is_cut_and_joined(tmp_path):
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
     record = record_of(sink_knockout_given.EXPERIMENT, tmp_path, data=f"model={path};{text}")
     result = record["result"]
-    assert (result["checkpoint"], result["source"], result["sha256"]) == ("model.bin", "text.txt", files.sha256(path))
+    assert (result["checkpoint"], result["source"]) == ("model", "text.txt")
     assert all(len(row["by_block"]) == 3 for row in result["rows"])
     assert len(show(sink_knockout_given.EXPERIMENT, record)[0]) == 1

@@ -154,7 +154,7 @@ def test_table_6_on_directories(tmp_path, directories, dtype):
 
 def test_pairs_of_checkpoints_at_hand(tmp_path, directories, monkeypatch):
     monkeypatch.setattr(lineage_pairs, "find_smollm2", lambda: None)
-    (directories / "notes.bin").write_bytes(b"no checkpoint")
+    (directories / "notes.gguf").write_bytes(b"no checkpoint")
     named = lineage_pairs.checkpoints_in(str(directories))
     assert [path.name for path in named] == ["base", "noisy", "unrelated", "wide"]
     record = record_of(lineage_pairs.EXPERIMENT, tmp_path, ";".join(map(str, named[:3])))

@@ -254,7 +254,7 @@ def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monke
     assert sink_interventions.EXPERIMENT.headline(record).startswith("Not attempted")
 
 
-def test_interventions_on_a_small_file(tmp_path, monkeypatch):
+def test_interventions_on_a_small_model(tmp_path, monkeypatch):
     """As on SmolLM2, on random weights: everything is measured and drawn, the rows are those of the settings."""
     path = write_pair(tmp_path, layers=3)
     monkeypatch.setattr(sink_interventions, "find_smollm2", lambda: path)

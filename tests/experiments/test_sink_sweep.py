@@ -69,7 +69,7 @@ def test_the_summary_of_hand_made_numbers():
     assert found["everywhere"] == pytest.approx(0.5) and found["least first"] == 0.4
 
 
-def test_a_file_that_is_named_is_swept(tmp_path):
+def test_a_model_that_is_named_is_swept(tmp_path):
     path = write_pair(tmp_path, layers=3)
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for twelve tokens. " * 20)

@@ -29,7 +29,6 @@ from bornbiased_jax.seedprint import fingerprint as prints
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from tests.checkpoints.test_gguf_file import write as write_gguf
-from tests.fixtures import llama2c_files
 from tests.fixtures.sentence_pieces import sentence_piece_model
 from tests.fuzz import own_kinds
 from tests.text import test_gguf_vocabulary as gguf_vocabulary
@@ -82,14 +81,6 @@ def _gguf(folder: Path) -> str:
     return "model.gguf"
 
 
-def _llama2c(name: str) -> Callable[[Path], str]:
-    def make(folder: Path) -> str:
-        llama2c_files.write_pair(folder)
-        return name
-
-    return make
-
-
 def _trained(folder: Path) -> str:
     train_bpe(LINES, 280).save(folder)
     return "tokenizer.json"
@@ -127,14 +118,14 @@ def _vocabulary(folder: Path) -> str:
     return "model.gguf"
 
 
+def _scored_vocabulary(folder: Path) -> str:
+    gguf_vocabulary.write(folder / "model.gguf", **gguf_vocabulary.scored_parts())
+    return "model.gguf"
+
+
 def _sentence_piece(folder: Path) -> str:
     (folder / "tokenizer.model").write_bytes(sentence_piece_model(LINES, 300))
     return "tokenizer.model"
-
-
-def _pieces(folder: Path) -> str:
-    llama2c_files.write_pair(folder)
-    return load_tokenizer(folder / "tok.bin").save(folder / "saved").relative_to(folder).as_posix()
 
 
 def _run(name: str) -> Callable[[Path], str]:
@@ -271,8 +262,7 @@ KINDS: dict[str, Kind] = {
     "index of shards": Kind(_copied("llama-sharded-bfloat16", "model.safetensors.index.json"), _open),
     "gguf": Kind(_gguf, _open_file),
     "vocabulary of gguf": Kind(_vocabulary, _encode),
-    "llama2.c model": Kind(_llama2c("model.bin"), _open_file),
-    "llama2.c tokenizer": Kind(_llama2c("tok.bin"), _encode),
+    "scored vocabulary of gguf": Kind(_scored_vocabulary, _encode),
     "tokenizer.json": Kind(_trained, _encode),
     "tokenizer_config.json": Kind(lambda folder: _trained(folder) and "tokenizer_config.json", lambda folder, path: (
         _encode(folder, folder / "tokenizer.json")
@@ -281,7 +271,6 @@ KINDS: dict[str, Kind] = {
     "vocab.bpe": Kind(_pair("vocab.bpe"), _encode),
     "tiktoken": Kind(_ranks, _encode_ranks),
     "SentencePiece": Kind(_sentence_piece, _encode),
-    "pieces": Kind(_pieces, _encode),
     "run.json": Kind(_run("run.json"), _runs),
     "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),
     "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_fingerprint(path)),

@@ -9,7 +9,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.seedprint import fingerprint as fp
 from bornbiased_jax.seedprint.compare import compare
 from bornbiased_jax.seedprint.identity import relabelled
-from tests.fixtures.llama2c_files import transposed, write
+from tests.fixtures.llama2c_files import transposed, write_converted
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
 TOKENS = inputs.random_tokens(100, 6, 64)
@@ -121,9 +121,11 @@ def test_relabelling_needs_partners_that_nothing_else_equals():
 
 def test_a_file_in_another_layout_is_the_same_model(tmp_path):
     """Two blocks of seven matrices are moved; four scales of norms, the last one and the embedding are not."""
-    write(tmp_path / "model.bin", tied=True, vocab=64, length=16)
-    write(tmp_path / "transposed.bin", tied=True, vocab=64, length=16, change=transposed)
-    paths = (tmp_path / "model.bin", tmp_path / "transposed.bin")
+    sizes = dict(tied=True, vocab=64, length=16)
+    paths = (
+        write_converted(tmp_path / "model", **sizes),
+        write_converted(tmp_path / "transposed", change=transposed, **sizes),
+    )
     verdict = compare(*(fp.fingerprint(open_checkpoint(path), TOKENS) for path in paths))
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
     assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (14, 6)
@@ -131,9 +133,9 @@ def test_a_file_in_another_layout_is_the_same_model(tmp_path):
 
 
 @pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])
-def test_relaid_out_copies_of_a_real_model(shared, copy, moved, identical):
-    folder = shared / "checkpoints" / "stories260K"
-    paths = (folder / "stories260K.bin", folder / f"stories260K_plctlab_{copy}.bin")
+def test_relaid_out_copies_of_a_real_model(reference_model, copy, moved, identical):
+    names = ("stories260K/stories260K.bin", f"stories260K/stories260K_plctlab_{copy}.bin")
+    paths = [reference_model(name) for name in names]
     x = inputs.random_tokens(200, 16, 512)
     verdict = compare(*(fp.fingerprint(open_checkpoint(path), x) for path in paths))
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason

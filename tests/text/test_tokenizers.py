@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import bpe, cache, corpora, scored, tokenizers
+from bornbiased_jax.text import bpe, cache, corpora, tokenizers
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents, load_tokenizer, tokenizer_for
-from tests.fixtures.llama2c_files import SPECIAL, tokenizer_bytes
+from tests.fixtures.llama2c_files import SPECIAL, script, tokenizer_bytes
 from tests.fixtures.sentence_pieces import sentence_piece_model
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -22,15 +22,13 @@ WORDS = st.text(st.sampled_from("  \n\tabcdeE 0123.,'éß日🎉\u00a0\u2581"), 
 CORPUS = [path.read_text() for path in sorted(Path(bpe.__file__).parent.glob("*.py"))]
 
 
-def small_scored() -> scored.ScoredTokenizer:
-    """A llama2.c tokenizer with every byte and a few joined pieces."""
+def small_scored() -> bpe.LibraryTokenizer:
+    """A converted llama2.c tokenizer with every byte and a few joined pieces."""
     joined = ["th", "the", " t", " th", " the", "ab", "bc", "abc", "  ", "    "]
     singles = [" ", *"abcdefghijklmnopqrstuvwxyz", "é"]
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *joined, *singles]
     scores = [0.0] * 259 + [-float(i) for i in range(len(joined))] + [-100.0] * len(singles)
-    types = [scored.UNKNOWN, scored.CONTROL, scored.CONTROL] + [scored.BYTE] * 256
-    types += [scored.NORMAL] * (len(joined) + len(singles))
-    return scored.ScoredTokenizer("small", tuple(pieces), tuple(scores), tuple(types), eos_id=2, bos_id=1)
+    data = tokenizer_bytes([*SPECIAL, *joined, *singles], scores)
+    return bpe.from_json(json.dumps(script().to_tokenizer(*script().read_pieces(data, "small"))), "small", "</s>")
 
 
 MAKERS = {
@@ -141,12 +139,11 @@ def test_encoding_is_lazy():
         ("tokenizer.json", b'{"model": {"type": "Nothing"}}', "not a whole tokenizer.json"),
         ("config.json", b'{"architectures": ["Llama"]}', "JSON, but no tokenizer"),
         ("tokenizer.json", b'{"model": "\xff"}', "not readable as UTF-8"),
-        ("tokenizer.pieces.json", b'{"kind": "scored pieces", "name": "x"}', "not a whole tokenizer file"),
         ("encoder.json", b'{"a": 0}', "needs vocab.bpe beside it"),
         ("merges.txt", b"#version: 0.2\na b\n", "needs vocab.json beside it"),
         ("x.tiktoken", b"IQ== 0\nIg== 1\n", "holds 2 ranks"),
         ("x.tiktoken", b"IQ== 0\n!!!! x\n", "line 2 is not a token"),
-        ("tokenizer.bin", b"\x07\0\0\0garbage", "not a whole llama2.c tokenizer"),
+        ("tokenizer.bin", b"\x07\0\0\0garbage", "convert_llama2c.py MODEL.bin DIR --tokenizer .*, and name DIR"),
         ("model.gguf", b"GGUF\x03\0\0\0", "not a whole GGUF file"),
     ],
 )
@@ -255,14 +252,11 @@ def test_every_kind_of_file_is_found_and_known(tmp_path):
     (gpt2 / "small_encoder.json").write_text(json.dumps(content["model"]["vocab"]))
     (gpt2 / "small_vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, content["model"]["merges"])]))
     (tmp_path / "any.json").write_text(json.dumps(content))
-    pieces = [*SPECIAL, *"Helowrd ", "Hello", " world"]
-    (tmp_path / "tok.bin").write_bytes(tokenizer_bytes(pieces, [0.0] * len(pieces)))
     (tmp_path / "small.model").write_bytes(sentence_piece_model(["Hello world"] * 9, 270))
     known = {
         gpt2 / "small_encoder.json": (300, 0, None),
         gpt2 / "small_vocab.bpe": (300, 0, None),
         tmp_path / "any.json": (300, 0, None),
-        tmp_path / "tok.bin": (len(pieces), 2, 1),
         tmp_path / "small.model": (270, 2, 1),
     }
     text = "Hello world"
@@ -291,7 +285,6 @@ def test_every_shared_tokenizer_is_found_and_known(shared):
         "tokenizers/gpt2_vocab.bpe": (50_257, 50_256, None, [15496, 995]),
         "tokenizers/llama2_32k_sentencepiece.model": (32_000, 2, 1, [15043, 3186]),
         "tokenizers/mistral_v1_32k_sentencepiece.model": (32_000, 2, 1, [22557, 1526]),
-        "checkpoints/stories260K/tok512.bin": (512, 2, 1, None),
         "checkpoints/babyllama/tok105.model": (105, 2, 1, None),
     }
     text = "Hello world"

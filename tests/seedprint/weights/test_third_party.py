@@ -6,20 +6,22 @@ from bornbiased_jax.checkpoints import find_smollm2
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.identical import equal_tensors, same_files
-from tests.fixtures.llama2c_files import transposed, write
+from tests.fixtures.llama2c_files import transposed, write_converted
 
 
 @pytest.fixture
-def stories(shared):
-    return open_reader(shared / "checkpoints" / "stories260K" / "stories260K.bin")
+def stories(reference_model):
+    return open_reader(reference_model("stories260K/stories260K.bin"))
 
 
 @pytest.fixture
 def small(tmp_path):
     """A small file as others make them, and its copy in another layout."""
-    for name, options in (("model.bin", {}), ("transposed.bin", {"change": transposed})):
-        write(tmp_path / name, tied=True, vocab=64, length=16, **options)
-    return open_reader(tmp_path / "model.bin"), open_reader(tmp_path / "transposed.bin")
+    sizes = dict(tied=True, vocab=64, length=16)
+    return (
+        open_reader(write_converted(tmp_path / "model", **sizes)),
+        open_reader(write_converted(tmp_path / "transposed", change=transposed, **sizes)),
+    )
 
 
 def test_a_relaid_out_copy_is_found_by_what_kept_its_place(small):
@@ -31,19 +33,19 @@ def test_a_relaid_out_copy_is_found_by_what_kept_its_place(small):
 
 
 @pytest.mark.parametrize(("copy", "identical"), [("relayout", 12), ("transpose", 21)])
-def test_relaid_out_copies_are_found_by_what_kept_its_place(shared, stories, copy, identical):
+def test_relaid_out_copies_are_found_by_what_kept_its_place(reference_model, stories, copy, identical):
     """The copy computes another function in its new layout; the test of outputs says that it holds the same numbers."""
-    twin = open_reader(shared / "checkpoints" / "stories260K" / f"stories260K_plctlab_{copy}.bin")
+    twin = open_reader(reference_model(f"stories260K/stories260K_plctlab_{copy}.bin"))
     verdict = auto_test(stories, twin)
     assert verdict.verdict == "same-lineage" and verdict.p_value < 1e-30
     assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, identical)
     assert verdict.detail["notes"][0].startswith(f"{identical} of 47 tensors are identical")
 
 
-def test_models_of_other_makers_have_nothing_in_common(shared, stories):
-    unrelated = auto_test(stories, open_reader(shared / "checkpoints" / "llama2xs" / "model.bin"))
+def test_models_of_other_makers_have_nothing_in_common(reference_model, stories):
+    unrelated = auto_test(stories, open_reader(reference_model("llama2xs/model.bin")))
     assert unrelated.verdict == "unrelated" and unrelated.p_value > 1e-3 and unrelated.detail["identical_tensors"] == 0
-    wide = auto_test(stories, open_reader(shared / "checkpoints" / "babyllama" / "tok105_model5000.bin"))
+    wide = auto_test(stories, open_reader(reference_model("babyllama/tok105_model5000.bin")))
     assert wide.verdict == "unrelated" and wide.p_value > 1e-3 and wide.detail["tokens_matched_by"] == "strings"
     reasons = {row["name"]: row["reason"] for row in wide.detail["tests"]}
     assert "the widths differ (64 and 128)" in reasons["coordinates"]

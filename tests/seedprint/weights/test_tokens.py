@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tokenizers
 
 from bornbiased_jax.checkpoints.reader import birth_reader
 from bornbiased_jax.seedprint.weights import bilinear_test, weights_test
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.tokens import seen_ids, shared_tokens
 from bornbiased_jax.text import ByteTokenizer
-from bornbiased_jax.text.scored import NORMAL, ScoredTokenizer
+from bornbiased_jax.text.bpe import LibraryTokenizer
 from tests.seedprint.weights.descendants import config, descend, edited, orders, reader, rotated
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
@@ -20,9 +21,9 @@ ORDER = orders(1, 256)[0]
 def tokenizer(order, folder, changed=0):
     """A tokenizer of one-letter pieces, in some order; some of them replaced by others."""
     pieces = [f"{chr(0x4E00 + number)}" if place >= changed else f"new {place}" for place, number in enumerate(order)]
-    return ScoredTokenizer("pieces", tuple(pieces), (0.0,) * 256, (NORMAL,) * 256, None, None, space_prefix=False).save(
-        folder
-    )
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    return LibraryTokenizer("pieces", backend.to_str(), None).save(folder)
 
 
 def renumbered(cfg, params, order=ORDER):
