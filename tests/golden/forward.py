@@ -13,7 +13,7 @@ from tests.golden.record import Case, Tolerance, Values
 
 # Float32 activations of four blocks: sums of up to 512 terms in another order differ by some 1e-6 of the value.
 TOLERANCE = Tolerance(2e-4, 2e-6)
-CAPTURES = (
+CAPTURED = (
     "residual",
     "attention_output",
     "attention_weights",
@@ -79,7 +79,7 @@ def _activations(name: str) -> Values:
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (2, 11)).astype(np.int32)
     vectors = np.random.default_rng(1).normal(size=(2, 7, cfg.d_model)).astype(np.float32)
     values: dict[str, list[float]] = {}
-    captured = tuple(site for site in CAPTURES if _has(cfg, site))
+    captured = tuple(site for site in CAPTURED if _has(cfg, site))
     whole = apply(cfg, params, tokens, capture=captured)
     values["logits"] = _summary(whole.logits_BTV)
     values["final"] = _summary(whole.final_BTD)

@@ -1,4 +1,4 @@
-"""Verdicts on fourteen pairs of tiny models: copies, strangers, trained births, and births changed in known ways.
+"""Verdicts on fourteen pairs of tiny models: copies, unrelated models, trainings, and initial weights changed.
 
 Each pair is judged by the battery and by every test of weights and of outputs; a few by the tests that draw hundreds of
 births as well. Everything goes through the command line, whose options and JSON keys are frozen.
