@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.parity import parity
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.report.numbers import percent, significant
 from bornbiased_jax.report.tables import Quantity, Row, Table
 

@@ -34,7 +34,7 @@ from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import batches
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.optimiser import optimiser, schedule

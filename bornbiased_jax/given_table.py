@@ -15,7 +15,8 @@ import numpy as np
 import theory.preference
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models.initialise import FIXABLE, distributions
+from bornbiased_jax.init import FIXABLE, distribution
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.predict import stack_of
 from theory.given_head import NODES, fractions_given_head
 from theory.mean_field import profile
@@ -40,8 +41,8 @@ def fixed_tables(cfg: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     """
     source = keys.stream_key(seed, "embedding")
     return {
-        path: np.asarray(keys.normal(keys.leaf_key(source, path), row.shape, row.std))
-        for path, row in distributions(cfg).items()
+        path: np.asarray(keys.normal(keys.leaf_key(source, path), row.shape, distribution(cfg, row).std))
+        for path, row in parameter_table(cfg).items()
         if path.startswith(FIXABLE)
     }
 

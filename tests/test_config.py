@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, limits, parse_setting, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import count_parameters, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import count_parameters
 
 
 @pytest.mark.parametrize("name", PRESETS)

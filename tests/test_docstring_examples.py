@@ -14,8 +14,8 @@ ROOMS = ("bornbiased_jax", "experiments")
 MOST_USED = """
 bornbiased_jax.config.preset
 bornbiased_jax.config.ModelConfig.replace
-bornbiased_jax.models.initialise.init
-bornbiased_jax.models.initialise.init_seed
+bornbiased_jax.init.init
+bornbiased_jax.init.init_seed
 bornbiased_jax.models.transformer.apply
 bornbiased_jax.checkpoints.checkpoint.open_checkpoint
 bornbiased_jax.checkpoints.reference.parse_ref

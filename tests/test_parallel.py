@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec
 from bornbiased_jax import parallel
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import flatten
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialise import distributions
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.predict import predict, stack_of
 
 TINY = preset("gpt2-tiny")
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
     cfg = PRESETS[name]
-    stack, drawn = stack_of(cfg), distributions(cfg)
+    stack, drawn = stack_of(cfg), parameter_table(cfg)
     assert drawn["embed/embedding"].std == stack.embedding_std
     assert drawn["blocks/mlp/up/kernel"].std == drawn["blocks/attention/value/kernel"].std == stack.weight_std
     assert drawn["blocks/mlp/down/kernel"].std == drawn["blocks/attention/output/kernel"].std == stack.output_std

@@ -15,6 +15,7 @@ FLOORS: tuple[set[str], ...] = (
     {"__init__", "errors"},
     {"code", "config", "files", "folders", "hardware", "hub", "keys", "parallel", "progress", "ranges", "record"}
     | {"schema", "sealed", "sweep"},
+    {"parameters", "init"},
     {"ledger"},
     {"stats"},
     {"models"},

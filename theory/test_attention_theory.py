@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from bornbiased_jax import keys
-from bornbiased_jax.models import apply, attn0, init_seed, mlp0_config
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply, attn0, mlp0_config
 from tests.compilation import THOROUGH
 from theory import attention, mlp
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax import keys
-from bornbiased_jax.models import apply, init_seed, mlp0_config
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply, mlp0_config
 from tests.compilation import THOROUGH
 from theory import kernels, mlp
 

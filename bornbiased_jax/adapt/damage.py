@@ -14,8 +14,7 @@ import numpy as np
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import FIELDS, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, unflatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, unflatten
 
 Model = tuple[ModelConfig, Params]
 

@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.weights.logits import probe_logits
 from bornbiased_jax.text import Tokenizer
 

@@ -26,10 +26,9 @@ from bornbiased_jax.checkpoints.streaming import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.models import flatten, unflatten
 from bornbiased_jax.models.adapters import IN, OUT
 from bornbiased_jax.models.adapters import Adapter as Trained
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.schema import cut, shown
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"

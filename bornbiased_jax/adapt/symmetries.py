@@ -12,8 +12,7 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, unflatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, unflatten
 
 Model = tuple[ModelConfig, Params]
 Flat = dict[str, np.ndarray]

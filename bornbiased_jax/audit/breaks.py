@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.audit.finding import Finding
 from bornbiased_jax.audit.summary import Summary
-from bornbiased_jax.models import distributions
+from bornbiased_jax.parameters import parameter_table
 
 THRESHOLD = 0.7
 """Training moves on, so that the ratio of a run as it was left is 1 or more; content from elsewhere lies far from both
@@ -68,13 +68,13 @@ def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
 
 def _shapes(summary: Summary) -> dict[str, tuple[int, ...]]:
     assert summary.reader is not None
-    return {path: tuple(row.shape) for path, row in distributions(summary.reader.cfg).items()}
+    return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
 
 
 def distances(ours: Summary, theirs: Summary) -> dict[str, float]:
     """Euclidean distance of every tensor that both have in one shape; two tensors are in memory at a time."""
     assert ours.reader is not None and theirs.reader is not None
-    known, other = distributions(ours.reader.cfg), distributions(theirs.reader.cfg)
+    known, other = parameter_table(ours.reader.cfg), parameter_table(theirs.reader.cfg)
     found = {}
     for name, path, layer in ours.reader.places():
         if path in other and other[path].shape == known[path].shape:

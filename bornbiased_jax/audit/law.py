@@ -12,7 +12,8 @@ from scipy import special
 from bornbiased_jax import files
 from bornbiased_jax.audit.finding import Finding
 from bornbiased_jax.audit.summary import Moments, Summary
-from bornbiased_jax.models import distributions
+from bornbiased_jax.init import distribution
+from bornbiased_jax.parameters import parameter_table
 
 TOLERANCE = 0.01
 """Relative deviation of a standard deviation below which nothing is said, however significant."""
@@ -51,7 +52,7 @@ def measured_law(summary: Summary) -> list[Group]:
         return []
     if summary.item.record is not None and not summary.item.record.born_here:
         return []
-    known = distributions(reader.cfg)
+    known = parameter_table(reader.cfg)
     stated_std: float | None = None
     if summary.item.record is None:
         stated_std = _initializer_range(summary)
@@ -62,14 +63,14 @@ def measured_law(summary: Summary) -> list[Group]:
         parts[name.rpartition("/")[0] if name not in known else name].append(moments)
     groups = []
     for path, members in parts.items():
-        row = known[path]
-        if row.constant is not None:
-            apart = max(abs(value - row.constant) for part in members for value in (part.smallest, part.largest))
-            groups.append(Group(path, (), apart, 0.0 if apart > TOLERANCE else 1.0, row.constant))
+        constant, std = distribution(reader.cfg, known[path])
+        if constant is not None:
+            apart = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
+            groups.append(Group(path, (), apart, 0.0 if apart > TOLERANCE else 1.0, constant))
             continue
-        stated: tuple[float, ...] = (row.std,)
+        stated: tuple[float, ...] = (std,)
         if stated_std is not None:
-            writes = path.rpartition("/")[0].endswith(("/output", "/down"))
+            writes = known[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
         groups.append(_group(path, stated, members))
     return groups

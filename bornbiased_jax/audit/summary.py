@@ -18,7 +18,7 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.checkpoints.run import load_frozen, locate_run
-from bornbiased_jax.models import distributions, flatten, unflatten
+from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
@@ -106,14 +106,14 @@ def frozen_digests(run: Path, seed: int) -> frozenset[str]:
     flat = flatten(load_frozen(run, cfg))
     return frozenset(
         tensor_digest(np.asarray(tensor))
-        for path, row in distributions(cfg).items()
-        for tensor in (flat[path] if row.stacked else [flat[path]])
+        for path, row in parameter_table(cfg).items()
+        for tensor in (flat[path] if row.is_stacked else [flat[path]])
     )
 
 
 def _held(reader: WeightsReader, reference: str) -> WeightsReader:
     """The reader, or that of a small model of a run with its weights in memory."""
-    if reader.kind != "run" or sum(math.prod(row.shape) for row in distributions(reader.cfg).values()) > _HELD:
+    if reader.kind != "run" or sum(math.prod(row.shape) for row in parameter_table(reader.cfg).values()) > _HELD:
         return reader
     flat = {path: np.asarray(leaf) for path, leaf in flatten(open_checkpoint(reference).params).items()}
     held = params_reader(reader.cfg, unflatten(flat), seed=reader.seed, is_birth=reader.is_birth)

@@ -23,10 +23,9 @@ from bornbiased_jax.checkpoints.run import RunInfo
 from bornbiased_jax.checkpoints.streaming import aligned_zeros
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.models import distributions, unflatten
 from bornbiased_jax.models.memory import streamed_bytes
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import StreamedWeights
+from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.text.cache import cache_dir
 
 MAKER = "bornbiased --stream"
@@ -109,8 +108,8 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
 def read_block(reader: WeightsReader, layer: int) -> Params:
     """All parameters of one block (from 0) on the device, as :func:`bornbiased_jax.models.apply` takes them."""
     flat = {}
-    for path, row in distributions(reader.cfg).items():
-        if row.stacked:
+    for path, row in parameter_table(reader.cfg).items():
+        if row.is_stacked:
             flat[path.removeprefix("blocks/")] = _on_device(reader.read(path, layer))
     return unflatten(flat)
 

@@ -21,10 +21,10 @@ from bornbiased_jax.checkpoints.run import RunInfo, restore_params
 from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init_seed, parameter_shapes, unflatten
+from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.models.memory import check_weights
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import StreamedWeights, Weights
+from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
 

@@ -9,9 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bornbiased_jax.models import flatten
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parameters import Params, flatten
 
 # Numbers that are sorted or compared at once, and those that are looked at to cut a tensor into such parts.
 _PART, _SAMPLE = 1 << 22, 1 << 16

@@ -17,10 +17,9 @@ from bornbiased_jax.checkpoints.huggingface import TRAINING_CONTEXT, WEIGHTS
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten
 from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.fields import fields_of
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer
 
 MAKER = "bornbiased export"

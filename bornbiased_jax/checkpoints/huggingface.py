@@ -20,7 +20,7 @@ from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, che
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.memory import FLOAT, check_weights
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import flatten, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import flatten
 
 Form = Literal["same", "transposed", "fused columns", "fused heads", "paired query", "paired key"]
 Shapes = dict[str, tuple[int, ...]]

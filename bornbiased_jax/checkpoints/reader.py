@@ -25,9 +25,9 @@ from bornbiased_jax.checkpoints.run import RunPlace, SavedParameters, locate_run
 from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import distributions, flatten
+from bornbiased_jax.init import distribution
 from bornbiased_jax.models.memory import largest_tensor_bytes
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, parameter_table
 
 ReadTensor = Callable[[str, int | None, int | None], np.ndarray]
 """From a path, a layer and a number of rows (None: all) to those rows."""
@@ -82,15 +82,15 @@ class WeightsReader:
 
     def _check(self, path: str, layer: int | None) -> tuple[int, ...]:
         """The shape of a parameter that there is."""
-        row = distributions(self.cfg)[path]
-        if row.stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
+        row = parameter_table(self.cfg)[path]
+        if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
-        return row.shape[1:] if row.stacked else row.shape
+        return row.block_shape
 
     def places(self) -> Iterator[tuple[str, str, int | None]]:
         """Name, path and layer of every tensor, in the architecture's order; :meth:`read` takes the last two."""
-        for path, row in distributions(self.cfg).items():
-            for layer in range(row.shape[0]) if row.stacked else (None,):
+        for path, row in parameter_table(self.cfg).items():
+            for layer in range(row.shape[0]) if row.is_stacked else (None,):
                 yield path if layer is None else f"{path}/{layer}", path, layer
 
     def tensor_digests(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class WeightsReader:
 
     def has(self, path: str) -> bool:
         """Whether the architecture has a parameter of this path."""
-        return path in distributions(self.cfg)
+        return path in parameter_table(self.cfg)
 
 
 def open_reader(ref: str | Path) -> WeightsReader:
@@ -148,18 +148,18 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
         InputError: the seed is out of range.
     """
     key = keys.init_key(keys.check_seed(seed))
-    drawn = distributions(cfg)
+    drawn = parameter_table(cfg)
     hardware.check_memory(2 * largest_tensor_bytes(cfg), "the largest tensor of this model", "choose a smaller one")
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
-        row = drawn[path]
-        shape = row.shape if layer is None else row.shape[1:]
+        shape = drawn[path].block_shape
+        constant, std = distribution(cfg, drawn[path])
         # The first numbers of a draw do not depend on how many follow.
         shape = shape if rows is None else (min(rows, shape[0]), *shape[1:])
-        if row.constant is not None:
-            return np.full(shape, row.constant, np.float32)
+        if constant is not None:
+            return np.full(shape, constant, np.float32)
         block = -1 if layer is None else layer
-        return np.asarray(_draw(key, np.uint32(keys.stable_hash(path)), np.int32(block), shape, row.std))
+        return np.asarray(_draw(key, np.uint32(keys.stable_hash(path)), np.int32(block), shape, std))
 
     return WeightsReader(cfg, f"birth of seed {seed}", "birth", True, int(seed), read)
 
@@ -210,11 +210,11 @@ def _file(kind: Kind, located: Located) -> WeightsReader:
     for entry in entries:
         for index, path in enumerate(entry.paths):
             place[path, entry.layer] = (entry, index)
-    drawn = distributions(cfg)
+    drawn = parameter_table(cfg)
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         if (path, layer) not in place:  # a bias that the configuration has and the file has not
-            return np.zeros(drawn[path].shape if layer is None else drawn[path].shape[1:], np.float32)
+            return np.zeros(drawn[path].block_shape, np.float32)
         entry, index = place[path, layer]
         first = None if rows is None else (leading_axis(entry), rows)
         return unpack(entry, cfg, read_finite(source, entry.name, first=first))[index]

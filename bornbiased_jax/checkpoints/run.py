@@ -25,10 +25,10 @@ from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, parameter_shapes, unflatten
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.models.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
 from bornbiased_jax.models.memory import check_weights
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.ranges import Length, Seed, Steps
 
 RUN_FILE = "run.json"

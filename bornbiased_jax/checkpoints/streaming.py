@@ -15,8 +15,8 @@ import numpy as np
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, shape_in_file, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, parameter_shapes, unflatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import Params, flatten, unflatten
 
 Shardings = Callable[[str, tuple[int, ...]], Any]
 """From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""

@@ -21,7 +21,8 @@ def list_models(json_file: str | None) -> None:
       bornbiased models --json models.json
     """
     options.prepare_json(json_file)
-    from bornbiased_jax.models import count_parameters, parameter_shapes
+    from bornbiased_jax.init import parameter_shapes
+    from bornbiased_jax.parameters import count_parameters
 
     described: dict[str, dict[str, Any]] = {
         name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": cfg.to_dict()}

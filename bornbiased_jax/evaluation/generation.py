@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply, empty_cache
 from bornbiased_jax.models.limits import check_tokens
 from bornbiased_jax.models.memory import cache_bytes, check_forward
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 
 
 def generate(

@@ -22,8 +22,8 @@ from bornbiased_jax.models.limits import check_length, check_sequences, check_to
 from bornbiased_jax.models.loss import chunk_length, cross_entropy, head_table
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import Edit, Edits, as_edits, combine
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest

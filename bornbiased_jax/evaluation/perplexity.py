@@ -21,9 +21,9 @@ from bornbiased_jax.models.limits import check_length, check_tokens
 from bornbiased_jax.models.loss import bits_per_byte, loss_of_final, loss_sum
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, Weights, over_batches
 from bornbiased_jax.models.transformer import head_path
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
@@ -71,7 +71,7 @@ def evaluate(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> from bornbiased_jax.text import ByteTokenizer
         >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=260)
         >>> text = ["A text of some twenty bytes."]

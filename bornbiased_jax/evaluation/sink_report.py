@@ -146,7 +146,7 @@ def report_on_ids(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> text = np.arange(32)
         >>> report_on_ids(cfg, init_seed(cfg, 0), text, lengths=[32], num_sequences=1, details=False)["sink_rate"]

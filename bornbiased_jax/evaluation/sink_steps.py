@@ -12,8 +12,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.run import find_steps, read_run, restore_params
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_seed
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import measure_sinks_of_seeds
 
 

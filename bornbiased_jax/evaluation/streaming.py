@@ -20,7 +20,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.cache import RollingCache
 from bornbiased_jax.models.limits import check_length, check_tokens
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.stats.intervals import mean_interval
 
@@ -73,7 +73,7 @@ def streaming_losses(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> x_NT = np.arange(24).reshape(2, 12)
         >>> found = streaming_losses(cfg, init_seed(cfg, 0), x_NT, window=4, keep=[0, 1])

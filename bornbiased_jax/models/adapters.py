@@ -27,8 +27,8 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialise import distributions
-from bornbiased_jax.models.parameters import Params, flatten, unflatten
+from bornbiased_jax.init import distribution
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.ranges import LearningRate, Length, Width, within
 
 Method = Literal["lora", "prefix", "prefix-plus"]
@@ -146,11 +146,11 @@ def adapter_shapes(cfg: ModelConfig, adapter: Adapter) -> Params:
 
 def _parameters(cfg: ModelConfig, adapter: Adapter) -> dict[str, tuple[tuple[int, ...], float]]:
     """Path -> shape and standard deviation at the beginning."""
-    known = distributions(cfg)
+    known = parameter_table(cfg)
     if adapter.method != "lora":
         # A memory is a constant, zero.
-        wanted = distributions(adapted(cfg, adapter)).items()
-        return {path: (row.shape, row.std) for path, row in wanted if path not in known}
+        wanted = parameter_table(adapted(cfg, adapter)).items()
+        return {path: (row.shape, distribution(cfg, row).std) for path, row in wanted if path not in known}
     assert adapter.rank is not None
     found: dict[str, tuple[tuple[int, ...], float]] = {}
     for name in adapter.matrices:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.fused import keep_products_and_attention
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.transformer import apply
+from bornbiased_jax.parameters import Params
 
 # Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator
 # does not notice.

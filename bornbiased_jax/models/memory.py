@@ -11,7 +11,7 @@ import math
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.attention import visible
-from bornbiased_jax.models.initialise import distributions
+from bornbiased_jax.parameters import parameter_table
 
 FLOAT = 4
 """Bytes of a number."""
@@ -22,18 +22,19 @@ def weights_bytes(cfg: ModelConfig) -> int:
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import count_parameters, parameter_shapes
+        >>> from bornbiased_jax.init import parameter_shapes
+        >>> from bornbiased_jax.parameters import count_parameters
         >>> cfg = preset("gpt2-tiny")
         >>> weights_bytes(cfg) == 4 * count_parameters(parameter_shapes(cfg))
         True
     """
-    return FLOAT * sum(math.prod(row.shape) for row in distributions(cfg).values())
+    return FLOAT * sum(math.prod(row.shape) for row in parameter_table(cfg).values())
 
 
 def largest_tensor_bytes(cfg: ModelConfig) -> int:
     """Bytes of the largest parameter, of one block where it lies in the blocks."""
-    rows = distributions(cfg).values()
-    return FLOAT * max(math.prod(row.shape[1:] if row.stacked else row.shape) for row in rows)
+    rows = parameter_table(cfg).values()
+    return FLOAT * max(math.prod(row.block_shape) for row in rows)
 
 
 def streamed_bytes(cfg: ModelConfig) -> int:
@@ -47,9 +48,9 @@ def streamed_bytes(cfg: ModelConfig) -> int:
         >>> 11 < weights_bytes(cfg) / streamed_bytes(cfg) < 13
         True
     """
-    rows = distributions(cfg).values()
-    block = sum(math.prod(row.shape[1:]) for row in rows if row.stacked)
-    outside = max(math.prod(row.shape) for row in rows if not row.stacked)
+    rows = parameter_table(cfg).values()
+    block = sum(math.prod(row.shape[1:]) for row in rows if row.is_stacked)
+    outside = max(math.prod(row.shape) for row in rows if not row.is_stacked)
     return FLOAT * max(2 * block, outside)
 
 

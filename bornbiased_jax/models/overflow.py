@@ -12,9 +12,9 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, over_batches
 from bornbiased_jax.models.transformer import apply, head_path, logits_of
+from bornbiased_jax.parameters import Params
 
 LARGE = 1e3
 """No trained model has a weight of this size, and products of smaller ones stay within float32."""

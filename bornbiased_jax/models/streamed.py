@@ -23,11 +23,10 @@ import numpy as np
 from bornbiased_jax import code, files, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialise import distributions
-from bornbiased_jax.models.parameters import Params, unflatten
 from bornbiased_jax.models.scratch import NOTHING, Page
 from bornbiased_jax.models.transformer import ReduceLayer, final_of, through_block
 from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
 Batch = np.ndarray | Callable[[], Any]
 """One batch of sequences, or a function that makes it: ids [B, T], or vectors [B, T, D] in place of embeddings."""
@@ -211,22 +210,20 @@ class _Program:
 
     def structure(self, shape: tuple[int, int, int], batch: Any) -> Any:
         """How what a batch gives is built, without computing it."""
-        known = distributions(self.cfg)
+        known = parameter_table(self.cfg)
 
         def abstract(paths: Iterator[str]) -> Params:
             rows = {path: known[path] for path in paths}
             return unflatten(
                 {
-                    path.removeprefix("blocks/"): jax.ShapeDtypeStruct(
-                        row.shape[1:] if row.stacked else row.shape, jnp.float32
-                    )
+                    path.removeprefix("blocks/"): jax.ShapeDtypeStruct(row.block_shape, jnp.float32)
                     for path, row in rows.items()
                 }
             )
 
         stream = jax.ShapeDtypeStruct(shape, jnp.float32)
         if self.reading.finish is None:
-            block = abstract(path for path, row in known.items() if row.stacked)
+            block = abstract(path for path, row in known.items() if row.is_stacked)
             index = jax.ShapeDtypeStruct((), jnp.int32)
             found = jax.eval_shape(functools.partial(self._block, last_only=False), block, stream, index)[1]
         else:
@@ -237,7 +234,7 @@ class _Program:
 
 def outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
     """The final norm's parameters, and those named."""
-    return [path for path in distributions(cfg) if path.startswith("final_norm/") or path in needs]
+    return [path for path in parameter_table(cfg) if path.startswith("final_norm/") or path in needs]
 
 
 def _identify(

@@ -15,8 +15,8 @@ from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.cache import Cache, RollingCache
 from bornbiased_jax.models.limits import check_length, check_width
 from bornbiased_jax.models.norm import Norm
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits, of_layer
+from bornbiased_jax.parameters import Params
 
 CAPTURABLE = (
     "residual",
@@ -104,7 +104,7 @@ def apply(
 
     >>> import numpy as np
     >>> from bornbiased_jax.config import preset
-    >>> from bornbiased_jax.models import init_seed
+    >>> from bornbiased_jax.init import init_seed
     >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, d_ff=32, vocab_size=64)
     >>> out = apply(cfg, init_seed(cfg, 42), np.zeros((3, 5), np.int32), capture=("residual",))
     >>> out.logits_BTV.shape, out.layers["residual"].shape

@@ -15,9 +15,9 @@ import optax
 
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import count_parameters, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.models.adapters import Adapter
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, count_parameters
 from bornbiased_jax.pretrain.step import State, mean_gradient, update
 
 # Above so many parameters products fill all cores by themselves, and a gradient for each shard costs more than it

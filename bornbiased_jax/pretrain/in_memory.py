@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from bornbiased_jax import parallel
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.setup import abstract_state, first_state

@@ -6,9 +6,8 @@ import jax
 import optax
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import distributions, unflatten
 from bornbiased_jax.models.adapters import Adapter, adapter_shapes
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.pretrain.settings import PretrainConfig
 
 
@@ -33,9 +32,7 @@ def decayed(cfg: ModelConfig, adapter: Adapter | None = None) -> Params:
     """
     if adapter is not None:
         return jax.tree.map(lambda leaf: True, adapter_shapes(cfg, adapter))
-    return unflatten(
-        {path: len(distribution.shape) - distribution.stacked >= 2 for path, distribution in distributions(cfg).items()}
-    )
+    return unflatten({path: parameter.is_matrix for path, parameter in parameter_table(cfg).items()})
 
 
 def optimiser(config: PretrainConfig, steps: int) -> optax.GradientTransformation:

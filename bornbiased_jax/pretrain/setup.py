@@ -22,11 +22,11 @@ from bornbiased_jax.data.shards import Dataset, prepare
 from bornbiased_jax.data.windows import Windows, split
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.models import count_parameters, flatten, init_seed, parameter_shapes
+from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.models.adapters import count_trained, init_adapter
 from bornbiased_jax.models.loss import unrolled_blocks
 from bornbiased_jax.models.memory import FLOAT, check_weights, forward_bytes, weights_bytes
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, count_parameters, flatten
 from bornbiased_jax.pretrain.checkpoints import save_frozen
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cpu_shards_for
 from bornbiased_jax.pretrain.settings import PretrainConfig, changed_field, output_folder, scheduled

@@ -12,7 +12,7 @@ import optax
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.adapters import Adapter, adapted, attach
 from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 
 Mode = Literal["vmap", "map"]
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import flatten, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import flatten
 
 # Of so many laps the fastest is known: a small model's products need no more time.
 _LAPS = 100

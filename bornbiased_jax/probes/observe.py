@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply, logits_of
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 
 
 class Observation(NamedTuple):

@@ -19,8 +19,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches, parameter
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
@@ -111,7 +111,7 @@ def measure_outliers(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> measure_outliers(cfg, init_seed(cfg, 0), np.zeros((2, 8), int)).massive_L.tolist()
         [0.0, 0.0]

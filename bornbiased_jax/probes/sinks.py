@@ -25,10 +25,10 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits
 from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
 from bornbiased_jax.models.transformer import ReduceLayer
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 Convention = Literal["all_rows", "rows_from_k"]
@@ -86,7 +86,7 @@ def measure_sinks(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> found = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
         >>> found["sink_rate"], found["score_LH"].shape  # at birth attention is all but uniform
@@ -158,7 +158,7 @@ def measure_sinks_of_seeds(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> births = jax.vmap(lambda seed: init_seed(cfg, seed))(jnp.arange(3))
         >>> measure_sinks_of_seeds(cfg, births, np.zeros((2, 32), int)).rate_S.tolist()  # none is born with a sink

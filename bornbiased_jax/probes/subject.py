@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parameters import Params
 
 EMBEDDING_SEED = 0
 

@@ -20,10 +20,10 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import Edit, Edits, as_edits
 from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
 from bornbiased_jax.models.transformer import ReduceLayer
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
@@ -76,7 +76,7 @@ def position_moments(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> x_NT = np.arange(24).reshape(4, 6)
         >>> position_moments(cfg, init_seed(cfg, 0), x_NT, quantities=("residual",))["residual"].pooled_LT.shape

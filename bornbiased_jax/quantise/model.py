@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from bornbiased_jax.models.parameters import Params, flatten, unflatten
 from bornbiased_jax.models.sites import Edits, as_edits
+from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.quantise.fake import FakeQuantiser, Granularity, quantise_kernel
 from bornbiased_jax.quantise.schemes import Scheme
 

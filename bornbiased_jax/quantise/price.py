@@ -19,8 +19,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences, check_tokens
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.sites import NO_EDITS, Edits
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batches
 from bornbiased_jax.quantise.fake import Granularity
 from bornbiased_jax.quantise.model import quantised_edits, quantised_params
@@ -84,7 +84,7 @@ def prices(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.models import init_seed
+        >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> x_NT = np.arange(24).reshape(2, 12)
         >>> cells = prices(cfg, init_seed(cfg, 0), x_NT, [Scheme(activations=8)], granularities=["token"], keep=[0])

@@ -15,7 +15,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models.limits import check_sequences
 from bornbiased_jax.models.memory import check_forward, weights_bytes
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 
 # Tokens that one step of the loop over inputs takes of each model, and bytes of outputs in a chunk.
 _BATCH_TOKENS = 2048

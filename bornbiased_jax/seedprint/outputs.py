@@ -17,8 +17,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import Overflow, check_overflow
-from bornbiased_jax.models.parameters import Params
 from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, check_plain, over_batches, parameter
+from bornbiased_jax.parameters import Params
 
 # Tokens at a time: on a CPU what its caches hold, elsewhere enough to fill the device.
 BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192

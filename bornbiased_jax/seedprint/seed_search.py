@@ -17,9 +17,10 @@ from bornbiased_jax import keys
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution
 from bornbiased_jax.ledger.drive import Request
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.models import distributions
+from bornbiased_jax.parameters import parameter_table
 
 SEARCH_ENTRIES = 256
 """Numbers drawn of each seed in the search."""
@@ -62,11 +63,11 @@ def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[P
 
 def _matrices(cfg: ModelConfig) -> list[Place]:
     places: list[Place] = []
-    for path, born in distributions(cfg).items():
-        if born.constant is not None:
+    for path, born in parameter_table(cfg).items():
+        if distribution(cfg, born).constant is not None:
             continue
-        size = math.prod(born.shape[1:] if born.stacked else born.shape)
-        places += [Place(path, layer, size) for layer in (range(born.shape[0]) if born.stacked else (None,))]
+        size = math.prod(born.block_shape)
+        places += [Place(path, layer, size) for layer in (range(born.shape[0]) if born.is_stacked else (None,))]
     return places
 
 
@@ -90,8 +91,8 @@ def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
     """
     parts = []
     for path, layer, count in places:
-        born = distributions(suspect.cfg)[path]
-        row = math.prod(born.shape[2:] if born.stacked else born.shape[1:])
+        born = parameter_table(suspect.cfg)[path]
+        row = math.prod(born.block_shape[1:])
         # In the order of the parameter, whatever way the file has it.
         part = suspect.read_first(path, layer, -(-count // row)).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))

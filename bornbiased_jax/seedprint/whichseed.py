@@ -34,7 +34,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.seed_search import (
     CHUNK,
     SEARCH_ENTRIES,

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.inputs import Inputs, parse_inputs, random_inputs
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
 from bornbiased_jax.seedprint.compare import compare
 from bornbiased_jax.seedprint.fingerprint import Fingerprint

@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.windows import Windows, batches
 from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, train
 
 

@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import batches
 from bornbiased_jax.inputs import parse_inputs, random_inputs
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, load_data, train
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.seedprint.baselines import Activations, mlp_activations, reef_features

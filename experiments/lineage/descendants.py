@@ -49,8 +49,8 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.models import init_seed
 from bornbiased_jax.models.loss import loss_sum
 from experiments.base import Context, Experiment, part_of
 from experiments.lineage import descendants_tables

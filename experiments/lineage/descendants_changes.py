@@ -10,7 +10,7 @@ from bornbiased_jax.adapt import damage
 from bornbiased_jax.adapt.changes import Context as Drawing
 from bornbiased_jax.adapt.changes import parse_change
 from bornbiased_jax.adapt.damage import Model
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from experiments.lineage.court_models import unpacked
 from experiments.lineage.descendants_families import Families
 

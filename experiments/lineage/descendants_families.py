@@ -20,7 +20,7 @@ from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import batches
 from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, load_data, train
 from bornbiased_jax.pretrain.step import over_seeds
 from bornbiased_jax.record import jsonable

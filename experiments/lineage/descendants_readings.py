@@ -18,9 +18,9 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.inputs import Inputs, gaussian, parse_inputs, random_tokens
-from bornbiased_jax.models import init_seed
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines import (
     Activations,
     awm,

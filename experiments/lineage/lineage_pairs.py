@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.models import flatten, unflatten
+from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value

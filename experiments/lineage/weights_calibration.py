@@ -133,7 +133,7 @@ def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _births(cfg: ModelConfig, seeds_S: jax.Array) -> models.parameters.Params:
+def _births(cfg: ModelConfig, seeds_S: jax.Array) -> models.Params:
     return jax.vmap(functools.partial(models.init_seed, cfg))(seeds_S)
 
 

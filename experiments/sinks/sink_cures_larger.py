@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import count_parameters, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import count_parameters
 from experiments.base import Experiment
 from experiments.sinks import sink_cures, sink_training
 from experiments.sinks.mitigations import MITIGATIONS

@@ -14,7 +14,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.streaming import streaming_losses
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.quantise import parse_scheme, prices
 

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.setup import Data, load_data

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.inputs import Inputs, from_tokens
-from bornbiased_jax.models import init_seed
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table

@@ -19,8 +19,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import flatten, unflatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table

@@ -13,8 +13,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.models import flatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.report import figures

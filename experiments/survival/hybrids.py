@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import distributions, flatten, unflatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 
 PARTS = ("embedding", "attention", "MLP", "norms", "head")
 BLOCKS = ("attention", "MLP", "norms")
@@ -53,5 +52,5 @@ def transplant(own: Params, donor: Params, parts: Iterable[str]) -> Params:
 
 def hybrids_of(cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
     """Those of :data:`HYBRIDS` whose parts an architecture has."""
-    have = {part_of(path) for path in distributions(cfg)}
+    have = {part_of(path) for path in parameter_table(cfg)}
     return {name: parts for name, parts in HYBRIDS.items() if not parts or have & set(parts)}

@@ -25,8 +25,7 @@ from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
-from bornbiased_jax.models import flatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs

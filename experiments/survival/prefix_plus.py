@@ -31,7 +31,7 @@ from bornbiased_jax.models.adapters import (
     within_budget,
 )
 from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, make_train_step, train
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.setup import abstract_state, first_state, load_data

@@ -20,8 +20,8 @@ from bornbiased_jax.checkpoints.run import RunRecord, find_steps, read_run, rest
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import init_seed
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.optimiser import schedule
 from bornbiased_jax.pretrain.setup import Data, load_data

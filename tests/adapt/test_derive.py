@@ -17,7 +17,7 @@ from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.cli.derive import derive as command
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, unflatten
+from bornbiased_jax.parameters import flatten, unflatten
 
 SIZES = "num_layers=3,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
 LLAMA = f"seed:3@qwen-tiny,{SIZES},num_kv_heads=2"

@@ -7,7 +7,9 @@ import pytest
 from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import flatten, unflatten
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=24, vocab_size=50)
 MODELS = {

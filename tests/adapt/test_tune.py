@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.adapt.peft import CONFIG, WEIGHTS, merge_adapter, read_adapter
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.models import flatten
+from bornbiased_jax.parameters import flatten
 
 SIZES = "num_layers=2,num_heads=4,d_model=16,d_ff=24,vocab_size=256"
 LLAMA = f"seed:3@llama-tiny,{SIZES}"

@@ -14,7 +14,7 @@ from bornbiased_jax.audit.audit import audit_folder
 from bornbiased_jax.audit.labels import pattern_of
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.models import unflatten
+from bornbiased_jax.parameters import unflatten
 from tests.fixtures.suites import CFG, birth, drifted, trajectory, write, write_suite
 
 STEPS = (0, 100, 200, 300)

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import loading, streamed, tables
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from tests.cli.commands import commands
 
 

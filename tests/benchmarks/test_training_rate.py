@@ -11,7 +11,7 @@ import pytest
 from benchmarks import training_rate
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import parameter_shapes
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.pretrain.throughput import flops_per_token
 

@@ -15,7 +15,8 @@ import pytest
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, streaming, tensor_digests
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.text.byte_level import ByteTokenizer
 
 SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
@@ -104,7 +105,7 @@ import json, sys
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.models import flatten
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax import parallel
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)

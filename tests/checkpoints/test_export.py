@@ -15,7 +15,9 @@ from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpo
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import flatten, unflatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 SMALL = dict(num_layers=2, d_model=24, d_ff=20, num_heads=4, vocab_size=31, max_seq_len=40)

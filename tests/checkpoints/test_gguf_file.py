@@ -11,7 +11,8 @@ from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, gguf_f
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
 
 SIZES = dict(num_layers=2, d_model=64, d_ff=96, num_heads=4, vocab_size=37, max_seq_len=40)
 NAMES = {

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, flatten
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import flatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 NAMES = sorted(path.name for path in HF.iterdir())

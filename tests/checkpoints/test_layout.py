@@ -16,7 +16,8 @@ from bornbiased_jax.checkpoints.layout import (
     unpack,
 )
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.models import flatten, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import flatten
 
 FORMS = ("same", "transposed", "fused columns", "fused heads", "paired query", "paired key")
 

@@ -9,7 +9,7 @@ from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader, params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import distributions, flatten
+from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -21,7 +21,7 @@ def assert_reads_the_same(ref):
     assert reader.cfg == opened.cfg
     for path, leaf in flatten(opened.params).items():
         whole = np.asarray(leaf)
-        if distributions(reader.cfg)[path].stacked:
+        if parameter_table(reader.cfg)[path].stacked:
             for layer in range(len(whole)):
                 np.testing.assert_array_equal(reader.read(path, layer), whole[layer], err_msg=path)
         else:
@@ -81,8 +81,8 @@ def test_what_the_architecture_has_not_cannot_be_read():
 
 
 def assert_first_rows(reader, rows=3):
-    for path, law in distributions(reader.cfg).items():
-        for layer in range(law.shape[0]) if law.stacked else (None,):
+    for path, law in parameter_table(reader.cfg).items():
+        for layer in range(law.shape[0]) if law.is_stacked else (None,):
             whole = reader.read(path, layer)
             wanted = whole if whole.ndim == 1 else whole[:rows]
             np.testing.assert_array_equal(reader.read_first(path, layer, rows), wanted, err_msg=f"{path} {layer}")

@@ -11,7 +11,8 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import FOLDER, RUN_FILE, SavedParameters, checksums, locate_run, progress_tree
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
 
 CFG = preset("llama-tiny", num_layers=2, d_model=8, d_ff=8, num_heads=2, vocab_size=16, max_seq_len=8)
 SEEDS = (5, 3)

@@ -8,8 +8,9 @@ from bornbiased_jax import hardware
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.models import count_parameters, parameter_shapes
+from bornbiased_jax.parameters import count_parameters
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.setup import check_memory
 from bornbiased_jax.probes.measure import check_probe

@@ -13,7 +13,8 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import perplexity
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint, evaluate_tokens, predicted_bytes
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer
 

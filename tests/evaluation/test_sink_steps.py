@@ -10,7 +10,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.pretrain import pretrain
 from bornbiased_jax.probes.sinks import measure_sinks, measure_sinks_of_seeds
 from tests.pretrain.conftest import place  # noqa: F401

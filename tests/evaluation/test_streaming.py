@@ -8,7 +8,8 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.streaming import streaming_losses
-from bornbiased_jax.models import Cache, apply, empty_cache, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import Cache, apply, empty_cache
 from bornbiased_jax.models.cache import RollingCache
 from bornbiased_jax.models.rope import frequencies
 

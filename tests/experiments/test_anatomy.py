@@ -9,8 +9,10 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.reader import params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.models import apply, distributions, flatten, init_seed
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint.outputs import last_outputs
@@ -68,7 +70,7 @@ def show(experiment, record):
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_every_parameter_has_a_part(name, options):
     cfg = preset(name, **options)
-    found = {part_of(path) for path in distributions(cfg)}
+    found = {part_of(path) for path in parameter_table(cfg)}
     assert found == set(PARTS) - ({"head"} if cfg.tie_embeddings else set())
     assert set(hybrids_of(cfg)) == set(HYBRIDS) - ({"another's head"} if cfg.tie_embeddings else set())
 

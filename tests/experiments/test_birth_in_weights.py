@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.report import figures
 from bornbiased_jax.seedprint.lineage_tests import TESTS
 from bornbiased_jax.seedprint.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from experiments import results
 from experiments.survival import evasions
 from tests.experiments.smoke import record_of

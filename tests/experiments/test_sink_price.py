@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from experiments.sinks import sink_price
 from experiments.sinks.sink_price import sites
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean

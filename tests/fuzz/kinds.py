@@ -75,7 +75,7 @@ def _encode(folder: Path, path: Path) -> Any:
 
 def _gguf(folder: Path) -> str:
     cfg = preset("llama-tiny", **SMALL)
-    from bornbiased_jax.models import init_seed
+    from bornbiased_jax.init import init_seed
 
     write_gguf(folder / "model.gguf", cfg, init_seed(cfg, 3), folder / "exported", kind="Q8_0")
     return "model.gguf"

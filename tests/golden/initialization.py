@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bornbiased_jax.config import PRESETS, ModelConfig
-from bornbiased_jax.models import flatten, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
 from tests.golden.record import Case, Tolerance, Values
 
 # Only hashes: nothing here is compared within a tolerance.

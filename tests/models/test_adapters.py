@@ -7,7 +7,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, empty_cache, flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply, empty_cache
 from bornbiased_jax.models.adapters import (
     MATRICES,
     Adapter,
@@ -23,6 +24,7 @@ from bornbiased_jax.models.adapters import (
     within_budget,
 )
 from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.parameters import flatten, unflatten
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=96)
 LLAMA = preset("llama-tiny", **SIZES)

@@ -7,8 +7,10 @@ import pytest
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, flatten, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.attention_kernels import KERNELS, SOFTPICK_EPSILON
+from bornbiased_jax.parameters import flatten
 
 T = 6
 SEEN = jnp.tril(jnp.ones((T, T), bool))[None, None]

@@ -8,7 +8,8 @@ import pytest
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.edits import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import measure_sinks

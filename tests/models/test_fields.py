@@ -12,8 +12,10 @@ from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, attention, distributions, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.models import apply, attention
 from bornbiased_jax.models.fields import TABLE
+from bornbiased_jax.parameters import parameter_table
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)
 GPT2, LLAMA = preset("gpt2-tiny", **SIZES), preset("llama-tiny", **SIZES)
@@ -105,7 +107,7 @@ def bases_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
 @pytest.mark.parametrize("name", FIELDS)
 def test_initialisation(name):
     policy = TABLE[name].initialisation
-    differ = [distributions(cfg) != distributions(other) for cfg, other in bases_of(name)]
+    differ = [parameter_table(cfg) != parameter_table(other) for cfg, other in bases_of(name)]
     assert differ
     assert any(differ) if policy.kind == "used" else not any(differ)
 

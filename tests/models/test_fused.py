@@ -11,7 +11,8 @@ import pytest
 from jax import export
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, fused, init_seed, parameter_shapes
+from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.models import apply, fused
 from bornbiased_jax.models.edits import self_only
 from bornbiased_jax.models.fused import fused_attention
 from bornbiased_jax.models.loss import loss_sum

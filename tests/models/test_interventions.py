@@ -7,7 +7,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.interventions import Neuron, clear, parse_neuron, silence, write
 from bornbiased_jax.models.sites import Edits, as_edits, combine
 

@@ -9,7 +9,8 @@ import pytest
 
 from bornbiased_jax import models
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.transformer import CAPTURABLE
 
 CFG = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_model=32, d_ff=40, vocab_size=61)

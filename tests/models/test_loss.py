@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models import loss as loss_module
 from bornbiased_jax.models.loss import bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
 from bornbiased_jax.pretrain.step import State, make_train_step, over_seeds

@@ -13,7 +13,8 @@ from bornbiased_jax import hardware
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, empty_cache, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.models import apply, empty_cache
 from bornbiased_jax.models.memory import cache_bytes, check_forward, check_weights, forward_bytes, largest_tensor_bytes
 
 SIZES = dict(num_layers=2, vocab_size=512)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import apply, parameter_shapes
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.loss import loss_sum
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)

@@ -7,9 +7,10 @@ import pytest
 from scipy.special import expit
 
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.models import flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.models.attention import Attention, visible
 from bornbiased_jax.models.transformer import apply
+from bornbiased_jax.parameters import flatten, unflatten
 
 T, D = 9, 16
 BASE = dict(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20)

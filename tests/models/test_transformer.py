@@ -8,19 +8,12 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.models import apply as eager_apply
-from bornbiased_jax.models import (
-    attn0,
-    count_parameters,
-    empty_cache,
-    flatten,
-    init_seed,
-    logits_of,
-    mlp0_config,
-    parameter_shapes,
-)
+from bornbiased_jax.models import attn0, empty_cache, logits_of, mlp0_config
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.rope import rotate
+from bornbiased_jax.parameters import count_parameters, flatten
 
 # Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
 # compiled for much longer than they run.

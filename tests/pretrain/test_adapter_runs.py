@@ -15,8 +15,8 @@ from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.checkpoints.run import restore_adapter
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten
 from bornbiased_jax.models.adapters import lora, merge, prefix, prefix_plus
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax.pretrain import PretrainConfig, begin, pretrain
 from bornbiased_jax.pretrain.metrics import read_metrics
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import init_seed
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.pretrain import PretrainConfig, cpu_shards
 from bornbiased_jax.pretrain.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked, unstacked
 from bornbiased_jax.pretrain.optimiser import optimiser

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import flatten, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax.pretrain.optimiser import decayed, optimiser, schedule
 from bornbiased_jax.pretrain.settings import PretrainConfig
 

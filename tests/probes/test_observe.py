@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import parameter_shapes
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.probes.observe import observe
 
 

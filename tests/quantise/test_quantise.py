@@ -9,7 +9,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, init_seed
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 from bornbiased_jax.models.sites import NO_EDITS
 from bornbiased_jax.quantise import (
     FakeQuantiser,

@@ -76,7 +76,7 @@ def test_no_float32_copy_of_all_blocks_is_made():
 
 
 def _params(cfg):
-    from bornbiased_jax.models import init_seed
+    from bornbiased_jax.init import init_seed
 
     return init_seed(cfg, 0)
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines.score import Score, score
 from bornbiased_jax.stats import tails
 

@@ -24,7 +24,7 @@ from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines.score import Score, score
 from bornbiased_jax.stats import tails
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines.score import Score, pearson, score
 
 KINDS = ("query", "key", "value", "output")

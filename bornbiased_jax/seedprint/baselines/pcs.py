@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from bornbiased_jax.models import flatten
-from bornbiased_jax.models.parameters import Params
+from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.seedprint.baselines.score import Score, score
 
 _TABLES = ("embed/", "positions/", "head/")

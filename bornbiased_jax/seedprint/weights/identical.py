@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
-from bornbiased_jax.models import distributions
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.seedprint.weights.align import Aligned, mlp_modules
 from bornbiased_jax.seedprint.weights.units import unit_cosines
 from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, rows_of, token_rows, unit_rows
@@ -79,11 +79,11 @@ def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
 
     Tensors of one repeated number are no evidence: all births share norm scales of one.
     """
-    known, theirs = distributions(base.cfg), distributions(suspect.cfg)
+    known, theirs = parameter_table(base.cfg), parameter_table(suspect.cfg)
     equal: list[str] = []
     total = 0
     for path, law in known.items():
-        for layer in range(law.shape[0]) if law.stacked else (None,):
+        for layer in range(law.shape[0]) if law.is_stacked else (None,):
             # The first row tells most tensors apart: what differs there is not read whole.
             ours = base.read_first(path, layer, 1)
             if _constant(ours) and _constant(base.read(path, layer)):

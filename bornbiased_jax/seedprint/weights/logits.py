@@ -12,7 +12,8 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import Params, apply, distributions, unflatten
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
 # Few ids suffice: logits of unrelated models agree nowhere.
 _SEQUENCES, _LENGTH = 4, 8
@@ -52,14 +53,14 @@ def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
     One block is in memory at a time, and the embedding or the head; of a run all blocks.
     """
     cfg = reader.cfg
-    known = distributions(cfg)
+    known = parameter_table(cfg)
     stream_STD: np.ndarray | jax.Array = reader.read("embed/embedding")[ids_ST]
     if cfg.positions == "learned":
         stream_STD = stream_STD + reader.read("positions/embedding")[: ids_ST.shape[1]]
     # The stream is given to one block at a time: positions that are added to it are in it already.
     single = cfg.replace(num_layers=1, positions="none" if cfg.positions == "learned" else cfg.positions)
     norm = {path: reader.read(path) for path in known if path.startswith("final_norm/")}
-    stacked = [path for path, row in known.items() if row.stacked]
+    stacked = [path for path, row in known.items() if row.is_stacked]
     # A run keeps one parameter of all blocks together: read block by block it would be read once for each.
     held = {path: [reader.read(path, layer) for layer in range(cfg.num_layers)] for path in stacked if _is_run(reader)}
     final_STD: np.ndarray | jax.Array = stream_STD
@@ -81,9 +82,9 @@ def _through_block(cfg: ModelConfig, params: Params, stream_STD: jax.Array) -> t
 
 def _memory(reader: WeightsReader) -> int:
     """Bytes that the logits of a model take at most."""
-    known = distributions(reader.cfg)
-    blocks = sum(math.prod(row.shape) for row in known.values() if row.stacked)
-    outside = max(math.prod(row.shape) for row in known.values() if not row.stacked)
+    known = parameter_table(reader.cfg)
+    blocks = sum(math.prod(row.shape) for row in known.values() if row.is_stacked)
+    outside = max(math.prod(row.shape) for row in known.values() if not row.is_stacked)
     return _BYTES * (outside + (blocks if _is_run(reader) else blocks // reader.cfg.num_layers))
 
 

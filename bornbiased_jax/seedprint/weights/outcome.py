@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.initialise import EXCHANGEABLE, Exchangeable
+from bornbiased_jax.init import EXCHANGEABLE, Exchangeable
 from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.seedprint.weights.blockwise import blockwise
 from bornbiased_jax.stats.certified import Certified

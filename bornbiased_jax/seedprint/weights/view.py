@@ -18,7 +18,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import distributions
+from bornbiased_jax.parameters import parameter_table
 
 # Matrices of a block: the norm beside them, and whether they read from the residual stream.
 _BLOCK: dict[str, tuple[str, bool]] = {
@@ -47,7 +47,7 @@ class Matrix(NamedTuple):
 
 def matrices(cfg: ModelConfig) -> list[Matrix]:
     """Every matrix that touches the residual stream, module by module: readers may keep one parameter of all blocks."""
-    known = distributions(cfg)
+    known = parameter_table(cfg)
     found = [Matrix("embed")]
     if "positions/embedding" in known:
         found.append(Matrix("positions"))
@@ -58,7 +58,7 @@ def matrices(cfg: ModelConfig) -> list[Matrix]:
 
 def block_modules(cfg: ModelConfig) -> list[str]:
     """The matrices that each block of an architecture has, of those in its attention and MLP."""
-    known = distributions(cfg)
+    known = parameter_table(cfg)
     return [module for module in _BLOCK if f"blocks/{module}/kernel" in known]
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.checkpoints.reader import params_reader
 from bornbiased_jax.config import preset
-from bornbiased_jax.models import flatten, init_seed, unflatten
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten, unflatten
 
 SIZES = dict(num_layers=4, num_heads=4, d_model=96, d_ff=128, vocab_size=256)
 

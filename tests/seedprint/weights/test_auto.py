@@ -7,7 +7,8 @@ import pytest
 
 from bornbiased_jax import hardware
 from bornbiased_jax.adapt import symmetries
-from bornbiased_jax.models import apply, flatten
+from bornbiased_jax.models import apply
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax.seedprint.weights.align import align
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test

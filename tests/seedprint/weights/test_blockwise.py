@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints.reader import params_reader
-from bornbiased_jax.models import initialise
+from bornbiased_jax.init import EXCHANGEABLE
 from bornbiased_jax.seedprint.weights import bilinear_test, weights_test
 from bornbiased_jax.seedprint.weights.blockwise import has_blocks
 from tests.seedprint.weights.descendants import born, config, descend, edited, reader
@@ -68,8 +68,8 @@ def test_p_is_approximate_where_both_are_quantised_in_blocks():
 
 def test_initialisations_that_leave_no_label_exchangeable_are_refused(monkeypatch):
     cfg = config(**SIZES)
-    pairs_alone = initialise.EXCHANGEABLE["gpt2-scaled"] - {"units", "vocabulary"}
-    monkeypatch.setitem(initialise.EXCHANGEABLE, "gpt2-scaled", pairs_alone)
+    pairs_alone = EXCHANGEABLE["gpt2-scaled"] - {"units", "vocabulary"}
+    monkeypatch.setitem(EXCHANGEABLE, "gpt2-scaled", pairs_alone)
     mirrored, other = born(cfg, 1), born(cfg.replace(init="normal-0.02"), 2)
     unknown = params_reader(*descend(cfg, 3))
     for options in (dict(labels="units"), dict(align="rotation"), dict(align="units")):

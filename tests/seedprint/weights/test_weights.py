@@ -12,7 +12,7 @@ from bornbiased_jax.adapt import damage, symmetries
 from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import flatten
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.seedprint.weights.units import form_a, unit_scores
 from tests.seedprint.weights.descendants import (
