@@ -18,19 +18,8 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.parameters import GROUPS, parameter_table
 
-# Matrices of a block: the norm beside them, and whether they read from the residual stream.
-_BLOCK: dict[str, tuple[str, bool]] = {
-    "attention/query": ("attention_norm", True),
-    "attention/key": ("attention_norm", True),
-    "attention/value": ("attention_norm", True),
-    "attention/gate": ("attention_norm", True),
-    "attention/output": ("attention_norm", False),
-    "mlp/gate": ("mlp_norm", True),
-    "mlp/up": ("mlp_norm", True),
-    "mlp/down": ("mlp_norm", False),
-}
 VOCABULARY = ("embed", "head")
 _TINY = 1e-30
 
@@ -46,10 +35,9 @@ class Matrix(NamedTuple):
 
 
 def matrices(cfg: ModelConfig) -> list[Matrix]:
-    """Every matrix that touches the residual stream, module by module: readers may keep one parameter of all blocks."""
-    known = parameter_table(cfg)
+    """List every matrix at the residual stream, module by module: readers may keep one parameter of all blocks."""
     found = [Matrix("embed")]
-    if "positions/embedding" in known:
+    if "positions/embedding" in parameter_table(cfg):
         found.append(Matrix("positions"))
     for module in block_modules(cfg):
         found += [Matrix(module, layer) for layer in range(cfg.num_layers)]
@@ -57,35 +45,37 @@ def matrices(cfg: ModelConfig) -> list[Matrix]:
 
 
 def block_modules(cfg: ModelConfig) -> list[str]:
-    """The matrices that each block of an architecture has, of those in its attention and MLP."""
-    known = parameter_table(cfg)
-    return [module for module in _BLOCK if f"blocks/{module}/kernel" in known]
+    """List the matrices of each block that read the residual stream or write to it, in the order of groups."""
+    rows = [row for row in parameter_table(cfg).values() if row.is_stacked and row.is_matrix]
+    at_stream = [row for row in rows if row.reads_residual or row.writes_residual]
+    ordered = sorted(at_stream, key=lambda row: GROUPS.index(row.group))
+    return [row.module.removeprefix("blocks/") for row in ordered]
 
 
 def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
-    """The rows of one matrix over residual coordinates: [n, D] float32, the caller's to change."""
-    cfg = reader.cfg
-    before = cfg.norm_position == "pre"
-    centred = cfg.norm == "layernorm"
+    """Read one matrix as rows over residual coordinates: [n, D] float32, the caller's to change."""
+    cfg, table = reader.cfg, parameter_table(reader.cfg)
+    is_centred = cfg.norm == "layernorm"
     if matrix.module in ("embed", "positions"):
         rows_nD = np.array(reader.read(f"{matrix.module}/embedding"))
-        return _centre(rows_nD) if centred and before else rows_nD
+        # The first norm takes out the mean, if one stands before the first sublayer.
+        return _centre(rows_nD) if is_centred and cfg.norm_position == "pre" else rows_nD
     if matrix.module == "head":
         if cfg.tie_embeddings:
             rows_nD = np.array(reader.read("embed/embedding"))
         else:
             rows_nD = np.array(reader.read("head/kernel").T)
-        return _read_by(rows_nD, _scale(reader, "final_norm", None), centred)
-    norm, reads = _BLOCK[matrix.module]
-    kernel = reader.read(f"blocks/{matrix.module}/kernel", matrix.layer)
-    scale_D = _scale(reader, f"blocks/{norm}", matrix.layer)
-    if reads:
+        return _read_by(rows_nD, _scale(reader, "final_norm", None), is_centred)
+    row = table[f"blocks/{matrix.module}/kernel"]
+    kernel = reader.read(row.path, matrix.layer)
+    scale_D = None if row.norm is None else _scale(reader, row.norm, matrix.layer)
+    if row.reads_residual:
         rows_nD = np.array(kernel.T)
-        return _read_by(rows_nD, scale_D, centred) if before else rows_nD
+        return rows_nD if row.norm is None else _read_by(rows_nD, scale_D, is_centred)
     rows_nD = np.array(kernel)
-    if centred:
+    if is_centred:
         _centre(rows_nD)
-    if not before and scale_D is not None:
+    if scale_D is not None:
         rows_nD *= scale_D
     return rows_nD
 
