@@ -44,7 +44,9 @@ def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
     ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped.
     """
     number = np.uint32(check_seed(int(seed))) if isinstance(seed, (int, np.integer)) else seed
-    return jax.random.fold_in(jax.random.key(number, impl=PRNG_IMPL), stable_hash(stream))
+    # Not jax.random.key, which adds jax_random_seed_offset to the seed; the two words are those that it makes of one.
+    words = jnp.stack([jnp.zeros((), jnp.uint32), jnp.asarray(number).astype(jnp.uint32)])
+    return jax.random.fold_in(jax.random.wrap_key_data(words, impl=PRNG_IMPL), stable_hash(stream))
 
 
 def init_key(seed: int | jax.Array) -> jax.Array:
@@ -57,17 +59,30 @@ def leaf_key(key: jax.Array, path: str) -> jax.Array:
     return jax.random.fold_in(key, stable_hash(path))
 
 
+def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw uniform 32-bit words (uint32)."""
+    with jax.threefry_partitionable(True):
+        return jax.random.bits(key, shape, jnp.uint32)
+
+
+def integers(key: jax.Array, shape: tuple[int, ...], stop: int) -> jax.Array:
+    """Draw uniform integers from 0 to ``stop`` − 1 (int32)."""
+    with jax.threefry_partitionable(True):
+        return jax.random.randint(key, shape, 0, stop, jnp.int32)
+
+
 def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
-    """float32 normal draws with mean 0 and the given standard deviation.
+    """Draw float32 normals with mean 0 and the given standard deviation.
 
     The barrier keeps XLA from folding ``std`` into the constants of the inverse error function,
-    which would change the last bit between eager and jitted initialisation. A small matrix is drawn as a
+    which would change the last bit between eager and jitted initialization. A small matrix is drawn as a
     vector: the same bits, in half the compilation. A large one is not, because a vector that becomes a matrix
     cannot be drawn shard by shard.
     """
     size = math.prod(shape)
     drawn = (size,) if size <= SMALL else shape
-    unit = jax.lax.optimization_barrier(jax.random.normal(key, drawn, jnp.float32))
+    with jax.threefry_partitionable(True):
+        unit = jax.lax.optimization_barrier(jax.random.normal(key, drawn, jnp.float32))
     return unit.reshape(shape) * jnp.float32(std)
 
 

@@ -1,6 +1,9 @@
 """The seed → weight map is pinned: same seed, same bits, however it is run."""
 
 import hashlib
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +29,43 @@ def test_random_bits_are_pinned():
     bits = jax.random.bits(jax.random.fold_in(leaf, 3), (1000,), "uint32")
     digest = hashlib.sha256(np.asarray(bits).astype("<u4").tobytes()).hexdigest()
     assert digest == "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"
+
+
+DRAWS = """
+import hashlib, numpy as np
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.inputs import gaussian, random_tokens
+from bornbiased_jax.parameters import flatten
+
+cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=60)
+arrays = [*flatten(init_seed(cfg, 42)).values(), birth_reader(cfg, 42).read("blocks/mlp/up/kernel", 1)]
+arrays += [random_tokens(8, 5, 60, seed=3).batch(0, 8), gaussian(4, 5, 16, seed=3).batch(0, 4)]
+arrays += [keys.bits(keys.init_key(7), (5,)), keys.integers(keys.init_key(8), (5,), 1000)]
+print(hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest())
+"""
+# Settings that move what jax.random draws by itself, or the types that it computes with.
+SETTINGS = {
+    "JAX_THREEFRY_PARTITIONABLE": "0",
+    "JAX_RANDOM_SEED_OFFSET": "5",
+    "JAX_DEFAULT_PRNG_IMPL": "rbg",
+    "JAX_ENABLE_X64": "1",
+}
+
+
+def test_no_setting_of_jax_moves_a_weight_or_an_input():
+    """The environment of a user, or a configuration made by another library, is not part of a seed."""
+    digests = []
+    for settings in ({}, SETTINGS):
+        environment = {**os.environ, **settings}
+        done = subprocess.run(
+            [sys.executable, "-c", DRAWS], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        digests.append(done.stdout.split()[-1])
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("model", ["gpt2-tiny", "llama-tiny"])

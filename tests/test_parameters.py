@@ -1,4 +1,4 @@
-"""The table of parameters is complete, its shapes are those of the layers, and its axes say what each number belongs to."""
+"""The table of parameters is complete, has the shapes of the layers, and its axes say what each number belongs to."""
 
 import itertools
 

@@ -118,7 +118,7 @@ class Inputs:
         assert self.seed is not None and self.d_model is not None
         shape = (self.seq_len, self.d_model)
         key = jax.random.fold_in(keys.stream_key(self.seed, "inputs"), 0)
-        bits = np.asarray(jax.random.bits(key, shape, jnp.uint32)).astype("<u4")
+        bits = np.asarray(keys.bits(key, shape)).astype("<u4")
         spec = f"{self.kind} {self.num_inputs} {self.seq_len} {self.d_model} {self.seed}\0".encode()
         return hashlib.sha256(spec + bits.tobytes()).hexdigest()
 
@@ -265,7 +265,7 @@ def draw_ids(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> 
     """Uniform ids below ``vocab_size``, int32 [B, T]: row b depends on the key and ``at_B[b]`` (uint32) alone."""
 
     def sequence(n: jax.Array) -> jax.Array:
-        return jax.random.randint(jax.random.fold_in(key, n), (seq_len,), 0, vocab_size, jnp.int32)
+        return keys.integers(jax.random.fold_in(key, n), (seq_len,), vocab_size)
 
     return jax.vmap(sequence)(at_B)
 
