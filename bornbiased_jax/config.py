@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import (
+    Experts,
     Fraction,
     FrequencyFactor,
     Heads,
     HiddenWidth,
     Layers,
     Length,
+    Positive,
     RopeBase,
     RopeFactor,
     Vocabulary,
@@ -27,7 +30,7 @@ from bornbiased_jax.ranges import (
 from bornbiased_jax.schema import shown
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
-NormPosition = Literal["pre", "post"]
+NormPosition = Literal["pre", "post", "both"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 Positions = Literal["rope", "learned", "none"]
 Init = Literal["gpt2-scaled", "normal-0.02"]
@@ -78,6 +81,14 @@ class ModelConfig:
     bias: bool = False
     qkv_bias: bool = False
     tie_embeddings: bool = True
+    embedding_scale: Positive = 1.0
+    """What rows of the token table are multiplied with before the first block."""
+    logit_softcap: Positive | None = None
+    # Mixture of experts: ``d_ff`` is the width of one expert.
+    num_experts: Experts | None = None
+    experts_per_token: Experts = 2
+    normalize_expert_weights: bool = True
+    """The weights of a token's experts are made to sum to 1."""
     # Positions.
     positions: Positions = "rope"
     rope_theta: RopeBase = 10_000.0
@@ -91,6 +102,14 @@ class ModelConfig:
     qk_norm: bool = False
     qk_norm_scope: QKNormScope = "head"
     window: Length | None = None
+    attention_scale: Positive | None = None
+    """What q·k is multiplied with; 1/√head_dim unless given."""
+    attention_softcap: Positive | None = None
+    """Attention logits are bounded to ±cap by cap · tanh(s / cap)."""
+    attention_pattern: str | None = None
+    """Kinds of layers, repeated over the depth: "l" is local (sees ``window`` keys), "g" global (sees all)."""
+    rope_local_theta: RopeBase | None = None
+    """RoPE's base in local layers, which then have no scaling; that of the others unless given."""
     attention_kernel: AttentionKernel = "softmax"
     sink_logit: SinkLogit = "none"
     positional_scale: PositionalScale = "none"
@@ -140,8 +159,36 @@ class ModelConfig:
             )
         if self.attention_kernel != "softmax" and self.sink_logit != "none":
             raise InputError("sink_logit is an extra logit of a softmax: set attention_kernel=softmax")
+        self._check_layers()
         if not self.attention and (self.prefix_length is not None or self.prefix_memory != "none"):
             raise InputError("prefix_length and prefix_memory are parts of attention: set attention=true")
+
+    def _check_layers(self) -> None:
+        """Check the fields by which layers differ, and those of mixtures of experts."""
+        if self.attention_pattern is not None and not re.fullmatch("[lg]{1,10000}", self.attention_pattern):
+            raise InputError(
+                f"attention_pattern={shown(self.attention_pattern)} is not of letters l (local) and g (global), as in "
+                "lllllg"
+            )
+        if self.attention_pattern is not None and "l" in self.attention_pattern and self.window is None:
+            raise InputError("attention_pattern has local layers, but window is not set: set window, or leave it out")
+        if self.rope_local_theta is not None and self.attention_pattern is None:
+            raise InputError("rope_local_theta is of local layers: set attention_pattern")
+        if self.num_experts is not None:
+            if self.experts_per_token > self.num_experts:
+                raise InputError(
+                    f"experts_per_token={self.experts_per_token} is above num_experts={self.num_experts}: lower it"
+                )
+            if not self.mlp or self.bias:
+                raise InputError("num_experts needs mlp=true and bias=false: experts have no biases")
+
+    @property
+    def is_local(self) -> tuple[bool, ...] | None:
+        """Whether each layer is local; None where all layers are alike."""
+        if self.attention_pattern is None:
+            return None
+        pattern = self.attention_pattern
+        return tuple(pattern[layer % len(pattern)] == "l" for layer in range(self.num_layers))
 
     @property
     def kv_heads(self) -> int:
@@ -184,8 +231,14 @@ class ModelConfig:
         return dataclasses.replace(self, **{**derived, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON-ready values."""
-        return dataclasses.asdict(self)
+        """Return the fields as JSON-ready values.
+
+        Fields that came after the first stored models are left out while they have their default, so that a stored
+        configuration, and what is named by its digest, stays what it was.
+        """
+        values = dataclasses.asdict(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if name not in _LATER or value != defaults[name]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
@@ -194,6 +247,10 @@ class ModelConfig:
         return cls(**values)
 
 
+_LATER = frozenset(
+    "attention_scale attention_softcap attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
+    "experts_per_token normalize_expert_weights".split()
+)
 TYPES: dict[str, Any] = typing.get_type_hints(ModelConfig, include_extras=True)
 """The type of each field with its range: the schemas of files are made of these."""
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(ModelConfig))
@@ -231,6 +288,10 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if limits(name) is not None:
         return within(kind, value, name)
+    if str in typing.get_args(kind):
+        if not isinstance(value, str):
+            raise InputError(f"{name}={shown(value)} is not a text")
+        return value
     if not isinstance(value, bool):
         raise InputError(f"{name}={shown(value)} is not true or false")
     return value

@@ -21,7 +21,7 @@ from flax import traverse_util
 from bornbiased_jax.config import ModelConfig
 
 Params = dict[str, Any]
-Axis = Literal["layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "prefix"]
+Axis = Literal["layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix"]
 Group = Literal[
     "embedding",
     "positions",
@@ -34,6 +34,7 @@ Group = Literal[
     "gate",
     "up",
     "down",
+    "router",
     "head",
     "prefix",
     "prefix_memory",
@@ -142,6 +143,7 @@ def axis_sizes(cfg: ModelConfig) -> dict[Axis, int]:
         "head": cfg.num_heads,
         "kv_head": cfg.kv_heads,
         "head_dim": cfg.key_dim,
+        "expert": cfg.num_experts or 0,
         "prefix": cfg.prefix_length or 0,
     }
 
@@ -154,12 +156,12 @@ def _declarations(cfg: ModelConfig) -> Iterator[_Declaration]:
     yield "embed/embedding", "vocab residual", "embedding", None
     if cfg.positions == "learned":
         yield "positions/embedding", "position residual", "positions", None
-    if cfg.attention:
-        yield from _norm(cfg, "blocks/attention_norm", "layer residual")
-        yield from _attention(cfg)
-    if cfg.mlp:
-        yield from _norm(cfg, "blocks/mlp_norm", "layer residual")
-        yield from _mlp(cfg)
+    for sublayer, has_sublayer, rows in (("attention", cfg.attention, _attention), ("mlp", cfg.mlp, _mlp)):
+        if has_sublayer:
+            yield from _norm(cfg, f"blocks/{sublayer}_norm", "layer residual")
+            if cfg.norm_position == "both":
+                yield from _norm(cfg, f"blocks/{sublayer}_post_norm", "layer residual")
+            yield from rows(cfg)
     yield from _norm(cfg, "final_norm", "residual")
     if not cfg.tie_embeddings:
         yield "head/kernel", "residual vocab", "head", "final_norm" if cfg.norm != "none" else None
@@ -176,14 +178,14 @@ def _norm(cfg: ModelConfig, module: str, axes: str) -> Iterator[_Declaration]:
 def _linear(
     module: str, axes: str, group: Group, norm: str | None = None, *, has_bias: bool = False
 ) -> Iterator[_Declaration]:
-    """Yield a kernel [in, out] of every block, and its bias [out]."""
+    """Yield a kernel [in, out] of every block (and of every expert), and its bias [out]."""
     yield f"{module}/kernel", f"layer {axes}", group, norm
     if has_bias:
-        yield f"{module}/bias", f"layer {axes.split()[1]}", "bias", None
+        yield f"{module}/bias", f"layer {axes.split()[-1]}", "bias", None
 
 
 def _attention(cfg: ModelConfig) -> Iterator[_Declaration]:
-    before, after = _norm_sites(cfg, "blocks/attention_norm")
+    before, after = _norm_sites(cfg, "blocks/attention")
     module = "blocks/attention"
     qkv_bias = cfg.bias or cfg.qkv_bias
     for name, axis in (("query", "head*head_dim"), ("key", "kv_head*head_dim"), ("value", "kv_head*head_dim")):
@@ -210,18 +212,23 @@ def _attention(cfg: ModelConfig) -> Iterator[_Declaration]:
 
 
 def _mlp(cfg: ModelConfig) -> Iterator[_Declaration]:
-    before, after = _norm_sites(cfg, "blocks/mlp_norm")
+    before, after = _norm_sites(cfg, "blocks/mlp")
+    # In a mixture of experts neurons lie in an expert, and an expert in a block.
+    expert = "" if cfg.num_experts is None else "expert "
     if cfg.gated_mlp:
-        yield from _linear("blocks/mlp/gate", "residual hidden", "gate", before, has_bias=cfg.bias)
-    yield from _linear("blocks/mlp/up", "residual hidden", "up", before, has_bias=cfg.bias)
-    yield from _linear("blocks/mlp/down", "hidden residual", "down", after, has_bias=cfg.bias)
+        yield from _linear("blocks/mlp/gate", f"{expert}residual hidden", "gate", before, has_bias=cfg.bias)
+    yield from _linear("blocks/mlp/up", f"{expert}residual hidden", "up", before, has_bias=cfg.bias)
+    yield from _linear("blocks/mlp/down", f"{expert}hidden residual", "down", after, has_bias=cfg.bias)
+    if cfg.num_experts is not None:
+        yield from _linear("blocks/mlp/router", "residual expert", "router", before)
 
 
-def _norm_sites(cfg: ModelConfig, norm: str) -> tuple[str | None, str | None]:
+def _norm_sites(cfg: ModelConfig, sublayer: str) -> tuple[str | None, str | None]:
     """Return the norm before a sublayer and the one after it, None where there is none."""
     if cfg.norm == "none":
         return None, None
-    return (norm, None) if cfg.norm_position == "pre" else (None, norm)
+    alone = f"{sublayer}_norm"
+    return {"pre": (alone, None), "post": (None, alone), "both": (alone, f"{sublayer}_post_norm")}[cfg.norm_position]
 
 
 def flatten(params: Params) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         parallel_residual=cfg.parallel_residual,
         attention=cfg.attention,
         mlp=cfg.mlp,
-        embedding_std=cfg.embedding_std,
+        embedding_std=cfg.embedding_std * cfg.embedding_scale,
         position_std=STD if cfg.positions == "learned" else 0.0,
         vocabulary=cfg.vocab_size if tokens else None,
         weight_std=STD,

@@ -17,7 +17,7 @@ from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, flatten, para
 BOOLEANS = "gated_mlp residual parallel_residual attention mlp bias qkv_bias tie_embeddings qk_norm head_norm".split()
 CHOICES = {
     "norm": ("layernorm", "rmsnorm", "none"),
-    "norm_position": ("pre", "post"),
+    "norm_position": ("pre", "post", "both"),
     "positions": ("rope", "learned", "none"),
     "qk_norm_scope": ("head", "projection"),
     "sink_logit": ("none", "zero", "learned"),
@@ -25,6 +25,7 @@ CHOICES = {
     "prefix_length": (None, 3),
     "prefix_memory": ("none", "elu"),
     "num_kv_heads": (1, 2, 4),
+    "num_experts": (None, 3),
 }
 SIZES = dict(num_layers=2, num_heads=4, head_dim=6, d_model=10, d_ff=14, vocab_size=22, max_seq_len=26)
 

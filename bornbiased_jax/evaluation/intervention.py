@@ -19,10 +19,11 @@ from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.models import apply, interventions
 from bornbiased_jax.models.interventions import Neuron, parse_neuron
 from bornbiased_jax.models.limits import check_length, check_sequences, check_tokens
-from bornbiased_jax.models.loss import chunk_length, cross_entropy, head_table
+from bornbiased_jax.models.loss import chunk_length, cross_entropy
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.sites import Edit, Edits, as_edits, combine
+from bornbiased_jax.models.vocabulary import head_table
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
@@ -103,7 +104,9 @@ def _loss_sum(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, edits: Edi
     final_BTD = apply(cfg, params, tokens_BT, logits=False, edit=edits).final_BTD
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
-    return cross_entropy(final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision="highest")
+    return cross_entropy(
+        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision="highest", cap=cfg.logit_softcap
+    )
 
 
 def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch_size: int | None = None) -> np.ndarray:

@@ -22,7 +22,7 @@ from bornbiased_jax.models.loss import bits_per_byte, loss_of_final, loss_sum
 from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.models.streamed import Reading, Weights, over_batches
-from bornbiased_jax.models.transformer import head_path
+from bornbiased_jax.models.vocabulary import head_path
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer

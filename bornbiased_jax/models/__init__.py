@@ -8,7 +8,8 @@ from bornbiased_jax.init import init, init_seed, parameter_shapes
 from bornbiased_jax.models.cache import Cache, empty_cache
 from bornbiased_jax.models.limits import check_length, check_sequences, check_tokens
 from bornbiased_jax.models.simplified import attn0, mlp0_config
-from bornbiased_jax.models.transformer import Outputs, apply, logits_of
+from bornbiased_jax.models.transformer import Outputs, apply
+from bornbiased_jax.models.vocabulary import logits_of
 from bornbiased_jax.parameters import Params, count_parameters, flatten, unflatten
 
 __all__ = [

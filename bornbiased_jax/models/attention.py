@@ -19,6 +19,7 @@ from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.rope import rotate
 from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
+from bornbiased_jax.models.vocabulary import soft_cap
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
 MIN_ROWS = 32
@@ -103,8 +104,11 @@ class Attention(nn.Module):
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
         rolling: RollingCache | None = None,
+        layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
+        # Whether this layer is a local one, traced: blocks are scanned, and their facts travel with them.
+        is_local = None if cfg.is_local is None else jnp.asarray(cfg.is_local)[0 if layer is None else layer]
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         use_bias = cfg.bias or cfg.qkv_bias
         x_BTD = edited(self.edits.attention_input, x_BTD)
@@ -122,9 +126,9 @@ class Attention(nn.Module):
         if cfg.positions == "rope":
             # Among the latest tokens only distances count, and they are those of the text; the first tokens are met
             # from the query's place inside the cache.
-            first_BTHK = rotate(q_BTHK, inside_T, cfg) if rolling is not None else q_BTHK
-            q_BTHK = rotate(q_BTHK, query_T, cfg)
-            k_BSGK = rotate(k_BSGK, positions_T, cfg)
+            first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
+            q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
+            k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
         k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
         key_S = positions_T
         if past is not None:
@@ -133,11 +137,16 @@ class Attention(nn.Module):
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
-        window = cfg.window
-        if rolling is None:
-            seen_TS = allowed(query_T, key_S, window)
-        else:
-            seen_TS, window = rolling.seen(query_T, key_S, window), None
+        def seen_within(window: int | None) -> jax.Array:
+            if rolling is None:
+                return allowed(query_T, key_S, window)
+            return rolling.seen(query_T, key_S, window)
+
+        seen_TS = seen_within(cfg.window)
+        if is_local is not None:
+            seen_TS = jnp.where(is_local, seen_TS, seen_within(None))
+        # What no query sees can be left out only where it is known before the program runs.
+        window = cfg.window if rolling is None and is_local is None else None
         if mask_TS is not None:
             seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
         if self.edits.seen is not None:
@@ -224,15 +233,16 @@ class Attention(nn.Module):
         return plain and whole and past is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
-        """q·k/√K of every head, [B, H, T, S], float32."""
+        """q·k/√K of every head (or with the scale and cap of the configuration), [B, H, T, S], float32."""
         B, T, H, K = q_BTHK.shape
         G = k_BSGK.shape[2]
         # Heads before positions, and the R query heads of a group as more rows: the products then run on
         # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
-        q_BGMK = (q_BTHK * (1.0 / math.sqrt(K))).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
+        scale = 1.0 / math.sqrt(K) if self.cfg.attention_scale is None else self.cfg.attention_scale
+        q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
         q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
         scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
-        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+        return soft_cap(scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32), self.cfg.attention_softcap)
 
     def _weights(self, scores_BHTS: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None) -> jax.Array:
         cfg = self.cfg

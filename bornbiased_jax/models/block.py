@@ -10,13 +10,13 @@ import jax
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.attention import Attention
 from bornbiased_jax.models.cache import RollingCache
-from bornbiased_jax.models.mlp import MLP
+from bornbiased_jax.models.mlp import MLP, Experts
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
 
 
 class Block(nn.Module):
-    """Pre-norm (Section 2.1), post-norm on the sublayers' outputs (OLMo-2) or parallel (GPT-NeoX).
+    """Pre-norm (Section 2.1), norms on the sublayers' outputs (OLMo-2), both (Gemma), or parallel (GPT-NeoX).
 
     With ``last_only`` every query, the MLP and the output are computed at the last position alone; the
     keys and values still come from all positions.
@@ -36,26 +36,30 @@ class Block(nn.Module):
         mask_TS: jax.Array | None = None,
         past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
         rolling: RollingCache | None = None,
+        layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
-        pre = cfg.norm_position == "pre"
+        before, after = cfg.norm_position in ("pre", "both"), cfg.norm_position in ("post", "both")
+        # Where one norm stands alone, before or after, it has the sublayer's name.
+        last = "post_norm" if before else "norm"
         captured: dict[str, Any] = {}
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             return Norm(cfg.norm, cfg.norm_eps, name=name)(x)
 
         def attend(x: jax.Array) -> jax.Array:
-            y = norm("attention_norm", x) if pre else x
+            y = norm("attention_norm", x) if before else x
             module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
-            y, found = module(y, positions_T, mask_TS, past, rolling)
+            y, found = module(y, positions_T, mask_TS, past, rolling, layer)
             captured.update(found)
-            return y if pre else norm("attention_norm", y)
+            return norm(f"attention_{last}", y) if after else y
 
         def feed_forward(x: jax.Array) -> jax.Array:
-            y = norm("mlp_norm", x) if pre else x
-            y, found = MLP(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
+            y = norm("mlp_norm", x) if before else x
+            sublayer = MLP if cfg.num_experts is None else Experts
+            y, found = sublayer(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
             captured.update(found)
-            return y if pre else norm("mlp_norm", y)
+            return norm(f"mlp_{last}", y) if after else y
 
         stream = x_BTD[:, -1:] if self.last_only else x_BTD
         if cfg.parallel_residual:

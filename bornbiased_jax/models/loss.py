@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.fused import keep_products_and_attention
 from bornbiased_jax.models.transformer import apply
+from bornbiased_jax.models.vocabulary import head_table, soft_cap
 from bornbiased_jax.parameters import Params
 
 # Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator
@@ -75,15 +76,10 @@ def loss_of_final(
     """What :func:`loss_sum` returns, from the output of the final norm and the labels (−1 counts for nothing)."""
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
-    total = cross_entropy(final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision)
+    total = cross_entropy(
+        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision, cap=cfg.logit_softcap
+    )
     return total, jnp.sum(labels_BT >= 0)
-
-
-def head_table(cfg: ModelConfig, params: Params) -> tuple[jax.Array, int]:
-    """The matrix that makes logits, and which of its axes is the width D: [D, V] untied, [V, D] tied."""
-    if cfg.tie_embeddings:
-        return params["embed"]["embedding"], 1
-    return params["head"]["kernel"], 0
 
 
 def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
@@ -94,7 +90,14 @@ def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
 
 
 def cross_entropy(
-    final_BTD: jax.Array, table: jax.Array, labels_BT: jax.Array, *, axis: int, chunk: int, precision: Any
+    final_BTD: jax.Array,
+    table: jax.Array,
+    labels_BT: jax.Array,
+    *,
+    axis: int,
+    chunk: int,
+    precision: Any,
+    cap: float | None = None,
 ) -> jax.Array:
     """The sum of −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
 
@@ -109,19 +112,29 @@ def cross_entropy(
         axis: which axis of the table is D.
         chunk: positions at a time; divides T.
         precision: of the matrix products.
+        cap: of the logits, see :func:`.vocabulary.soft_cap`.
     """
-    return _loss(axis, chunk, precision, final_BTD, table, labels_BT)
+    return _loss(_Head(axis, chunk, precision, cap), final_BTD, table, labels_BT)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _loss(axis: int, chunk: int, precision: Any, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
+class _Head(NamedTuple):
+    """How logits are made: the arguments of :func:`cross_entropy` that are no arrays."""
+
+    axis: int
+    chunk: int
+    precision: Any
+    cap: float | None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss(head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
     weights = table.astype(final.dtype)
 
     def body(total: jax.Array, rows: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        nll_N, _, _ = _chunk_loss(axis, precision, weights, *rows)
+        nll_N, _, _, _ = _chunk_loss(head, weights, *rows)
         return total + jnp.sum(nll_N), None
 
-    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), _chunks(final, labels, chunk))
+    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), _chunks(final, labels, head.chunk))
     return total
 
 
@@ -133,34 +146,41 @@ def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array,
 
 
 def _chunk_loss(
-    axis: int, precision: Any, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Losses [N], exp(logits − max) [N, V] and its sum [N, 1]."""
+    head: _Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Losses [N], logits [N, V], exp(logits − max) [N, V] and its sum [N, 1]."""
+    dims = (((1,), (head.axis,)), ((), ()))
     logits_NV = jax.lax.dot_general(
-        hidden_ND, weights, (((1,), (axis,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+        hidden_ND, weights, dims, precision=head.precision, preferred_element_type=jnp.float32
     )
+    logits_NV = soft_cap(logits_NV, head.cap)
     largest_N1 = jnp.max(logits_NV, axis=1, keepdims=True)
     exp_NV = jnp.exp(logits_NV - largest_N1)
     sum_N1 = jnp.sum(exp_NV, axis=1, keepdims=True)
     chosen_N1 = jnp.take_along_axis(logits_NV, jnp.maximum(labels_N, 0)[:, None], axis=1)
     nll_N = (jnp.log(sum_N1) + largest_N1 - chosen_N1)[:, 0]
-    return jnp.where(labels_N >= 0, nll_N, 0.0), exp_NV, sum_N1
+    return jnp.where(labels_N >= 0, nll_N, 0.0), logits_NV, exp_NV, sum_N1
 
 
 def _forward(
-    axis: int, chunk: int, precision: Any, final: jax.Array, table: jax.Array, labels: jax.Array
+    head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     weights = table.astype(final.dtype)
+    axis, chunk, precision, cap = head
     B, T, D = final.shape
 
     def body(carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> Any:
         total, grad_table = carry
         hidden_ND, labels_N = rows
-        nll_N, exp_NV, sum_N1 = _chunk_loss(axis, precision, weights, hidden_ND, labels_N)
+        nll_N, logits_NV, exp_NV, sum_N1 = _chunk_loss(head, weights, hidden_ND, labels_N)
         counted_N1 = (labels_N >= 0).astype(jnp.float32)[:, None]
         columns_NV = jax.lax.broadcasted_iota(jnp.int32, exp_NV.shape, 1)
         target_NV = (columns_NV == labels_N[:, None]).astype(jnp.float32)
-        grad_NV = (exp_NV * (counted_N1 / sum_N1) - target_NV).astype(final.dtype)
+        grad_NV = exp_NV * (counted_N1 / sum_N1) - target_NV
+        if cap is not None:
+            # d/dx of cap · tanh(x / cap) is 1 − tanh².
+            grad_NV = grad_NV * (1.0 - jnp.square(logits_NV / cap))
+        grad_NV = grad_NV.astype(final.dtype)
         grad_ND = jax.lax.dot_general(grad_NV, weights, (((1,), (1 - axis,)), ((), ())), precision=precision)
         left, right = (hidden_ND, grad_NV) if axis == 0 else (grad_NV, hidden_ND)
         grad_table = grad_table + jax.lax.dot_general(
@@ -175,7 +195,7 @@ def _forward(
 
 
 def _backward(
-    axis: int, chunk: int, precision: Any, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    head: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     grad_final, grad_table = grads
     return grad_final * cotangent.astype(grad_final.dtype), grad_table * cotangent, None

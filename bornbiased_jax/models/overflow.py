@@ -13,7 +13,8 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, over_batches
-from bornbiased_jax.models.transformer import apply, head_path, logits_of
+from bornbiased_jax.models.transformer import apply
+from bornbiased_jax.models.vocabulary import head_path, logits_of
 from bornbiased_jax.parameters import Params
 
 LARGE = 1e3

@@ -24,7 +24,8 @@ from bornbiased_jax import code, files, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.scratch import NOTHING, Page
-from bornbiased_jax.models.transformer import ReduceLayer, final_of, through_block
+from bornbiased_jax.models.transformer import ReduceLayer, through_block
+from bornbiased_jax.models.vocabulary import enter, final_norm
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
@@ -199,7 +200,7 @@ class _Program:
     def _end(self, outside: Params, stream: jax.Array, batch: jax.Array) -> Any:
         if self.reading.finish is None:
             return ()
-        return self.reading.finish(outside, final_of(self.cfg, outside, stream), batch)
+        return self.reading.finish(outside, final_norm(self.cfg, outside, stream), batch)
 
     def _last(
         self, weights: Params, stream: jax.Array, index: jax.Array, outside: Params, batch: jax.Array
@@ -264,9 +265,8 @@ def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading,
     for index, batch in enumerate(batches):
         x = np.asarray(_made(batch))
         x = x if reading.enter is None else reading.enter(x)
-        stream_BTD = table_VD[x] if x.ndim == 2 else x
-        if places_TD is not None:
-            stream_BTD = stream_BTD + places_TD[None, : stream_BTD.shape[1]]
+        rows_BTD = table_VD[x] if x.ndim == 2 else x
+        stream_BTD = enter(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
         digests.append(page.write_stream(0, index, stream_BTD))
     page.commit(0, digests, [])
 

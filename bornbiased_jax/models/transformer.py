@@ -14,8 +14,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.block import Block
 from bornbiased_jax.models.cache import Cache, RollingCache
 from bornbiased_jax.models.limits import check_length, check_width
-from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits, of_layer
+from bornbiased_jax.models.vocabulary import enter, final_norm, logits_of
 from bornbiased_jax.parameters import Params
 
 CAPTURABLE = (
@@ -32,6 +32,7 @@ CAPTURABLE = (
     "mlp_update",
     "attention_input",
     "mlp_input",
+    "router_logits",
 )
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
 
@@ -123,7 +124,11 @@ def apply(
         return stream_BTD if stream_sharding is None else jax.lax.with_sharding_constraint(stream_BTD, stream_sharding)
 
     inside_T = positions_T if rolling is None else rolling.inside(positions_T)
-    embedded_BTD = placed(_embed(cfg, params, x, inside_T).astype(dtype))
+    rows_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
+    positions_TD = None
+    if cfg.positions == "learned":
+        positions_TD = jnp.take(params["positions"]["embedding"], inside_T, axis=0)
+    embedded_BTD = placed(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype))
 
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
@@ -154,7 +159,7 @@ def apply(
         stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
     captured, filled = stacked
 
-    final_BTD = final_of(cfg, params, stream)
+    final_BTD = final_norm(cfg, params, stream)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
     new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
@@ -195,42 +200,12 @@ def through_block(
         The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to here.
     """
     module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
-    applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling)
+    applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling, index)
     stream, found = applied
     filled = found.pop("_past", None)
     if last and not last_only:
         found = {name: _last_position(name, value) for name, value in found.items()}
     return stream, reduce(found) if reduce is not None else found, filled
-
-
-def final_of(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
-    """The final norm of the residual stream after the last block."""
-    final: Any = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
-    return final
-
-
-def head_path(cfg: ModelConfig) -> str:
-    """The parameter that final states are projected with: [D, V], or the embedding [V, D] where the two are tied."""
-    return "embed/embedding" if cfg.tie_embeddings else "head/kernel"
-
-
-def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:
-    """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
-    if cfg.tie_embeddings:
-        table, axis = params["embed"]["embedding"], 1
-    else:
-        table, axis = params["head"]["kernel"], 0
-    dims = (((final.ndim - 1,), (axis,)), ((), ()))
-    return jax.lax.dot_general(
-        final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
-    )
-
-
-def _embed(cfg: ModelConfig, params: Params, x: jax.Array, positions_T: jax.Array) -> jax.Array:
-    x_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
-    if cfg.positions == "learned":
-        x_BTD = x_BTD + jnp.take(params["positions"]["embedding"], positions_T, axis=0)[None]
-    return x_BTD
 
 
 def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
@@ -255,6 +230,10 @@ def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool, r
     for name in capture:
         if name not in CAPTURABLE:
             raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
+        if cfg.num_experts is not None and name in ("mlp_preactivation", "mlp_up", "mlp_hidden"):
+            raise InputError(f"{name} is not captured in a mixture of experts, where each token has its own neurons")
+        if cfg.num_experts is None and name == "router_logits":
+            raise InputError("router_logits are those of a mixture of experts: this model has none")
     if last and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
     if x.ndim == 3:
