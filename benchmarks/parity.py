@@ -33,6 +33,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3-tiny", {}),
     "gpt_neox": ("neox-tiny", {}),
     "olmo2": ("olmo2-tiny", {}),
+    "gemma3_text": ("gemma3-tiny", {}),
+    "mixtral": ("mixtral-tiny", {}),
+    "qwen3_moe": ("qwen3moe-tiny", {}),
 }
 """Family -> a preset and its changes that are written as this family."""
 

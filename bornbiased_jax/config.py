@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import re
 import typing
 from collections.abc import Iterable, Mapping
@@ -84,7 +85,8 @@ class ModelConfig:
     embedding_scale: Positive = 1.0
     """What rows of the token table are multiplied with before the first block."""
     logit_softcap: Positive | None = None
-    # Mixture of experts: ``d_ff`` is the width of one expert.
+    """Logits are bounded to ±cap by cap · tanh(x / cap)."""
+    # Mixture of experts: ``d_ff`` is the width of one expert, and experts have no biases.
     num_experts: Experts | None = None
     experts_per_token: Experts = 2
     normalize_expert_weights: bool = True
@@ -104,8 +106,6 @@ class ModelConfig:
     window: Length | None = None
     attention_scale: Positive | None = None
     """What q·k is multiplied with; 1/√head_dim unless given."""
-    attention_softcap: Positive | None = None
-    """Attention logits are bounded to ±cap by cap · tanh(s / cap)."""
     attention_pattern: str | None = None
     """Kinds of layers, repeated over the depth: "l" is local (sees ``window`` keys), "g" global (sees all)."""
     rope_local_theta: RopeBase | None = None
@@ -179,8 +179,8 @@ class ModelConfig:
                 raise InputError(
                     f"experts_per_token={self.experts_per_token} is above num_experts={self.num_experts}: lower it"
                 )
-            if not self.mlp or self.bias:
-                raise InputError("num_experts needs mlp=true and bias=false: experts have no biases")
+            if not self.mlp:
+                raise InputError("num_experts needs mlp=true: experts are MLPs")
 
     @property
     def is_local(self) -> tuple[bool, ...] | None:
@@ -248,7 +248,7 @@ class ModelConfig:
 
 
 _LATER = frozenset(
-    "attention_scale attention_softcap attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
+    "attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
     "experts_per_token normalize_expert_weights".split()
 )
 TYPES: dict[str, Any] = typing.get_type_hints(ModelConfig, include_extras=True)
@@ -320,6 +320,11 @@ _NEOX: dict[str, Any] = dict(bias=True, parallel_residual=True, rotary_fraction=
 _OLMO2: dict[str, Any] = dict(
     **_LLAMA, norm_position="post", qk_norm=True, qk_norm_scope="projection", norm_eps=1e-6, rope_theta=500_000.0
 )
+_MIXTRAL: dict[str, Any] = dict(**_LLAMA, num_experts=4, rope_theta=1_000_000.0)
+_GEMMA3: dict[str, Any] = dict(
+    norm="rmsnorm", norm_eps=1e-6, norm_position="both", activation="gelu_tanh", gated_mlp=True, qk_norm=True,
+    window=32, attention_pattern="lllllg", rope_theta=1_000_000.0, rope_local_theta=10_000.0,
+)  # fmt: skip
 _NANO: dict[str, Any] = dict(num_layers=12, num_heads=12, d_model=768)
 _TINY: dict[str, Any] = dict(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
 
@@ -344,6 +349,18 @@ PRESETS: dict[str, ModelConfig] = {
     "qwen3-tiny": ModelConfig(**_TINY, **_QWEN3, num_kv_heads=2, d_ff=352),
     "neox-tiny": ModelConfig(**_TINY, **_NEOX, d_ff=512),
     "olmo2-tiny": ModelConfig(**_TINY, **_OLMO2, d_ff=352),
+    "mixtral-tiny": ModelConfig(**_TINY, **_MIXTRAL, num_kv_heads=2, d_ff=176),
+    "qwen3moe-tiny": ModelConfig(
+        **_TINY, **_QWEN3, num_kv_heads=2, d_ff=88, num_experts=8, normalize_expert_weights=False
+    ),
+    "gemma3-tiny": ModelConfig(
+        **(_TINY | {"num_layers": 6}),
+        **_GEMMA3,
+        num_kv_heads=2,
+        d_ff=352,
+        embedding_scale=math.sqrt(128),
+        attention_scale=32**-0.5,
+    ),  # fmt: skip
 }
 
 

@@ -101,6 +101,16 @@ class Parameter:
         return self.is_matrix and self.axes[-2] == ("residual",)
 
     @property
+    def is_writer(self) -> bool:
+        """Whether it is a matrix [in, out] whose output is added to the residual stream."""
+        return self.is_stacked and self.is_matrix and self.axes[-1] == ("residual",)
+
+    @property
+    def in_expert(self) -> bool:
+        """Whether it is one of the matrices of each expert."""
+        return self.is_matrix and self.block_axes[0] == ("expert",)
+
+    @property
     def writes_residual(self) -> bool:
         """Whether its last axis holds residual coordinates that are added up: of a table, a writing matrix, a bias."""
         return self.axes[-1] == ("residual",) and self.group != "norm"
@@ -215,10 +225,11 @@ def _mlp(cfg: ModelConfig) -> Iterator[_Declaration]:
     before, after = _norm_sites(cfg, "blocks/mlp")
     # In a mixture of experts neurons lie in an expert, and an expert in a block.
     expert = "" if cfg.num_experts is None else "expert "
+    has_bias = cfg.bias and cfg.num_experts is None
     if cfg.gated_mlp:
-        yield from _linear("blocks/mlp/gate", f"{expert}residual hidden", "gate", before, has_bias=cfg.bias)
-    yield from _linear("blocks/mlp/up", f"{expert}residual hidden", "up", before, has_bias=cfg.bias)
-    yield from _linear("blocks/mlp/down", f"{expert}hidden residual", "down", after, has_bias=cfg.bias)
+        yield from _linear("blocks/mlp/gate", f"{expert}residual hidden", "gate", before, has_bias=has_bias)
+    yield from _linear("blocks/mlp/up", f"{expert}residual hidden", "up", before, has_bias=has_bias)
+    yield from _linear("blocks/mlp/down", f"{expert}hidden residual", "down", after, has_bias=has_bias)
     if cfg.num_experts is not None:
         yield from _linear("blocks/mlp/router", "residual expert", "router", before)
 

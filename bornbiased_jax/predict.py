@@ -35,6 +35,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
             f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at birth"
         )
+    if cfg.norm_position == "both":
+        raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
     scaled = cfg.init == "gpt2-scaled"
     return Stack(
         num_layers=cfg.num_layers,

@@ -116,7 +116,7 @@ def wheels() -> list[str]:
     """List pinned distributions that the steps need on Linux with Python 3.12, but for CUDA's libraries and PyTorch."""
     rows = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
     pins = {str(canonicalize_name(r.name)): r.specifier for r in rows if r.marker is None or r.marker.evaluate(PYTHON)}
-    requires = {canonicalize_name(each.name): each.requires or () for each in metadata.parameter_table()}
+    requires = {canonicalize_name(each.name): each.requires or () for each in metadata.distributions()}
     waiting = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"] + ["transformers"]
     needed: dict[str, set[str]] = {}
     for row in map(Requirement, waiting):  # it grows while it is read

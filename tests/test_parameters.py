@@ -46,7 +46,8 @@ def shapes_of_layers(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
     x_BTD = jax.ShapeDtypeStruct((1, 2, cfg.d_model), jnp.float32)
     positions_T = jax.ShapeDtypeStruct((2,), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    block = jax.eval_shape(Block(cfg).init, key, x_BTD, positions_T).get("params", {})
+    layer = jax.ShapeDtypeStruct((), jnp.int32)
+    block = jax.eval_shape(Block(cfg).init, key, x_BTD, positions_T, layer=layer).get("params", {})
     final = jax.eval_shape(Norm(cfg.norm, cfg.norm_eps).init, key, x_BTD).get("params", {})
     shapes = {f"blocks/{path}": (cfg.num_layers, *leaf.shape) for path, leaf in flatten(block).items()}
     return shapes | {f"final_norm/{path}": leaf.shape for path, leaf in flatten(final).items()}

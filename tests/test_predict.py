@@ -12,6 +12,7 @@ import pytest
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.predict import predict, stack_of
 
@@ -22,15 +23,19 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
     cfg = PRESETS[name]
+    if name in ("gemma3-tiny", "mixtral-tiny", "qwen3moe-tiny"):
+        with pytest.raises(InputError, match="theory does not cover"):
+            predict(cfg, 16)
+        return
     stack, drawn = stack_of(cfg), parameter_table(cfg)
-    assert drawn["embed/embedding"].std == stack.embedding_std
-    assert drawn["blocks/mlp/up/kernel"].std == drawn["blocks/attention/value/kernel"].std == stack.weight_std
-    assert drawn["blocks/mlp/down/kernel"].std == drawn["blocks/attention/output/kernel"].std == stack.output_std
+    std = {path: distribution(cfg, row).std for path, row in drawn.items()}
+    assert std["embed/embedding"] == stack.embedding_std
+    assert std["blocks/mlp/up/kernel"] == std["blocks/attention/value/kernel"] == stack.weight_std
+    assert std["blocks/mlp/down/kernel"] == std["blocks/attention/output/kernel"] == stack.output_std
     assert drawn["blocks/attention/output/kernel"].shape == (cfg.num_layers, stack.query_width, stack.width)
     assert drawn["blocks/attention/value/kernel"].shape == (cfg.num_layers, stack.width, stack.value_width)
     assert drawn["blocks/mlp/down/kernel"].shape == (cfg.num_layers, stack.mlp_width, stack.width)
-    learned = drawn["positions/embedding"].std if "positions/embedding" in drawn else 0.0
-    assert stack.position_std == learned
+    assert stack.position_std == std.get("positions/embedding", 0.0)
 
 
 def test_the_record() -> None:

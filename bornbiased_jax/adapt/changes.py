@@ -228,7 +228,13 @@ def _rescale(model: Model, seed: int, context: Context) -> Model:
 def _permute(model: Model, seed: int, context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
-    return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, cfg.d_ff))
+    experts = () if cfg.num_experts is None else (cfg.num_experts,)
+    return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff))
+
+
+def _experts(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    return symmetries.permute_experts(cfg, params, _orders(seed, cfg.num_layers, cfg.num_experts or 1))
 
 
 def _heads(model: Model, seed: int, context: Context) -> Model:
@@ -342,6 +348,7 @@ KINDS: dict[str, Kind] = {
     "heads": Kind(
         "heads:SEED", "attention heads in a random order, groups and query heads within them", True, _SEED, _heads
     ),
+    "experts": Kind("experts:SEED", "experts in a random order, the router's columns with them", True, _SEED, _experts),
     "unused-rows": Kind(
         "unused-rows:SCALE",
         "embedding rows of unused tokens times SCALE, the head untied",

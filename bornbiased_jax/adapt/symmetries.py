@@ -52,7 +52,9 @@ def _fold(cfg: ModelConfig, flat: Flat) -> ModelConfig:
                 raise InputError(f"{row.norm} has a bias, and {row.module} none to take it: set bias=true")
             added_LO = np.einsum("ld,ldn->ln", shift_LD, flat[path])
             flat[f"{row.module}/bias"] = flat[f"{row.module}/bias"] + added_LO
-        flat[path] = flat[path] * flat[f"{row.norm}/scale"][:, :, None]
+        scale_LD = flat[f"{row.norm}/scale"]
+        ones = (1,) * (flat[path].ndim - 3)
+        flat[path] = flat[path] * scale_LD.reshape(len(scale_LD), *ones, -1, 1)
     for norm in {row.norm for row in table.values() if row.is_stacked and row.norm is not None}:
         for leaf, value in (("scale", 1.0), ("bias", 0.0)):
             if f"{norm}/{leaf}" in flat:
@@ -102,7 +104,10 @@ def permute_coordinates(cfg: ModelConfig, params: Params, order_D: np.ndarray) -
 
 
 def permute_units(cfg: ModelConfig, params: Params, orders_LF: np.ndarray) -> Model:
-    """Permute the hidden units of every MLP: new unit f of block l is the old ``orders_LF[l, f]``."""
+    """Permute the hidden units of every MLP: new unit f of block l is the old ``orders_LF[l, f]``.
+
+    In a mixture of experts ``orders_LF`` may be [L, E, F]: neurons are exchangeable within an expert.
+    """
     flat = _flat(cfg, params)
     _permute_by_block(cfg, flat, {"hidden": orders_LF})
     return cfg, unflatten(flat)
@@ -138,11 +143,32 @@ def _permute_by_block(cfg: ModelConfig, flat: Flat, orders: Mapping[Axis, np.nda
                 apart = tuple(sizes[part] for part in names)
                 shape = (*row.block_shape[:index], *apart, *row.block_shape[index + 1 :])
                 axis = index + names.index(name)
-                blocks = [
-                    np.take(block.reshape(shape), order_n, axis=axis).reshape(row.block_shape)
-                    for block, order_n in zip(flat[path], orders[name], strict=True)
-                ]
-                flat[path] = np.stack(blocks)
+                flat[path] = np.stack(
+                    [
+                        _reordered(block.reshape(shape), order, axis).reshape(row.block_shape)
+                        for block, order in zip(flat[path], orders[name], strict=True)
+                    ]
+                )
+
+
+def _reordered(block: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
+    """Reorder one axis, by one order [n] or by one for each entry of the first axis [E, n]."""
+    if order.ndim == 1:
+        return np.take(block, order, axis=axis)
+    return np.stack([np.take(part, order_n, axis=axis - 1) for part, order_n in zip(block, order, strict=True)])
+
+
+def permute_experts(cfg: ModelConfig, params: Params, orders_LE: np.ndarray) -> Model:
+    """Permute the experts of every block as wholes, their router columns with them.
+
+    Raises:
+        InputError: the model has no experts.
+    """
+    if cfg.num_experts is None:
+        raise InputError("the model has no experts: permute a mixture of experts")
+    flat = _flat(cfg, params)
+    _permute_by_block(cfg, flat, {"expert": orders_LE})
+    return cfg, unflatten(flat)
 
 
 def rescale_units(cfg: ModelConfig, params: Params, factors_LF: np.ndarray) -> Model:
@@ -150,10 +176,13 @@ def rescale_units(cfg: ModelConfig, params: Params, factors_LF: np.ndarray) -> M
     if not cfg.gated_mlp:
         raise InputError("without a gate the activation stands between up and down: rescale a gated model")
     flat = _flat(cfg, params)
-    flat["blocks/mlp/up/kernel"] = flat["blocks/mlp/up/kernel"] * factors_LF[:, None, :]
+    # The same factors in all experts of a block.
+    between = (1,) * (flat["blocks/mlp/up/kernel"].ndim - 3)
+    L, F = factors_LF.shape
+    flat["blocks/mlp/up/kernel"] = flat["blocks/mlp/up/kernel"] * factors_LF.reshape(L, *between, 1, F)
     if "blocks/mlp/up/bias" in flat:
         flat["blocks/mlp/up/bias"] = flat["blocks/mlp/up/bias"] * factors_LF
-    flat["blocks/mlp/down/kernel"] = flat["blocks/mlp/down/kernel"] / factors_LF[:, :, None]
+    flat["blocks/mlp/down/kernel"] = flat["blocks/mlp/down/kernel"] / factors_LF.reshape(L, *between, F, 1)
     return cfg, unflatten(flat)
 
 
@@ -180,7 +209,12 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
         if (row.writes_residual and row.module not in _norms(cfg)) or row.module in after:
             new = np.zeros_like(new)
         flat[path] = np.insert(leaf, at, new, axis=0)
-    return cfg.replace(num_layers=cfg.num_layers + 1), unflatten(flat)
+    changes: dict[str, object] = {"num_layers": cfg.num_layers + 1}
+    if cfg.is_local is not None:
+        # The others keep their kinds; what kind an idle block is changes nothing.
+        kinds = ["l" if is_local else "g" for is_local in cfg.is_local]
+        changes["attention_pattern"] = "".join([*kinds[:at], "l", *kinds[at:]])
+    return cfg.replace(**changes), unflatten(flat)
 
 
 def shift_head(cfg: ModelConfig, params: Params, vector_D: np.ndarray) -> Model:

@@ -138,7 +138,7 @@ def family_of(cfg: ModelConfig) -> Family:
             raise _no_class(cfg, name, remedy)
     unmet: list[tuple[int, Want, Family]] = []
     for family in FAMILIES.values():
-        missing = [(index, want) for index, want in enumerate(family.wants) if not want.holds(cfg)]
+        missing = [(index, want) for index, want in enumerate(family.conditions) if not want.holds(cfg)]
         if not missing:
             return family
         unmet.append((*missing[0], family))
@@ -206,7 +206,7 @@ def _tensors(
         parts = []
         for path in entry.paths:
             if path not in flat:
-                parts.append(np.zeros(shapes[path] if entry.layer is None else shapes[path][1:], dtype))
+                parts.append(np.zeros(shapes[path][len(entry.place) :], dtype))
             else:
-                parts.append(np.asarray(flat[path] if entry.layer is None else flat[path][entry.layer]))
+                parts.append(np.asarray(flat[path][entry.place]))
         yield pack(entry, cfg, parts)

@@ -37,8 +37,10 @@ HARMLESS = frozenset(
     finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout
     hidden_dropout_prob id2label initializer_range is_decoder is_llama_config label2id length_penalty max_length
     min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
-    output_attentions output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type
+    output_attentions output_hidden_states output_router_logits output_scores pad_token_id prefix pretraining_tp
+    problem_type
     remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_pdrop return_dict
+    router_aux_loss_coef router_jitter_noise
     return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
     summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss
     tokenizer_class top_k top_p torch_dtype torchscript training_context transformers.js_config transformers_version

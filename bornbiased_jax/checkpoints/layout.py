@@ -14,7 +14,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import flatten
 
-Form = Literal["same", "transposed", "fused columns", "fused heads", "paired query", "paired key"]
+Form = Literal["same", "plus one", "transposed", "fused columns", "fused heads", "paired query", "paired key"]
 Shapes = dict[str, tuple[int, ...]]
 
 QKV = tuple(f"blocks/attention/{name}" for name in ("query", "key", "value"))
@@ -31,13 +31,21 @@ class Biases(NamedTuple):
 class Entry(NamedTuple):
     """One tensor of a file, and the parameter (three, when fused) that it holds.
 
-    ``layer`` is the index on the leading axis of the parameters, None where there is none.
+    ``layer`` is the index on the leading axis of the parameters, None where there is none; ``expert`` that on the next
+    axis, of a parameter that has one tensor an expert in the file. Of the form "plus one" are norm scales of which the
+    file keeps the difference from 1.
     """
 
     name: str
     paths: tuple[str, ...]
     layer: int | None
     form: Form
+    expert: int | None = None
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Indices on the leading axes of the parameters."""
+        return tuple(index for index in (self.layer, self.expert) if index is not None)
 
 
 def file_shapes(cfg: ModelConfig, biases: Biases) -> Shapes:
@@ -50,7 +58,7 @@ def file_shapes(cfg: ModelConfig, biases: Biases) -> Shapes:
             continue
         found[path] = shape
         if leaf == "kernel" and _is_linear(module) and _has_bias(module, biases):
-            found[f"{module}/bias"] = (shape[0], shape[2])
+            found[f"{module}/bias"] = (shape[0], shape[-1])
     return dict(sorted(found.items()))
 
 
@@ -96,8 +104,17 @@ def gguf_entries(shapes: Shapes, *, interleaved: bool) -> list[Entry]:
     return make_entries(_GGUF, shapes, form)
 
 
-def make_entries(names: Mapping[str, str], shapes: Shapes, form: Callable[[str], Form]) -> list[Entry]:
-    """The tensors of a file, from the name of each module in it and the form in which its matrices lie."""
+def make_entries(
+    names: Mapping[str, str], shapes: Shapes, form: Callable[[str], Form], *, offset_norms: bool = False
+) -> list[Entry]:
+    """List the tensors of a file.
+
+    Args:
+        names: of each module: "{l}" is the layer, "{e}" the expert, "{leaf}" weight or bias.
+        shapes: of the parameters.
+        form: in which a module's matrices lie.
+        offset_norms: whether the file keeps norm scales less one.
+    """
     fuses = "blocks/attention/qkv" in names
     entries = []
     for path, shape in shapes.items():
@@ -110,26 +127,30 @@ def make_entries(names: Mapping[str, str], shapes: Shapes, form: Callable[[str],
             module = "blocks/attention/qkv"
         template = names[module]
         suffix = "bias" if leaf == "bias" else "weight"
-        plain = leaf in ("scale", "embedding")
+        plain: Form = "plus one" if leaf == "scale" and offset_norms else "same"
+        of_tensor: Form = plain if leaf in ("scale", "embedding") else form(module)
         for layer in range(shape[0]) if path.startswith("blocks/") else (None,):
-            name = template.format(l=layer, leaf=suffix)
-            entries.append(Entry(name, paths, layer, "same" if plain else form(module)))
+            for expert in range(shape[1]) if "{e}" in template else (None,):
+                name = template.format(l=layer, e=expert, leaf=suffix)
+                entries.append(Entry(name, paths, layer, of_tensor, expert))
     return entries
 
 
 def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
     """The shape that the entry's tensor must have in the file."""
-    own = [shapes[path] if entry.layer is None else shapes[path][1:] for path in entry.paths]
+    own = [shapes[path][len(entry.place) :] for path in entry.paths]
     if entry.form in ("fused columns", "fused heads"):
         joined = (*own[0][:-1], sum(shape[-1] for shape in own))
         return joined if entry.form == "fused columns" else joined[::-1]
-    return own[0] if entry.form == "same" else own[0][::-1]
+    return own[0] if entry.form in ("same", "plus one") else own[0][::-1]
 
 
 def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarray]:
     """The parameters that a tensor of the file holds, in the order of ``entry.paths``, as views where possible."""
     if entry.form == "same":
         return [tensor]
+    if entry.form == "plus one":
+        return [tensor.astype(np.float32) + np.float32(1.0)]
     if entry.form == "fused columns":
         return np.split(tensor, 3, axis=-1)
     flipped = tensor.T
@@ -149,7 +170,7 @@ def leading_axis(entry: Entry) -> int:
 
     The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone.
     """
-    return 0 if entry.form in ("same", "fused columns") else 1
+    return 0 if entry.form in ("same", "plus one", "fused columns") else 1
 
 
 def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
@@ -157,6 +178,8 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
     arrays = list(parameters)
     if entry.form == "same":
         return arrays[0]
+    if entry.form == "plus one":
+        return arrays[0] - np.asarray(1.0, arrays[0].dtype)
     if entry.form == "fused columns":
         return np.concatenate(arrays, axis=-1)
     lead = arrays[0].shape[:-1]

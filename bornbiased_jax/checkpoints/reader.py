@@ -206,16 +206,20 @@ def _run(reference: Reference) -> WeightsReader:
 def _file(kind: Kind, located: Located) -> WeightsReader:
     cfg, source, entries, shapes = located[:4]
     check_entries(source, entries, shapes, located.ignored)
-    place: dict[tuple[str, int | None], tuple[Entry, int]] = {}
+    # One tensor of the file for each parameter of a layer, or one for each of its experts.
+    holders: dict[tuple[str, int | None], list[tuple[Entry, int]]] = {}
     for entry in entries:
         for index, path in enumerate(entry.paths):
-            place[path, entry.layer] = (entry, index)
+            holders.setdefault((path, entry.layer), []).append((entry, index))
     drawn = parameter_table(cfg)
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
-        if (path, layer) not in place:  # a bias that the configuration has and the file has not
+        if (path, layer) not in holders:  # a bias that the configuration has and the file has not
             return np.zeros(drawn[path].block_shape, np.float32)
-        entry, index = place[path, layer]
+        entry, index = holders[path, layer][0]
+        if entry.expert is not None:
+            experts = holders[path, layer][:rows]
+            return np.stack([unpack(own, cfg, read_finite(source, own.name))[at] for own, at in experts])
         first = None if rows is None else (leading_axis(entry), rows)
         return unpack(entry, cfg, read_finite(source, entry.name, first=first))[index]
 

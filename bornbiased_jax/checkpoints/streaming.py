@@ -140,16 +140,16 @@ def _leaf(
     places = {None: whole} if target is None else _regions(target, shape)
     buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in places.values()}
     for entry, index in holders:
-        wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.layer)}
+        wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.place)}
         if not wanted:
             continue
         tensor = unpack(entry, cfg, read_finite(source, entry.name, dtype))[index]
         for region, buffer in wanted.items():
             part = tuple(slice(*ends) for ends in region)
-            if entry.layer is None:
-                buffer[...] = tensor[part]
-            else:
-                buffer[entry.layer - part[0].start] = tensor[part[1:]]
+            # The tensor is one layer's, or one expert's of a layer: a part of the buffer's leading axes.
+            depth = len(entry.place)
+            inside = tuple(index - axis.start for index, axis in zip(entry.place, part[:depth], strict=True))
+            buffer[inside] = tensor[part[depth:]]
         del tensor
     # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
     # next parameter is read.
@@ -167,8 +167,8 @@ def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
-def _touches(region: Region, layer: int | None) -> bool:
-    return layer is None or region[0][0] <= layer < region[0][1]
+def _touches(region: Region, place: tuple[int, ...]) -> bool:
+    return all(start <= index < stop for index, (start, stop) in zip(place, region[: len(place)], strict=True))
 
 
 def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:

@@ -51,6 +51,7 @@ def derive(
       permute:SEED     hidden units in another order
       rescale:SEED     factors moved from down to up (gated MLPs)
       heads:SEED       attention heads in another order
+      experts:SEED     experts in another order, the router with them
       insert-layer:SEED  a random block that writes nothing, before the first
       resize-vocab:N   the vocabulary cut or extended; logits of the other tokens stay
       unused-rows:SCALE  embedding rows of unused tokens times SCALE; without --text the last tenth of the ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ def list_models(json_file: str | None) -> None:
     from bornbiased_jax.parameters import count_parameters
 
     described: dict[str, dict[str, Any]] = {
-        name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": cfg.to_dict()}
+        name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": dataclasses.asdict(cfg)}
         for name, cfg in PRESETS.items()
     }
     value = {"models": described, "fields": list(FIELDS)}

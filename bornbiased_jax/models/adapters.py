@@ -158,6 +158,8 @@ def _parameters(cfg: ModelConfig, adapter: Adapter) -> dict[str, tuple[tuple[int
         if f"{module}/kernel" not in known:
             have = ", ".join(other for other, place in MATRICES.items() if f"blocks/{place}/kernel" in known)
             raise InputError(f"the model has no matrix {name}: choose from {have}")
+        if known[f"{module}/kernel"].in_expert:
+            raise InputError(f"LoRA of {name} in a mixture of experts is not supported: choose matrices of attention")
         L, width, out = known[f"{module}/kernel"].shape
         if adapter.rank > min(width, out):
             raise InputError(

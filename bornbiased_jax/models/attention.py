@@ -19,7 +19,6 @@ from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.norm import Norm
 from bornbiased_jax.models.rope import rotate
 from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
-from bornbiased_jax.models.vocabulary import soft_cap
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
 MIN_ROWS = 32
@@ -108,7 +107,11 @@ class Attention(nn.Module):
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
         # Whether this layer is a local one, traced: blocks are scanned, and their facts travel with them.
-        is_local = None if cfg.is_local is None else jnp.asarray(cfg.is_local)[0 if layer is None else layer]
+        is_local = None
+        if cfg.is_local is not None:
+            if layer is None:
+                raise ValueError("layers of this configuration differ: say which one a block is")
+            is_local = jnp.asarray(cfg.is_local)[layer]
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         use_bias = cfg.bias or cfg.qkv_bias
         x_BTD = edited(self.edits.attention_input, x_BTD)
@@ -233,7 +236,7 @@ class Attention(nn.Module):
         return plain and whole and past is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
-        """q·k/√K of every head (or with the scale and cap of the configuration), [B, H, T, S], float32."""
+        """q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
         B, T, H, K = q_BTHK.shape
         G = k_BSGK.shape[2]
         # Heads before positions, and the R query heads of a group as more rows: the products then run on
@@ -242,7 +245,7 @@ class Attention(nn.Module):
         q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
         q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
         scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
-        return soft_cap(scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32), self.cfg.attention_softcap)
+        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
 
     def _weights(self, scores_BHTS: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None) -> jax.Array:
         cfg = self.cfg

@@ -69,7 +69,8 @@ def forward_bytes(
     """
     heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
     attention = heads + cfg.num_heads * cfg.key_dim if cfg.attention else 0
-    hidden = cfg.d_ff * (2 + cfg.gated_mlp) if cfg.mlp else 0
+    chosen = 1 if cfg.num_experts is None else cfg.experts_per_token
+    hidden = chosen * cfg.d_ff * (2 + cfg.gated_mlp) if cfg.mlp else 0
     stream = 2 * cfg.d_model
     block = stream + max(attention, hidden)
     numbers = sequences * length * (block if not kept else cfg.num_layers * (stream + attention + hidden))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.models.activations import ACTIVATIONS
 from bornbiased_jax.models.linear import Linear
 from bornbiased_jax.models.sites import NO_EDITS, Edits, edited
@@ -62,6 +63,8 @@ class Experts(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         cfg = self.cfg
+        if self.edits.mlp_hidden is not None:
+            raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
         E, C, D, F = cfg.num_experts or 1, cfg.experts_per_token, cfg.d_model, cfg.d_ff
         x_BTD = edited(self.edits.mlp_input, x_BTD)
         x_ND = x_BTD.reshape(-1, D)

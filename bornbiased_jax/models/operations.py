@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.parameters import Parameter, parameter_table
 
 
 def linear_shapes(cfg: ModelConfig) -> list[tuple[int, int]]:
@@ -33,7 +36,13 @@ def loop_operations(cfg: ModelConfig, seq_len: int) -> float:
 
 def _of_a_block(cfg: ModelConfig, T: int) -> tuple[int, int, int, int]:
     """Multiplications: of one position without keys and values; widths of keys and of queries; of a whole block."""
-    D, F = cfg.d_model, cfg.d_ff if cfg.mlp else 0
     query, shared = (heads * cfg.key_dim * cfg.attention for heads in (cfg.num_heads, cfg.kv_heads))
-    position = 2 * D * query + (3 if cfg.gated_mlp else 2) * D * F
-    return position, shared, query, T * (position + 2 * D * shared) + T * (T + 1) // 2 * 2 * query
+    rows = [row for row in parameter_table(cfg).values() if row.is_stacked and (row.reads_residual or row.is_writer)]
+    position = sum(multiplications(cfg, row) for row in rows if row.group not in ("key", "value"))
+    return position, shared, query, T * (position + 2 * cfg.d_model * shared) + T * (T + 1) // 2 * 2 * query
+
+
+def multiplications(cfg: ModelConfig, matrix: Parameter) -> int:
+    """Count the multiplications of one token with a matrix of one block; of experts with those that it chooses."""
+    size = math.prod(matrix.block_shape)
+    return size // cfg.num_experts * cfg.experts_per_token if cfg.num_experts and matrix.in_expert else size

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.parameters import flatten
+from bornbiased_jax.models.operations import multiplications
+from bornbiased_jax.parameters import parameter_table
 
 # Of so many laps the fastest is known: a small model's products need no more time.
 _LAPS = 100
@@ -25,9 +25,9 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
     (fewer with a window). Norms, activations,
     softmax and recomputation are not counted.
     """
-    shapes = flatten(parameter_shapes(cfg))
-    kernels = sum(
-        math.prod(leaf.shape) for path, leaf in shapes.items() if path.startswith("blocks/") and path.endswith("kernel")
+    table = parameter_table(cfg).values()
+    kernels = cfg.num_layers * sum(
+        multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
     )
     head = cfg.d_model * cfg.vocab_size
     attended = min(context, cfg.window or context)

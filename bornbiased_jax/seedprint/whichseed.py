@@ -50,7 +50,17 @@ from bornbiased_jax.seedprint.weights import weights_test
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
 NUM_SEEDS = 2**32
-SIZES = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff", "vocab_size", "gated_mlp")
+SIZES = (
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "d_model",
+    "d_ff",
+    "vocab_size",
+    "gated_mlp",
+    "num_experts",
+)
 """Fields that say how large the drawn matrices are."""
 
 

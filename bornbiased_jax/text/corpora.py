@@ -83,7 +83,6 @@ class Corpus:
         }
 
 
-@functools.lru_cache(maxsize=4)
 def check_name(name: str) -> None:
     """Refuse a name that no built-in corpus has.
 
@@ -94,6 +93,7 @@ def check_name(name: str) -> None:
         raise InputError(f"unknown built-in corpus {name!r}: the built-in corpora are {', '.join(BUILDERS)}")
 
 
+@functools.lru_cache(maxsize=4)
 def corpus(name: str) -> Corpus:
     """A built-in corpus: ``prose`` or ``code``. Assembled once per installation, then cached.
 

@@ -27,6 +27,16 @@ MODELS = {
     "prefix": preset("llama-tiny", **SIZES, num_kv_heads=2, prefix_length=3, prefix_memory="elu"),
     "headwise": preset("llama-tiny", **SIZES, num_kv_heads=2, output_gate="headwise", sink_logit="learned"),
     "elementwise": preset("llama-tiny", **SIZES, num_kv_heads=2, output_gate="elementwise", head_norm=True),
+    "gemma3": preset(
+        "gemma3-tiny",
+        **SIZES | {"num_layers": 3},
+        num_kv_heads=2,
+        window=3,
+        attention_pattern="lg",
+        embedding_scale=5.0,
+    ),
+    "mixtral": preset("mixtral-tiny", **SIZES, num_kv_heads=2),
+    "qwen3_moe": preset("qwen3moe-tiny", **SIZES, num_kv_heads=2),
     "value gate": preset("llama-tiny", **SIZES, num_kv_heads=2, output_gate="value", qk_norm=True),
 }
 # What a model does not allow, by a word of the sentence.
@@ -34,6 +44,8 @@ REFUSED = {
     ("olmo2", "fold"): "pre-norm",
     ("olmo2", "rotate"): "pre-norm",
     ("no residual", "idle block"): "residual",
+    ("gemma3", "fold"): "pre-norm",
+    ("gemma3", "rotate"): "pre-norm",
 }
 
 
@@ -108,6 +120,24 @@ def test_a_parameter_that_nobody_declared_is_an_error():
     params["blocks"]["mlp"]["up"]["decay"] = np.ones((2, 24), np.float32)
     with pytest.raises(LookupError, match="blocks/mlp/up/decay"):
         symmetries.permute_units(cfg, params, orders(2, 24))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_experts_and_neurons_within_experts_are_exchangeable(name):
+    before = model(name)
+    cfg, (L, E, F) = before[0], (before[0].num_layers, before[0].num_experts, before[0].d_ff)
+    assert_same_function(before, symmetries.permute_experts(*before, orders(L, E)))
+    within_LEF = orders(L * E, F).reshape(L, E, F)
+    assert_same_function(before, symmetries.permute_units(*before, within_LEF))
+    factors_LF = np.random.default_rng(6).normal(size=(L, F)) ** 3 + 0.1
+    assert_same_function(before, symmetries.rescale_units(*before, factors_LF.astype(np.float32)))
+    with pytest.raises(InputError, match="no experts"):
+        symmetries.permute_experts(*model("llama"), orders(2, 4))
+    # Neurons do not leave their expert: experts are chosen by a router that knows them as wholes.
+    flat = flatten(before[1])
+    moved = {path: leaf for path, leaf in flat.items() if path.startswith("blocks/mlp/") and "router" not in path}
+    swapped = unflatten({**flat, **{path: np.roll(leaf, 1, axis=1) for path, leaf in moved.items()}})
+    assert np.abs(logits(cfg, swapped) - logits(*before)).max() > 0.1
 
 
 def test_what_only_some_models_allow():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 from typing import Any
 
@@ -16,7 +17,9 @@ from bornbiased_jax.models.activations import HUGGING_FACE
 REQUIRED = {"num_layers": 2, "num_heads": 32, "d_model": 512, "d_ff": 64, "vocab_size": 31, "max_seq_len": 64}
 LLAMA = dict(
     norm_eps=1e-6, rope_theta=10_000.0, rotary_fraction=1.0, window=None, tie_embeddings=False, activation="silu",
-    kv_heads=32, key_dim=16, parallel_residual=False, bias=False, qkv_bias=False,
+    kv_heads=32, key_dim=16, parallel_residual=False, bias=False, qkv_bias=False, rope_local_theta=None,
+    attention_pattern=None, attention_scale=None, embedding_scale=1.0, num_experts=None, experts_per_token=2,
+    normalize_expert_weights=True,
 )  # fmt: skip
 # As transformers 5.23.0 has them.
 FROZEN: dict[str, dict[str, Any]] = {
@@ -27,6 +30,21 @@ FROZEN: dict[str, dict[str, Any]] = {
     "qwen3": LLAMA | dict(key_dim=128),
     "gpt_neox": LLAMA | dict(norm_eps=1e-5, rotary_fraction=0.25, activation="gelu", parallel_residual=True, bias=True),
     "olmo2": LLAMA | dict(norm_eps=1e-5),
+    "gemma3_text": LLAMA
+    | dict(
+        rope_theta=1_000_000.0,
+        window=4096,
+        tie_embeddings=True,
+        activation="gelu_tanh",
+        kv_heads=4,
+        key_dim=256,
+        rope_local_theta=10_000.0,
+        attention_pattern="lllllg",
+        attention_scale=1 / 16,
+        embedding_scale=math.sqrt(512),
+    ),
+    "mixtral": LLAMA | dict(kv_heads=8, norm_eps=1e-5, rope_theta=1_000_000.0, num_experts=8),
+    "qwen3_moe": LLAMA | dict(kv_heads=4, num_experts=128, experts_per_token=8, normalize_expert_weights=False),
 }
 
 
@@ -59,10 +77,21 @@ def test_defaults_are_those_of_transformers(name):
             # Their models take it from the other sizes, as ours do.
             value = {"num_kv_heads": 32, "head_dim": 16, "d_ff": 4 * 512}[ours]
         assert getattr(cfg, ours) == value, key
-    if name != "gpt2":
+    if name == "gemma3_text":
+        by_kind = theirs.rope_parameters
+        assert cfg.rope_theta == by_kind["full_attention"]["rope_theta"]
+        assert cfg.rope_local_theta == by_kind["sliding_attention"]["rope_theta"]
+        assert cfg.attention_scale == theirs.query_pre_attn_scalar**-0.5
+        kinds = ["sliding_attention" if is_local else "full_attention" for is_local in cfg.is_local or ()]
+        assert kinds == theirs.layer_types
+    elif name != "gpt2":
         assert cfg.rope_theta == theirs.rope_parameters["rope_theta"]
         assert cfg.rotary_fraction == theirs.rope_parameters.get("partial_rotary_factor", 1.0)
-    window = theirs.sliding_window if name == "mistral" or getattr(theirs, "use_sliding_window", False) else None
+    if cfg.num_experts is not None:
+        assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+        assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
+    always = name in ("mistral", "mixtral", "gemma3_text")
+    window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
 
 

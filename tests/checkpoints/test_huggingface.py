@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.parameters import flatten
@@ -58,8 +59,7 @@ def test_logits_equal_those_of_transformers(name):
 
 def test_every_family_and_way_of_saving_is_among_the_fixtures():
     configs = {name: json.loads((HF / name / "config.json").read_text()) for name in NAMES}
-    families = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "olmo2"}
-    assert {config["model_type"] for config in configs.values()} == families
+    assert {config["model_type"] for config in configs.values()} == set(FAMILIES)
     assert {config["dtype"] for config in configs.values()} == {"float32", "float16", "bfloat16"}
     assert {config["tie_word_embeddings"] for config in configs.values()} == {True, False}
 
@@ -156,17 +156,47 @@ def test_fields_that_are_not_understood_are_refused_by_name(copy, change, words)
 @pytest.mark.parametrize(
     "change, words",
     [
-        (dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, layer_types=...), "max_window_layers=1"),
-        (dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention"]), "layer_types"),
+        (dict(use_sliding_window=True, layer_types=["full_attention"] * 3), "does not list 2 layers"),
+        (dict(use_sliding_window=True, layer_types=["full_attention", "chunked_attention"]), "layer_types"),
         (dict(use_sliding_window=False, layer_types=["sliding_attention"] * 2), "layer_types"),
         (dict(layer_types="full_attention"), "layer_types"),
         (dict(max_window_layers="many"), "max_window_layers='many'"),
     ],
 )
-def test_mixed_windows_are_refused(copy, change, words):
+def test_windows_that_contradict_themselves_are_refused(copy, change, words):
     folder = copy("qwen2-window")
     edit_config(folder, **change)
     with pytest.raises(InputError, match=words):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, layer_types=...),
+        dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention"]),
+    ],
+)
+def test_mixed_windows_are_a_pattern_of_layers(copy, change):
+    folder = copy("qwen2-window")
+    edit_config(folder, **change)
+    cfg = open_checkpoint(folder).cfg
+    assert (cfg.window, cfg.attention_pattern, cfg.is_local) == (7, "gl", (False, True))
+
+
+@pytest.mark.parametrize("change", [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=50.0)])
+def test_variations_of_gemma_that_are_not_supported_are_refused(copy, change):
+    folder = copy("gemma3_text")
+    edit_config(folder, **change)
+    with pytest.raises(InputError, match=next(iter(change))):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("change", [dict(mlp_only_layers=[0]), dict(decoder_sparse_step=2)])
+def test_dense_layers_among_experts_are_refused(copy, change):
+    folder = copy("qwen3_moe")
+    edit_config(folder, **change)
+    with pytest.raises(InputError, match=next(iter(change))):
         open_checkpoint(folder)
 
 

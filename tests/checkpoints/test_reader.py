@@ -21,7 +21,7 @@ def assert_reads_the_same(ref):
     assert reader.cfg == opened.cfg
     for path, leaf in flatten(opened.params).items():
         whole = np.asarray(leaf)
-        if parameter_table(reader.cfg)[path].stacked:
+        if parameter_table(reader.cfg)[path].is_stacked:
             for layer in range(len(whole)):
                 np.testing.assert_array_equal(reader.read(path, layer), whole[layer], err_msg=path)
         else:

@@ -4,10 +4,16 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.generation import generate
 from bornbiased_jax.evaluation.parity import parity
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.models import apply
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -51,3 +57,56 @@ def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
     for ref in ("seed:1@llama-tiny", tmp_path):
         with pytest.raises(InputError, match="no Hugging Face directory|neither a Hugging Face"):
             parity(ref)
+
+
+# Layers that differ, and experts.
+MIXED = ["gemma3_text", "gemma3_text-capped", "qwen2-mixed"]
+EXPERTS = ["mixtral", "mixtral-window", "qwen3_moe", "qwen3_moe-normalized"]
+
+
+@pytest.mark.parametrize("name", ["gemma3-tiny", "mixtral-tiny", "qwen3moe-tiny"])
+def test_initial_models_agree_to_five_digits_of_the_logits_deviation(name, tmp_path):
+    """Weights of the size that models begin with: those of the fixtures are larger, and amplify rounding."""
+    pytest.importorskip("torch", exc_type=ImportError)
+    pytest.importorskip("transformers", exc_type=ImportError)
+    cfg = preset(name)
+    export_hugging_face(cfg, init_seed(cfg, 7), tmp_path / "model")
+    found = parity(tmp_path / "model")
+    assert found["max_abs_error"] <= 1e-5 * found["logit_std"]
+    assert found["top1_agreement"] == 1.0
+
+
+def _of_transformers(name):
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        FIXTURES / "hf" / name, dtype=torch.float32, attn_implementation="eager"
+    )
+    return torch, loaded.eval()
+
+
+@pytest.mark.parametrize("name", MIXED + EXPERTS)
+def test_greedy_generation_is_that_of_transformers(name):
+    torch, theirs = _of_transformers(name)
+    ours = open_checkpoint(FIXTURES / "hf" / name)
+    prompt = np.random.default_rng(3).integers(3, ours.cfg.vocab_size, 7)
+    with torch.no_grad():
+        expected = theirs.generate(
+            torch.tensor(prompt)[None], max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    assert generate(ours, prompt.tolist(), 16) == expected[0].tolist()
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_every_token_goes_to_the_experts_of_transformers(name):
+    torch, theirs = _of_transformers(name)
+    ours = open_checkpoint(FIXTURES / "hf" / name)
+    tokens_BT = np.random.default_rng(4).integers(0, ours.cfg.vocab_size, (3, 17)).astype(np.int32)
+    captured = apply(ours.cfg, ours.params, tokens_BT, logits=False, capture=("router_logits",)).layers
+    with torch.no_grad():
+        expected = theirs(torch.tensor(tokens_BT), output_router_logits=True).router_logits
+    chosen = ours.cfg.experts_per_token
+    for ours_BTE, theirs_NE in zip(np.asarray(captured["router_logits"]), expected, strict=True):
+        ours_NE = ours_BTE.reshape(-1, ours_BTE.shape[-1])
+        routes = [np.sort(np.argsort(logits, axis=-1)[:, -chosen:]) for logits in (ours_NE, theirs_NE.numpy())]
+        np.testing.assert_array_equal(*routes)

@@ -65,6 +65,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "elementwise gate": ("llama-tiny", {"output_gate": "elementwise"}),
     "value gate": ("llama-tiny", {"output_gate": "value"}),
     "prefix": ("llama-tiny", {"prefix_length": 3, "prefix_memory": "elu"}),
+    "gemma3": ("gemma3-tiny", {"num_kv_heads": 2, "window": 4, "attention_pattern": "lg"}),
+    "capped": ("llama-tiny", {"logit_softcap": 2.0}),
+    "mixtral": ("mixtral-tiny", {"num_kv_heads": 2}),
+    "qwen3_moe": ("qwen3moe-tiny", {}),
 }
 
 
@@ -93,6 +97,8 @@ def _activations(name: str) -> Values:
 
 
 def _has(cfg: ModelConfig, site: str) -> bool:
+    if cfg.num_experts is not None and site in ("mlp_preactivation", "mlp_up", "mlp_hidden"):
+        return False
     mlp = site.startswith("mlp")
     return site == "residual" or (cfg.mlp if mlp else cfg.attention)
 

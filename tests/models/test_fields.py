@@ -1,6 +1,7 @@
 """The table of what each field means to each reader is complete, and each of its entries is true."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.init import distribution, parameter_shapes
 from bornbiased_jax.models import apply, attention
 from bornbiased_jax.models.fields import TABLE
 from bornbiased_jax.parameters import parameter_table
@@ -30,7 +31,13 @@ BASES = {
     "qwen2": preset("qwen-tiny", **SIZES),
     "qwen3": preset("qwen3-tiny", **SIZES),
     "olmo2": preset("olmo2-tiny", **SIZES),
+    "qwen2-mixed": preset("qwen-tiny", **SIZES, window=5, attention_pattern="gl"),
+    "gemma3_text": preset("gemma3-tiny", **SIZES, embedding_scale=math.sqrt(32), window=5, attention_pattern="lg"),
+    "mixtral": preset("mixtral-tiny", **SIZES),
+    "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
 }
+# What theory refuses whatever else is changed.
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "mixtral", "qwen3_moe")
 # Every field with another value than any base has.
 CHANGES = {
     "num_layers": 3,
@@ -53,6 +60,11 @@ CHANGES = {
     "bias": True,
     "qkv_bias": True,
     "tie_embeddings": False,
+    "embedding_scale": 3.0,
+    "logit_softcap": 20.0,
+    "num_experts": 3,
+    "experts_per_token": 1,
+    "normalize_expert_weights": False,
     "positions": "none",
     "rope_theta": 777.0,
     "rotary_fraction": 0.5,
@@ -64,6 +76,9 @@ CHANGES = {
     "qk_norm": True,
     "qk_norm_scope": "projection",
     "window": 7,
+    "attention_scale": 0.3,
+    "attention_pattern": "gl",
+    "rope_local_theta": 55.0,
     "attention_kernel": "sigmoid",
     "sink_logit": "learned",
     "positional_scale": "amplify",
@@ -79,7 +94,7 @@ def changed(cfg: ModelConfig, name: str) -> ModelConfig | None:
     """The configuration with one field changed; None where that makes no model."""
     value = CHANGES[name]
     if getattr(cfg, name) == value:
-        value = not value if isinstance(value, bool) else {"post": "pre", "projection": "head"}[value]
+        value = not value if isinstance(value, bool) else {"post": "pre", "projection": "head", "gl": "lg"}[value]
     try:
         return cfg.replace(**{name: value})
     except InputError:
@@ -93,6 +108,12 @@ def test_every_field_has_an_entry_and_a_change():
             assert (policy.kind == "untouched") == bool(policy.reason), name
 
 
+def theory_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
+    """Pairs of which theory takes the base."""
+    left_out = [BASES[base] for base in WITHOUT_THEORY]
+    return [(cfg, other) for cfg, other in bases_of(name) if cfg not in left_out]
+
+
 def bases_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
     """Pairs of a base and its change; attention's scope of norms matters only where there are such norms."""
     if name == "qk_norm_scope":
@@ -104,10 +125,15 @@ def bases_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
     return [(cfg, other) for cfg in chosen if (other := changed(cfg, name)) is not None]
 
 
+def initial(cfg: ModelConfig):
+    """Shapes and distributions of all parameters."""
+    return {path: (row.shape, distribution(cfg, row)) for path, row in parameter_table(cfg).items()}
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_initialisation(name):
     policy = TABLE[name].initialisation
-    differ = [parameter_table(cfg) != parameter_table(other) for cfg, other in bases_of(name)]
+    differ = [initial(cfg) != initial(other) for cfg, other in bases_of(name)]
     assert differ
     assert any(differ) if policy.kind == "used" else not any(differ)
 
@@ -128,11 +154,11 @@ def asked_of_theory(monkeypatch, cfg: ModelConfig):
 def test_theory(name, monkeypatch):
     policy = TABLE[name].theory
     if policy.kind == "refused":
-        for _, other in bases_of(name):
+        for _, other in theory_of(name):
             with pytest.raises(InputError, match=name):
                 predict.predict(other, 16)
         return
-    differ = [asked_of_theory(monkeypatch, a) != asked_of_theory(monkeypatch, b) for a, b in bases_of(name)]
+    differ = [asked_of_theory(monkeypatch, a) != asked_of_theory(monkeypatch, b) for a, b in theory_of(name)]
     assert any(differ) if policy.kind == "used" else not any(differ)
 
 
@@ -142,7 +168,8 @@ def meaningless(cfg: ModelConfig) -> set[str]:
     scaling = rope - {"rope_theta", "rotary_fraction", "rope_scaling"}
     used = {"none": set(), "linear": {"rope_scaling_factor"}, "llama3": scaling}[cfg.rope_scaling]
     unread = scaling - used if cfg.positions == "rope" else rope
-    return unread | (set() if cfg.qk_norm else {"qk_norm_scope"})
+    unread |= set() if cfg.qk_norm else {"qk_norm_scope"}
+    return unread | ({"experts_per_token", "normalize_expert_weights"} if cfg.num_experts is None else set())
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -176,7 +203,7 @@ def test_an_export_says_the_field_or_refuses_it(name):
 
 
 # Weights that are no softmax, and a softmax with a logit or with keys more than there are positions.
-NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length"}
+NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length", "attention_scale", "attention_pattern"}
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -200,6 +227,11 @@ def test_fused_attention(name, monkeypatch):
     other = changed(LLAMA, name)
     if name == "d_model":
         other = LLAMA.replace(d_model=64, head_dim=8)
+    if name == "attention_pattern":
+        other = LLAMA.replace(window=7, attention_pattern="gl")
+    if other is None:
+        assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
+        return
     found = asked(other)
     # The module asks the same table, so what the kernel's one formula cannot compute is said here once more.
     assert (policy.kind == "refused") == (name in NOT_THE_KERNELS)

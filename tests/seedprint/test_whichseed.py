@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import init
+from bornbiased_jax.init import distribution, init
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from bornbiased_jax.seedprint import seed_search, whichseed
 from bornbiased_jax.seedprint.births import drifted
@@ -37,12 +37,12 @@ def test_the_numbers_drawn_are_those_of_the_birth(name):
     flat, start = flatten(birth(31, cfg)), 0
     for path, layer, count in places:
         leaf = np.asarray(flat[path] if layer is None else flat[path][layer]).ravel()[:count]
-        std = np.float32(parameter_table(cfg)[path].std)
+        std = np.float32(distribution(cfg, parameter_table(cfg)[path]).std)
         assert np.array_equal(drawn[start : start + count] * std, leaf), (path, layer)
         start += count
     assert start == len(drawn)
     # Nothing drawn is left out, and nothing that is constant at birth is taken.
-    random = {path for path, born in parameter_table(cfg).items() if born.constant is None}
+    random = {path for path, born in parameter_table(cfg).items() if distribution(cfg, born).constant is None}
     assert {place.path for place in places} == random
 
 

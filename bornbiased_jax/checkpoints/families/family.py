@@ -33,6 +33,20 @@ def text_of(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+PLAIN: dict[str, Any] = {
+    name: ModelConfig.__dataclass_fields__[name].default
+    for name in (
+        "embedding_scale",
+        "logit_softcap",
+        "attention_scale",
+        "attention_pattern",
+        "rope_local_theta",
+        "num_experts",
+    )
+}
+"""Fields that few families have, with the value that all others have."""
+
+
 @dataclass(frozen=True)
 class Family:
     """All that is particular to one model type of ``transformers``, for reading and for writing.
@@ -53,6 +67,8 @@ class Family:
         aliases: other names that transformers has given to a tensor.
         gguf: the architecture of its GGUF files; None where those are not read.
         interleaved: whether GGUF files keep the rows of query and key in Meta's order.
+        opts: fields of ``PLAIN`` that the family may have with other values.
+        offset_norms: whether its files keep norm scales less one.
     """
 
     name: str
@@ -70,6 +86,14 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
     gguf: str | None = None
     interleaved: bool = False
+    opts: frozenset[str] = frozenset()
+    offset_norms: bool = False
+
+    @property
+    def conditions(self) -> tuple[Want, ...]:
+        """What a configuration must meet: its own conditions, and plain values of all that it does not opt into."""
+        plain = {name: value for name, value in PLAIN.items() if name not in self.opts}
+        return (*self.wants, *exactly(**plain))
 
     def entries(self, shapes: Shapes) -> list[Entry]:
         """The tensors of a Hugging Face file with these parameters."""
@@ -79,4 +103,4 @@ class Family:
                 return "transposed"
             return self.fused if self.fused is not None and module == "blocks/attention/qkv" else self.kernel
 
-        return make_entries(self.tensors, shapes, form)
+        return make_entries(self.tensors, shapes, form, offset_norms=self.offset_norms)

@@ -14,7 +14,8 @@ FAMILY = Family(
     wants=(*llama.RMSNORM, *llama.PRE, *exactly(bias=False, qkv_bias=True)),
     biases=lambda cfg: Biases(True, False, False),
     read_biases=lambda fields: Biases(True, False, False),
-    read=lambda fields: read_rope(fields) | {"window": read_layer_windows(fields)},
+    read=lambda fields: read_rope(fields) | read_layer_windows(fields),
     write=lambda cfg: llama.rope_entries(cfg) | write_layer_windows(cfg),
     gguf="qwen2",
+    opts=frozenset(["attention_pattern"]),
 )

@@ -13,9 +13,10 @@ FAMILY = Family(
     wants=(*llama.RMSNORM, *exactly(norm_position="pre", qk_norm=True, qk_norm_scope="head")),
     biases=llama.attention_biases,
     read_biases=llama.read_attention_bias,
-    read=lambda fields: read_rope(fields) | {"window": read_layer_windows(fields)},
+    read=lambda fields: read_rope(fields) | read_layer_windows(fields),
     write=lambda cfg: (
         llama.rope_entries(cfg) | write_layer_windows(cfg) | {"attention_bias": llama.attention_biases(cfg).qkv}
     ),
     gguf="qwen3",
+    opts=frozenset(["attention_pattern"]),
 )

@@ -95,17 +95,23 @@ class Fields:
 
 
 def read_rope(
-    fields: Fields, *, theta: str = "rope_theta", fraction: str = "partial_rotary_factor", rotated: float | None = None
+    fields: Fields,
+    *,
+    theta: str = "rope_theta",
+    base: float = 10_000.0,
+    fraction: str = "partial_rotary_factor",
+    rotated: float | None = None,
 ) -> dict[str, Any]:
     """RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
 
     Args:
         fields: of the file.
-        theta: the older name of the base, 10,000 unless given.
+        theta: the older name of the base.
+        base: the base where the file says nothing.
         fraction: the older name of the fraction of a head's width that is rotated.
         rotated: that fraction where the file says nothing; None for families that always rotate all of it.
     """
-    base = fields.get(theta, 10_000.0)
+    base = fields.get(theta, base)
     part = fields.get(fraction, 1.0 if rotated is None else rotated)
     old, new = fields.get("rope_scaling", None), fields.get("rope_parameters", None)
     if old and new and old != new:
@@ -144,8 +150,35 @@ def write_rope(cfg: ModelConfig) -> dict[str, Any]:
     return {"rope_scaling": None if kind == "default" else scaling}
 
 
-def read_layer_windows(fields: Fields) -> int | None:
-    """The window of Qwen's layers, one for all; a mixture of windows is refused."""
+LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
+
+
+def read_pattern(fields: Fields, name: str, kinds: Any) -> str:
+    """Turn a list of the kinds of layers into a pattern of ``ModelConfig.attention_pattern``.
+
+    Raises:
+        InputError: it is no such list, or a kind is not known.
+    """
+    if not isinstance(kinds, list) or not kinds or not all(kind in LAYER_TYPES for kind in kinds):
+        raise fields.refuse(name, kinds, f"which is not a list of {' and '.join(LAYER_TYPES)}")
+    if len(kinds) != fields.integer("num_hidden_layers"):
+        raise fields.refuse(name, kinds, f"which does not list {fields.integer('num_hidden_layers')} layers")
+    pattern = "".join(LAYER_TYPES[kind] for kind in kinds)
+    # The shortest beginning that the list repeats, as the last turn may be cut short.
+    for length in range(1, len(pattern) + 1):
+        if (pattern[:length] * len(pattern))[: len(pattern)] == pattern:
+            return pattern[:length]
+    return pattern
+
+
+def write_pattern(cfg: ModelConfig) -> list[str]:
+    """The inverse of :func:`read_pattern`: the kind of every layer."""
+    kinds = {letter: kind for kind, letter in LAYER_TYPES.items()}
+    return [kinds["l" if is_local else "g"] for is_local in cfg.is_local or ()]
+
+
+def read_layer_windows(fields: Fields) -> dict[str, Any]:
+    """Read the windows of Qwen's layers: one for all, or a pattern."""
     sliding = fields.get("sliding_window", 4096)
     first = fields.integer("max_window_layers", 28)
     used = fields.boolean("use_sliding_window", False) and sliding is not None
@@ -156,22 +189,21 @@ def read_layer_windows(fields: Fields) -> int | None:
         kinds = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(num_layers)]
     else:
         name, value = "layer_types", kinds
-        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
-            raise fields.refuse(name, kinds, "which is not a list of names")
-        if not used and set(kinds) != {"full_attention"}:
-            raise fields.refuse(name, value, "but no sliding window: make the two agree")
-    if set(kinds) == {"full_attention"}:
-        return None
-    if set(kinds) == {"sliding_attention"}:
-        return fields.integer("sliding_window", 4096)
-    raise fields.refuse(name, value, "so its layers attend in different ways, which is not supported")
+    pattern = read_pattern(fields, name, kinds)
+    if name == "layer_types" and not used and pattern != "g":
+        raise fields.refuse(name, value, "but no sliding window: make the two agree")
+    if pattern == "g":
+        return {"window": None}
+    window = fields.integer("sliding_window", 4096)
+    return {"window": window} if pattern == "l" else {"window": window, "attention_pattern": pattern}
 
 
 def write_layer_windows(cfg: ModelConfig) -> dict[str, Any]:
     """Qwen's entries for a window of every layer, or of none."""
     windowed = cfg.window is not None
-    return {
+    entries = {
         "use_sliding_window": windowed,
         "sliding_window": cfg.window,
         "max_window_layers": 0 if windowed else cfg.num_layers,
     }
+    return entries if cfg.attention_pattern is None else entries | {"layer_types": write_pattern(cfg)}

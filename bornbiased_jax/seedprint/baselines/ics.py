@@ -83,6 +83,8 @@ def ics(
         raise InputError(f"ICS needs two or more token ids from 0 to {smaller - 1}: change the list")
     if (base_cfg.attention, base_cfg.mlp) != (suspect_cfg.attention, suspect_cfg.mlp):
         return Score("ics", None, "the two models have different kinds of sublayers")
+    if base_cfg.num_experts is not None or suspect_cfg.num_experts is not None:
+        return Score("ics", None, "a mixture of experts has no one product of up and down")
     if min(base_cfg.num_layers, suspect_cfg.num_layers) < num_blocks:
         return Score("ics", None, f"a model has fewer than {num_blocks} blocks")
     correlations = [

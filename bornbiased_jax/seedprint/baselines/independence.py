@@ -95,6 +95,8 @@ def phi_u(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect
     """
     if not (base_cfg.mlp and suspect_cfg.mlp):
         return Score("phi_u", None, "a model without an MLP has no hidden units to match")
+    if base_cfg.num_experts is not None or suspect_cfg.num_experts is not None:
+        return Score("phi_u", None, "neurons of a mixture of experts lie in experts, which nothing pairs here")
     if base_cfg.d_model != suspect_cfg.d_model:
         return Score("phi_u", None, f"the widths differ: {base_cfg.d_model} and {suspect_cfg.d_model}")
     ours_LDF, theirs_LDF = (np.asarray(params["blocks"]["mlp"]["up"]["kernel"]) for params in (base, suspect))

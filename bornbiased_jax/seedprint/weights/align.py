@@ -61,6 +61,8 @@ def _unfit(base: WeightsReader, suspect: WeightsReader, rotated: bool) -> str | 
     for name, reader in (("base", base), ("suspect", suspect)):
         if not mlp_modules(reader):
             return f"the {name} has no MLP, and so no hidden units to permute"
+        if reader.cfg.num_experts is not None:
+            return f"the {name} is a mixture of experts: its neurons lie in experts, which are not paired here"
     if mlp_modules(base) != mlp_modules(suspect):
         return "one model's MLP is gated, the other's is not: their hidden units do not correspond"
     if not rotated and base.cfg.d_model != suspect.cfg.d_model:

@@ -140,6 +140,8 @@ def _unfit(base: WeightsReader, suspect: WeightsReader, align: str) -> str | Non
         if base.cfg.d_model != suspect.cfg.d_model:
             return f"the widths differ ({base.cfg.d_model} and {suspect.cfg.d_model}): align by rotation"
         return None
+    if base.cfg.num_experts is not None or suspect.cfg.num_experts is not None:
+        return "neurons of a mixture of experts lie in experts, which are not paired here"
     if not mlp_modules(base) or mlp_modules(base) != mlp_modules(suspect):
         return "the two models' MLPs have no hidden units that correspond"
     return None

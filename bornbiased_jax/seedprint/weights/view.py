@@ -70,9 +70,10 @@ def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
     kernel = reader.read(row.path, matrix.layer)
     scale_D = None if row.norm is None else _scale(reader, row.norm, matrix.layer)
     if row.reads_residual:
-        rows_nD = np.array(kernel.T)
+        # The rows of experts one after the other.
+        rows_nD = np.array(np.swapaxes(kernel, -1, -2)).reshape(-1, cfg.d_model)
         return rows_nD if row.norm is None else _read_by(rows_nD, scale_D, is_centred)
-    rows_nD = np.array(kernel)
+    rows_nD = np.array(kernel).reshape(-1, cfg.d_model)
     if is_centred:
         _centre(rows_nD)
     if scale_D is not None:
