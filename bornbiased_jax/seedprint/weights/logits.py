@@ -12,7 +12,8 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply
+from bornbiased_jax.models.transformer import through_block
+from bornbiased_jax.models.vocabulary import enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
 # Few ids suffice: logits of unrelated models agree nowhere.
@@ -53,31 +54,33 @@ def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
     One block is in memory at a time, and the embedding or the head; of a run all blocks.
     """
     cfg = reader.cfg
-    known = parameter_table(cfg)
-    stream_STD: np.ndarray | jax.Array = reader.read("embed/embedding")[ids_ST]
-    if cfg.positions == "learned":
-        stream_STD = stream_STD + reader.read("positions/embedding")[: ids_ST.shape[1]]
-    # The stream is given to one block at a time: positions that are added to it are in it already.
-    single = cfg.replace(num_layers=1, positions="none" if cfg.positions == "learned" else cfg.positions)
-    norm = {path: reader.read(path) for path in known if path.startswith("final_norm/")}
-    stacked = [path for path, row in known.items() if row.is_stacked]
+    table = parameter_table(cfg)
+    positions_TD = reader.read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
+    stream_STD: np.ndarray | jax.Array = enter(cfg, reader.read("embed/embedding")[ids_ST], positions_TD)
+    stacked = [path for path, row in table.items() if row.is_stacked]
     # A run keeps one parameter of all blocks together: read block by block it would be read once for each.
     held = {path: [reader.read(path, layer) for layer in range(cfg.num_layers)] for path in stacked if _is_run(reader)}
-    final_STD: np.ndarray | jax.Array = stream_STD
     for layer in range(cfg.num_layers):
         block = {path: held[path][layer] if path in held else reader.read(path, layer) for path in stacked}
-        params = unflatten({**norm, **{path: leaf[None] for path, leaf in block.items()}})
-        stream_STD, final_STD = _through_block(single, params, stream_STD)
-    head_DV = reader.read("embed/embedding").T if cfg.tie_embeddings else reader.read("head/kernel")
-    logits_PV: np.ndarray = np.asarray(final_STD).reshape(-1, cfg.d_model) @ head_DV
+        weights = unflatten({path.removeprefix("blocks/"): leaf for path, leaf in block.items()})
+        stream_STD = _next_stream(cfg, weights, stream_STD, np.int32(layer))
+    outside = [path for path in table if path.startswith("final_norm/")] + [head_path(cfg)]
+    logits_STV = _logits(cfg, unflatten({path: reader.read(path) for path in outside}), stream_STD)
+    logits_PV: np.ndarray = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
     return logits_PV - logits_PV.mean(axis=1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _through_block(cfg: ModelConfig, params: Params, stream_STD: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The stream after one block, and what the final norm makes of it."""
-    out = apply(cfg, params, stream_STD, capture=("residual",), logits=False, dtype=jnp.float32)
-    return out.layers["residual"][0], out.final_BTD
+def _next_stream(cfg: ModelConfig, weights: Params, stream_STD: jax.Array, layer: jax.Array) -> jax.Array:
+    """Apply one block to the residual stream."""
+    positions_T = jnp.arange(stream_STD.shape[1], dtype=jnp.int32)
+    return through_block(cfg, weights, stream_STD, positions_T, layer)[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(cfg: ModelConfig, outside: Params, stream_STD: jax.Array) -> jax.Array:
+    """Apply the final norm and the head."""
+    return logits_of(cfg, outside, final_norm(cfg, outside, stream_STD))
 
 
 def _memory(reader: WeightsReader) -> int:

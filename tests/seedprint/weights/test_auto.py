@@ -139,9 +139,18 @@ def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
     assert same_logits(reader(base), hidden) is None
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+BY_BLOCK = {
+    "gpt2": config("gpt2-tiny", num_layers=3, d_model=48, d_ff=64, positions="learned"),
+    "llama": config(num_layers=3, d_model=48, d_ff=64),
+    # What differs from block to block, and what happens at the embedding and at the head.
+    "local attention": config(num_layers=3, d_model=48, d_ff=64, window=2, attention_pattern="gl"),
+    "scaled": config(num_layers=3, d_model=48, d_ff=64, embedding_scale=7.0, logit_softcap=0.5),
+}
+
+
+@pytest.mark.parametrize("name", BY_BLOCK)
 def test_logits_block_by_block_are_those_of_the_whole_model(name):
-    cfg, params = descend(config(name, num_layers=3, d_model=48, d_ff=64, tie_embeddings=name == "gpt2-tiny"), 5)
+    cfg, params = descend(BY_BLOCK[name], 5)
     ids_ST = np.arange(12, dtype=np.int32).reshape(2, 6)
     whole_PV = np.asarray(apply(cfg, params, ids_ST).logits_BTV).reshape(12, -1)
     whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
