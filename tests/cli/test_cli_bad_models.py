@@ -132,9 +132,8 @@ def test_a_base_of_the_same_bytes_is_said(verdict, exported, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     for words in ([], ["--test", "weights"]):
         found = verdict(str(folder), str(tmp_path / "copy"), *words)
-        assert (
-            "the two models' files are the same, byte for byte" in " ".join([found["reason"], *found["notes"]]).lower()
-        )
+        said = " ".join([found["reason"], *found["notes"]]).lower()
+        assert "the two models' weight files are the same, byte for byte" in said
         assert found["verdict"] == "same-lineage"
 
 

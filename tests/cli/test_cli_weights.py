@@ -97,7 +97,13 @@ def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
     shutil.copytree(suspect, tmp_path / "copy")
     copied = seedprint(suspect, str(tmp_path / "copy"))
     assert (copied["verdict"], copied["identity"]) == ("same-lineage", "files")
-    assert copied["reason"] == "the two models' files are the same, byte for byte"
+    assert copied["reason"] == "the two models' weight files are the same, byte for byte"
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(config | {"rope_theta": 500.0}))
+    for test in ("auto", "weights"):
+        other = seedprint(suspect, str(tmp_path / "copy"), "--test", test)
+        said = f"{other['reason']} {' '.join(other['notes'])}".lower()
+        assert "weight files are the same, byte for byte; settings differ: rope_theta" in said
     assert seedprint(suspect, f"{suspect}/.")["reason"].startswith("the base is the suspect: both are read from")
     born = seedprint(f"seed:7{BIRTH}", f"seed:7{BIRTH}")
     assert (born["identity"], born["reason"]) == ("tensors", "the base is the suspect: both are the birth of seed 7")

@@ -11,10 +11,12 @@ from bornbiased_jax.seedprint.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.seedprint.weights.align import Aligned, Unaligned, align
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test
+from bornbiased_jax.seedprint.weights.differences import kinds_of, settings_apart, with_differences
 from bornbiased_jax.seedprint.weights.identical import (
     FILES,
     Equal,
     Identity,
+    Rewritten,
     equal_tensors,
     same_files,
     same_source,
@@ -28,11 +30,9 @@ from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 # What the verdict says of the test that decides.
 _KEPT = ("null", "labels", "align", "permuted", "invariant_to", "evaded_by", "log10_p_bound", "log10_p_moments")
 _MATCHED_BY_STRINGS = "The tokenizers number their tokens differently: tokens were matched by their strings."
-_SAME = {
-    "files": FILES,
-    "tensors": "the two models have identical weights, tensor by tensor",
-    "logits": "the two models give the same logits on random tokens: the same function, written otherwise",
-}
+_TENSORS = "the two models have identical weights, tensor by tensor"
+_MATRICES = "the two models have identical matrices"
+_LOGITS = "the two models give the same logits on random tokens"
 _SHARED_EMBEDDINGS = (
     "Shared embeddings: the token embedding and the head are the same numbers and no other matrix is; coordinates may "
     "agree because of them alone."
@@ -69,7 +69,7 @@ def auto_test(
     births = base.is_birth or suspect.is_birth
     draws: dict[str, Any] = {"alpha": alpha, "num_permutations": num_permutations, "seed": seed}
     aligned = _aligned(base, suspect)
-    identity, equal, changes = identify(base, suspect, aligned)
+    identity, equal, sentence = identify(base, suspect, aligned)
     verdicts = {"coordinates": weights_test(base, suspect, **draws)}
     by_units = both_unit_tests(base, suspect, aligned=aligned, **draws)
     verdicts |= dict(zip(("rotation", "matched units"), by_units, strict=True))
@@ -88,7 +88,7 @@ def auto_test(
     agreed = next((name for name, verdict in verdicts.items() if _agrees(verdict)), None)
     decision: Decision = "same-lineage"
     if identity is not None:
-        reason = same_source(base, suspect) or _SAME.get(identity) or _written(identity, changes)
+        reason = same_source(base, suspect) or sentence
     elif best is not None and p_value is not None and p_value <= alpha:
         agreement = verdicts[best].reason.removesuffix(f" (p ≤ {alpha:g})")
         reason = f"{agreement} (p ≤ {alpha:g} by {best}, after Holm's correction for {count} tests)"
@@ -149,17 +149,25 @@ def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned
 
 def identify(
     base: WeightsReader, suspect: WeightsReader, aligned: Aligned | Unaligned
-) -> tuple[Identity | None, Equal, tuple[str, ...]]:
-    """In what way two models are one, if they are; which tensors are equal bit for bit; what was changed in a copy."""
+) -> tuple[Identity | None, Equal, str]:
+    """Say in what way the weights of two models are the same, if they are.
+
+    Returns:
+        The way; which tensors are equal bit for bit; one sentence that says what is the same and what differs.
+    """
     equal = equal_tensors(base, suspect)
+    settings = settings_apart(base.cfg, suspect.cfg)
     if same_files(base, suspect):
-        return "files", equal, ()
+        return "files", equal, with_differences(FILES, settings)
     if equal.all:
-        return "tensors", equal, ()
+        others = kinds_of(base, suspect, equal.others)
+        return "tensors", equal, with_differences(_MATRICES if others else _TENSORS, [*settings, *others])
     rewritten = None if isinstance(aligned, Unaligned) else same_up_to(aligned)
     if rewritten is not None:
-        return rewritten.identity, equal, rewritten.changes
-    return ("logits" if same_logits(base, suspect) else None), equal, ()
+        return rewritten.identity, equal, _written(rewritten)
+    if same_logits(base, suspect):
+        return "logits", equal, with_differences(_LOGITS, settings)
+    return None, equal, ""
 
 
 def _in_the_blocks(verdicts: dict[str, Verdict]) -> bool:
@@ -202,10 +210,14 @@ def _holm(log10_p: dict[str, float], count: int) -> dict[str, float]:
     return adjusted
 
 
-def _written(identity: str, changes: tuple[str, ...]) -> str:
-    """How an exact copy is written."""
-    how = ", ".join(changes) or "scales moved between norms and matrices"
-    return f"the same function, {how}: an exact copy {identity}"
+def _written(rewritten: Rewritten) -> str:
+    """Say how a model is written whose matrices are another's, and whether it is an exact copy."""
+    changes = ", ".join(rewritten.changes)
+    if not rewritten.differences:
+        how = changes or "scales moved between norms and matrices"
+        return f"the same function, {how}: an exact copy {rewritten.identity}"
+    sentence = f"the same matrices {rewritten.identity}" + (f" ({changes})" if changes else "")
+    return with_differences(sentence, rewritten.differences)
 
 
 def _listed(verdicts: dict[str, Verdict], adjusted: dict[str, float]) -> list[dict[str, object]]:

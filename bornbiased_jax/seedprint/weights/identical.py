@@ -1,4 +1,4 @@
-"""Copies: the same numbers, or the same function written in another basis."""
+"""Copies: the same numbers, or the same matrices written in another basis."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.seedprint.weights.align import Aligned, mlp_modules
+from bornbiased_jax.seedprint.weights.differences import MatchedUnits, outputs_apart, parameters_apart, settings_apart
 from bornbiased_jax.seedprint.weights.units import unit_cosines
 from bornbiased_jax.seedprint.weights.view import VOCABULARY, Matrix, folded, rows_of, token_rows, unit_rows
 
@@ -33,22 +34,30 @@ Identity = Literal[
     "up to rotation",
     "logits",
 ]
-"""In what way two models are one, the plainest first."""
+"""In what way the matrices of two models are the same, the plainest first; "logits": they give the same logits."""
 
 RENUMBERED = "vocabulary renumbered"
-FILES = "the two models' files are the same, byte for byte"
+FILES = "the two models' weight files are the same, byte for byte"
 
 
 class Equal(NamedTuple):
-    """The tensors of random numbers that two models have in common bit for bit, and how many there are in one."""
+    """The tensors of random numbers that two models have in common bit for bit, and how many there are in one.
+
+    Attributes:
+        paths: those in common.
+        total: the base's.
+        others: paths of all other tensors that differ, as biases that are zero in the base alone.
+    """
 
     paths: tuple[str, ...]
     total: int
+    others: tuple[str, ...] = ()
 
     @property
     def all(self) -> bool:
-        """Whether every one is equal."""
-        return len(self.paths) == self.total > 0
+        """Whether every one is equal, and the suspect has no matrix more."""
+        more = any(path.endswith(("/kernel", "/embedding")) for path in self.others)
+        return len(self.paths) == self.total > 0 and not more
 
     @property
     def vocabulary_alone(self) -> bool:
@@ -62,7 +71,7 @@ def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
         if base.description == suspect.description:
             return f"the base is the suspect: both are the {base.description}"
     ours, theirs = ([path.resolve() for path in reader.files] for reader in (base, suspect))
-    if ours and ours == theirs:
+    if ours and ours == theirs and base.cfg == suspect.cfg:
         return f"the base is the suspect: both are read from {base.files[0]}"
     return None
 
@@ -81,20 +90,27 @@ def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
     """
     known, theirs = parameter_table(base.cfg), parameter_table(suspect.cfg)
     equal: list[str] = []
+    others: dict[str, None] = {}
     total = 0
     for path, law in known.items():
         for layer in range(law.shape[0]) if law.is_stacked else (None,):
             # The first row tells most tensors apart: what differs there is not read whole.
             ours = base.read_first(path, layer, 1)
+            alike = path in theirs and theirs[path].shape == law.shape
             if _constant(ours) and _constant(base.read(path, layer)):
+                if alike and not np.array_equal(base.read(path, layer), suspect.read(path, layer)):
+                    others[path] = None
                 continue
             total += 1
-            alike = path in theirs and theirs[path].shape == law.shape
             if not alike or not np.array_equal(ours, suspect.read_first(path, layer, 1)):
                 continue
             if np.array_equal(base.read(path, layer), suspect.read(path, layer)):
                 equal.append(path if layer is None else f"{path}/{layer}")
-    return Equal(tuple(equal), total)
+    for path, law in theirs.items():
+        layers = range(law.shape[0]) if law.is_stacked else (None,)
+        if path not in known and any(suspect.read(path, layer).any() for layer in layers):
+            others[path] = None
+    return Equal(tuple(equal), total, tuple(others))
 
 
 def _constant(tensor: np.ndarray) -> bool:
@@ -102,27 +118,29 @@ def _constant(tensor: np.ndarray) -> bool:
 
 
 class Rewritten(NamedTuple):
-    """An exact copy that is written otherwise.
+    """A model whose matrices are those of another, written otherwise.
 
     Attributes:
         identity: in what way.
         changes: what was done to it, as far as it shows: "coordinates rotated", "hidden units reordered" ….
+        differences: what is not the same: "biases differ" …; an exact copy has none.
     """
 
     identity: Identity
     changes: tuple[str, ...]
+    differences: tuple[str, ...]
 
 
 def same_up_to(aligned: Aligned) -> Rewritten | None:
-    """In what way the suspect is the base written otherwise, or None where it is no exact copy.
+    """In what way the suspect's matrices are the base's written otherwise, or None where they are not.
 
     Token rows must agree after one orthogonal map of the residual stream, and so must, block by block, every hidden
     unit (in any order, up and down free to share a scale) and attention's two maps, Σ W_q W_kᵀ and Σ W_v W_o over
-    heads; cosines and norms both. Biases and per-head norms are not looked at.
+    heads; cosines and norms both. Settings, biases, per-head norms and logits tell whether it is a copy as well.
 
     Returns:
         "up to signs", "up to coordinate permutation" (signs included), "up to rotation", or "up to scaling and order
-        of hidden units" where the coordinates are the same; and all that was changed.
+        of hidden units" where the coordinates are the same; all that was changed, and what differs.
     """
     base, suspect, turn_DD, tokens = aligned.base, aligned.suspect, aligned.turn_DD, aligned.tokens
     if (
@@ -147,20 +165,25 @@ def same_up_to(aligned: Aligned) -> Rewritten | None:
     if not _close(*norms):
         return None
     changes: set[str] = {RENUMBERED} if tokens.matched_by == "strings" else set()
+    matches: list[MatchedUnits] = []
     for pair in aligned.pairs:
-        found = _same_units(base, suspect, pair, turn_DD), _same_attention(base, suspect, pair, turn_DD)
-        if found[0] is None or found[1] is None:
+        units, heads = _same_units(base, suspect, pair, turn_DD), _same_attention(base, suspect, pair, turn_DD)
+        if units is None or heads is None:
             return None
-        changes |= found[0] | found[1]
+        changes |= units.changes | heads
+        matches.append(units)
         if pair[0] != pair[1]:
             changes.add("blocks reordered")
     identity, coordinates = _kind(turn_DD)
-    return Rewritten(identity, (*coordinates, *sorted(changes)))
+    differences = settings_apart(base.cfg, suspect.cfg) + parameters_apart(aligned, matches)
+    # Where these differ already nothing is gained by logits.
+    differences = differences or outputs_apart(aligned)
+    return Rewritten(identity, (*coordinates, *sorted(changes)), tuple(differences))
 
 
 def _same_units(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
-) -> set[str] | None:
+) -> MatchedUnits | None:
     """What was done to the hidden units of two blocks that are otherwise the same; None where they are not."""
     cosines = unit_cosines(base, suspect, pair, turn_DD)
     first_FF = cosines.up if cosines.gate is None else cosines.gate
@@ -182,7 +205,9 @@ def _same_units(
     first, product, up = (_close(ours_F, theirs_F) for ours_F, theirs_F in zip(*norms, strict=True))
     if not (first and product):
         return None
-    return changes if up else changes | {"scales moved between matrices"}
+    signs_F = np.sign(cosines.up[every, units_F])
+    factors_F = signs_F * norms[1][2] / np.maximum(norms[0][2], 1e-30)
+    return MatchedUnits(changes if up else changes | {"scales moved between matrices"}, units_F, factors_F)
 
 
 def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -206,7 +231,7 @@ def _same_attention(
             return None
         ours_nD = unit_rows(folded(base, Matrix(f"attention/{first}", pair[0]))) @ turn_DD
         theirs_nD = unit_rows(folded(suspect, Matrix(f"attention/{first}", pair[1])))
-        if np.einsum("nd,nd->n", ours_nD, theirs_nD).min() < _SAME:
+        if len(ours_nD) != len(theirs_nD) or np.einsum("nd,nd->n", ours_nD, theirs_nD).min() < _SAME:
             changes.add("heads reordered or turned")
     return changes
 

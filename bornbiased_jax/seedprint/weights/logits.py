@@ -15,11 +15,12 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models.transformer import through_block
 from bornbiased_jax.models.vocabulary import enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
+from bornbiased_jax.seedprint.weights.tokens import SharedTokens
 
 # Few ids suffice: logits of unrelated models agree nowhere.
 _SEQUENCES, _LENGTH = 4, 8
-# Agreement up to this part of the logits' standard deviation: what float32 leaves of a rotated copy.
-_SAME = 1e-3
+SAME_LOGITS = 1e-3
+"""Logits agree up to this part of their standard deviation: what float32 leaves of a rotated copy."""
 # Logits that vary less than this part of their size do not depend on the ids.
 _CONSTANT = 1e-5
 # Bytes a number takes at worst: as it is read, and a copy of it.
@@ -35,17 +36,48 @@ def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
     """
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_birth and suspect.is_birth):
         return None
-    needed = max(_memory(reader) for reader in (base, suspect))
+    if not fit_in_memory(base, suspect):
+        return None
+    apart = logits_apart(base, suspect)
+    return None if apart is None else apart <= SAME_LOGITS
+
+
+def fit_in_memory(base: WeightsReader, suspect: WeightsReader) -> bool:
+    """Whether there is room for the logits of two models, one after the other."""
     free = hardware.available_memory()
-    if free is not None and needed > free:
-        return None
+    return free is None or max(_memory(reader) for reader in (base, suspect)) <= free
+
+
+def logits_apart(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens | None = None) -> float | None:
+    """Return the largest difference of two models' logits on random ids, in standard deviations of the base's.
+
+    Args:
+        base, suspect: the models, of one vocabulary unless tokens are given.
+        tokens: to draw from and to compare the logits of, where the two number them differently.
+
+    Returns:
+        Infinity where the logits of one model alone vary over ids; NaN where some overflow float32; None where
+        neither's vary, so that they say nothing.
+    """
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
-    ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
-    ours_PV = probe_logits(base, ids_ST)
-    if not _vary(ours_PV):
-        return None
-    theirs_PV = probe_logits(suspect, ids_ST)
-    return bool(_vary(theirs_PV) and np.abs(ours_PV - theirs_PV).max() <= _SAME * ours_PV.std())
+    count = base.cfg.vocab_size if tokens is None else len(tokens)
+    draws_ST = np.random.default_rng(0).integers(0, count, (_SEQUENCES, length), dtype=np.int32)
+    ours_PV = _centred_logits(base, draws_ST, None if tokens is None else tokens.base_I)
+    theirs_PV = _centred_logits(suspect, draws_ST, None if tokens is None else tokens.suspect_I)
+    if not (np.isfinite(ours_PV).all() and np.isfinite(theirs_PV).all()):
+        return math.nan
+    varying = _vary(ours_PV), _vary(theirs_PV)
+    if not all(varying):
+        return math.inf if any(varying) else None
+    return float(np.abs(ours_PV - theirs_PV).max() / ours_PV.std())
+
+
+def _centred_logits(reader: WeightsReader, draws_ST: np.ndarray, ids_I: np.ndarray | None) -> np.ndarray:
+    """Return logits of the drawn tokens over all of them: [S · T, V], or [S · T, I] where their ids are given."""
+    if ids_I is None:
+        return probe_logits(reader, draws_ST)
+    logits_PI = probe_logits(reader, ids_I[draws_ST].astype(np.int32))[:, ids_I]
+    return logits_PI - logits_PI.mean(axis=1, keepdims=True)
 
 
 def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
+from bornbiased_jax.seedprint.weights.differences import settings_apart, with_differences
 from bornbiased_jax.seedprint.weights.identical import FILES, same_files, same_source
 from bornbiased_jax.seedprint.weights.rank import NUM_BIRTHS, rank_test
 from bornbiased_jax.seedprint.weights.tokens import seen_ids
@@ -112,7 +113,8 @@ def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
 def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsReader, WeightsReader]) -> Verdict:
     """The verdict with both names, and a note where the two are one model."""
     files = same_files(*readers)
-    same = same_source(*readers) or (FILES if files else None)
+    settings = settings_apart(readers[0].cfg, readers[1].cfg)
+    same = same_source(*readers) or (with_differences(FILES, settings) if files else None)
     # What tests other than auto look at is where the two come from, and no further.
     known = {"identity": "files" if files else "tensors" if same else None, **verdict.detail}
     notes = list(verdict.detail.get("notes", ()))

@@ -7,12 +7,14 @@ import pytest
 
 from bornbiased_jax import hardware
 from bornbiased_jax.adapt import symmetries
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.models import apply
 from bornbiased_jax.parameters import flatten
 from bornbiased_jax.seedprint.weights.align import align
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test
-from bornbiased_jax.seedprint.weights.identical import equal_tensors
+from bornbiased_jax.seedprint.weights.differences import settings_apart
+from bornbiased_jax.seedprint.weights.identical import equal_tensors, same_up_to
 from bornbiased_jax.seedprint.weights.logits import probe_logits, same_logits
 from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from tests.seedprint.weights.descendants import (
@@ -77,6 +79,108 @@ def test_exact_copies_are_said_to_be_ones(base, identity):
         assert change in verdict.reason
     near = auto_test(reader(base), reader(noisy(*COPIES[identity](*base))))
     assert (near.verdict, near.detail["identity"]) == ("same-lineage", None)
+
+
+def with_biases(cfg, params, seed=8):
+    """Every bias drawn anew, and every per-head norm."""
+    draws = np.random.default_rng(seed)
+
+    def edit(path, leaf):
+        if path.endswith(("query_norm/scale", "key_norm/scale")):
+            return np.exp(0.5 * draws.standard_normal(leaf.shape)).astype(np.float32)
+        return draws.standard_normal(leaf.shape).astype(np.float32) if path.endswith("/bias") else leaf
+
+    return edited(cfg, params, edit)
+
+
+SMALL = dict(num_layers=2, d_model=48, d_ff=64)
+NO_COPIES = {
+    "window": ("llama-tiny", lambda cfg, params: (cfg.replace(window=3), params), "settings differ: window"),
+    "relu": ("llama-tiny", lambda cfg, params: (cfg.replace(activation="relu"), params), "settings differ: activation"),
+    "no residual": (
+        "llama-tiny", lambda cfg, params: (cfg.replace(residual=False), params), "settings differ: residual",
+    ),
+    "biases": ("gpt2-tiny", with_biases, "biases differ"),
+    "norms of heads": ("qwen3-tiny", with_biases, "per-head norms differ"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+@pytest.mark.parametrize("case", NO_COPIES)
+def test_same_matrices_with_another_function_are_no_exact_copy(case, is_shuffled):
+    name, change, said = NO_COPIES[case]
+    cfg = config(name, **SMALL)
+    for model in (descend(cfg, 42), (cfg, init_seed(cfg, 42))):
+        verdict = auto_test(reader(model), reader(change(*(shuffled(*model) if is_shuffled else model))))
+        assert verdict.verdict == "same-lineage" and verdict.reason.endswith(f"; {said}")
+        assert "function" not in verdict.reason and "copy" not in verdict.reason
+        assert not is_shuffled or verdict.reason.startswith("the same matrices up to ")
+
+
+def test_logits_tell_what_nothing_else_does(base):
+    """The head alone is larger: cosines of its rows see no factor."""
+
+    def edit(path, leaf):
+        return leaf * np.float32(1 + (path == "head/kernel"))
+
+    verdict = auto_test(reader(base), reader(edited(*shuffled(*base), edit)))
+    assert "the same matrices up to" in verdict.reason and "; logits on random tokens differ by up to" in verdict.reason
+
+
+def test_copies_that_are_not_compared_by_logits_are_not_called_exact(base, monkeypatch):
+    monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
+    verdict = auto_test(reader(base), reader(shuffled(*base)))
+    assert verdict.detail["identity"] == "up to scaling and order of hidden units"
+    assert verdict.reason.endswith("; logits were not compared, for want of memory")
+
+
+# Biases and norms of heads go with what they belong to.
+EXACT = {
+    "gpt2-tiny": lambda cfg, params: shuffled(*heads(*rotated(cfg, params))),
+    "neox-tiny": lambda cfg, params: shuffled(*symmetries.permute_coordinates(cfg, params, orders(1, 48)[0])),
+    "qwen-tiny": lambda cfg, params: shuffled(*heads(*rotated(*rescaled(cfg, params)))),
+    "qwen3-tiny": lambda cfg, params: heads(*rotated(cfg, params)),
+    "olmo2-tiny": lambda cfg, params: heads(*shuffled(*negated(cfg, params))),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_copies_with_biases_and_norms_of_heads(name):
+    sizes = SMALL | (dict(num_heads=3, num_kv_heads=3) if name == "neox-tiny" else {})
+    model = with_biases(*descend(config(name, **sizes), 42))
+    copy = EXACT[name](*model)
+    verdict = auto_test(reader(model), reader(copy))
+    assert verdict.reason.startswith("the same function, ") and ": an exact copy up to" in verdict.reason
+    # Any of them that is another one is seen.
+    aligned = align(reader(model), reader(copy), shared_tokens(reader(model), reader(copy)), rotated=True)
+    assert same_up_to(aligned).differences == ()
+    draws = np.random.default_rng(9)
+    noise = lambda leaf: draws.standard_normal(leaf.shape).astype(np.float32)  # noqa: E731
+    for path in flatten(copy[1]):
+        if path.endswith(("/bias", "query_norm/scale", "key_norm/scale")):
+            other = edited(*copy, lambda p, leaf, path=path: leaf + np.float32(p == path) * noise(leaf))
+            (difference,) = same_up_to(dataclasses.replace(aligned, suspect=reader(other))).differences
+            assert difference == ("biases differ" if path.endswith("/bias") else "per-head norms differ")
+
+
+def test_settings_that_compute_nothing_are_no_difference():
+    cfg = config()
+    for idle in (dict(init="normal-0.02"), dict(max_seq_len=64), dict(rope_scaling_factor=2.0)):
+        assert settings_apart(cfg, cfg.replace(**idle)) == []
+    # Single precision holds 1e-5 as another number.
+    assert settings_apart(cfg.replace(norm_eps=float(np.float32(1e-5))), cfg) == []
+    clipped = cfg.replace(attention_kernel="clipped")
+    assert settings_apart(clipped, clipped.replace(max_seq_len=64)) == ["settings differ: max_seq_len"]
+    wide = cfg.replace(num_heads=8, d_ff=64)
+    assert settings_apart(cfg, wide) == ["settings differ: num_heads, num_kv_heads, head_dim, attention_scale"]
+
+
+def test_a_head_of_its_own_is_no_identical_weight(base):
+    """A tied model, and the same with another head, which the tied one's table of parameters does not have."""
+    cfg, params = descend(config(**SMALL, tie_embeddings=True), 42)
+    untied = cfg.replace(tie_embeddings=False), {**params, "head": init_seed(CFG, 3)["head"]}
+    verdict = auto_test(reader((cfg, params)), reader(untied))
+    assert verdict.detail["identity"] is None and "identical weights" not in verdict.reason
 
 
 def test_a_copy_with_other_norms_is_no_copy(base):
