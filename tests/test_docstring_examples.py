@@ -60,11 +60,14 @@ bornbiased_jax.seedprint.identity.relabelled
 bornbiased_jax.seedprint.permutation.permutation_test
 bornbiased_jax.seedprint.trace.trace
 bornbiased_jax.seedprint.verdict.Verdict
+bornbiased_jax.seedprint.weights.differences.settings_apart
 bornbiased_jax.stats.bound.tail_bound
 bornbiased_jax.stats.certified.certified_p
 bornbiased_jax.stats.intervals.binomial_interval
 bornbiased_jax.stats.intervals.model_interval
 bornbiased_jax.stats.kendall.tau_b
+bornbiased_jax.stats.multiple.holm
+bornbiased_jax.stats.multiple.holm_log10
 bornbiased_jax.stats.permutations.moments
 bornbiased_jax.stats.permutations.permutation_p
 bornbiased_jax.stats.ranks.rank_correlation

@@ -14,6 +14,7 @@ from bornbiased_jax.audit.finding import Finding
 from bornbiased_jax.audit.summary import Moments, Summary
 from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.stats.multiple import holm
 
 TOLERANCE = 0.01
 """Relative deviation of a standard deviation below which nothing is said, however significant."""
@@ -81,13 +82,10 @@ def find_distributions(births: Sequence[Summary], alpha: float) -> list[Finding]
     rows = [(birth, group) for birth in births for group in measured_law(birth)]
     rows.sort(key=lambda row: row[1].p_value)
     wrong: dict[str, list[tuple[Group, float]]] = defaultdict(list)
-    highest = 0.0
-    for place, (birth, group) in enumerate(rows):
-        highest = max(highest, min(1.0, group.p_value * (len(rows) - place)))
-        if highest > alpha:
-            break
-        if group.deviation > TOLERANCE:
-            wrong[birth.name].append((group, highest))
+    adjusted = holm([group.p_value for _, group in rows]).tolist()
+    for (birth, group), p_value in zip(rows, adjusted, strict=True):
+        if p_value <= alpha and group.deviation > TOLERANCE:
+            wrong[birth.name].append((group, p_value))
     return [_finding(name, groups) for name, groups in wrong.items()]
 
 

@@ -18,6 +18,7 @@ from bornbiased_jax.seedprint.weights.coordinates import coordinate_scores
 from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from bornbiased_jax.seedprint.weights.view import Matrix
 from bornbiased_jax.stats.certified import certified_p
+from bornbiased_jax.stats.multiple import holm_log10
 
 ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
@@ -125,14 +126,10 @@ def _test(ours: Summary, theirs: Summary, left_out: set[Matrix]) -> Tie:
 
 def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
     """Holm's correction; tests without a p count as p = 1."""
-    order = sorted(
-        (key for key, tie in ties.items() if tie.log10_p is not None), key=lambda key: ties[key].log10_p or 0
-    )
+    log10_p = {key: tie.log10_p for key, tie in ties.items() if tie.log10_p is not None}
     count = sum(not tie.identical for tie in ties.values())
-    highest, done = -math.inf, dict(ties)
-    for place, key in enumerate(order):
-        highest = max(highest, (ties[key].log10_p or 0.0) + math.log10(count - place))
-        adjusted = min(0.0, highest)
+    done = dict(ties)
+    for key, adjusted in zip(log10_p, holm_log10(list(log10_p.values()), count=count).tolist(), strict=True):
         done[key] = dataclasses.replace(ties[key], log10_p_adjusted=adjusted, tied=adjusted <= math.log10(ALPHA))
     return done
 

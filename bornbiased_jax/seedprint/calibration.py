@@ -24,6 +24,7 @@ from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.population import population_test
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.stats.intervals import binomial_interval
+from bornbiased_jax.stats.multiple import holm
 
 LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
@@ -207,28 +208,6 @@ def power(
     pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
     found = run_tests(pairs, tests, advance=advance)
     return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
-
-
-def holm(p_values: Sequence[float]) -> np.ndarray:
-    """Holm's adjusted p-values: reject those below α and the family-wise error is at most α.
-
-    Args:
-        p_values: of the family, in any order; none may be NaN.
-
-    Returns:
-        [M] float64, in the same order.
-
-    Raises:
-        InputError: a p-value is not a number from 0 to 1.
-    """
-    p = np.asarray(p_values, np.float64)
-    if not ((p >= 0) & (p <= 1)).all():
-        raise InputError("Holm's correction needs p-values from 0 to 1: leave undefined ones out and say so")
-    order = np.argsort(p, kind="stable")
-    factors = len(p) - np.arange(len(p))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(factors * p[order])) if len(p) else []
-    return adjusted
 
 
 def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:

@@ -4,6 +4,7 @@ from bornbiased_jax.stats.bound import Bound, joint_bound, tail_bound
 from bornbiased_jax.stats.certified import Certified, certified_p
 from bornbiased_jax.stats.intervals import binomial_interval, mean_interval, model_interval
 from bornbiased_jax.stats.kendall import cross_kendall, tau_b
+from bornbiased_jax.stats.multiple import holm, holm_log10
 from bornbiased_jax.stats.permutations import permutation_p
 from bornbiased_jax.stats.ranks import rank_correlation, unit_ranks
 from bornbiased_jax.stats.significance import (
@@ -22,6 +23,8 @@ __all__ = [
     "certified_p",
     "cross_kendall",
     "expected_top_count",
+    "holm",
+    "holm_log10",
     "joint_bound",
     "log10_binomial_tail",
     "log10_chi2_tail",

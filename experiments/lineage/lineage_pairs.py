@@ -22,9 +22,10 @@ from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
 from bornbiased_jax.seedprint.baselines import intrinsic, pcs
 from bornbiased_jax.seedprint.births import final_outputs
-from bornbiased_jax.seedprint.calibration import holm, pair_test, summarise
+from bornbiased_jax.seedprint.calibration import pair_test, summarise
 from bornbiased_jax.seedprint.fingerprint import fingerprint
 from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.stats.multiple import holm
 from experiments._shared.lineage import birth, compared, probe, verdicts
 from experiments.base import Context, Experiment, Record
 

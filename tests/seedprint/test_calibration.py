@@ -124,16 +124,7 @@ def test_a_test_that_rejects_too_often_is_not_calibrated():
     assert {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05} == {"bad"}
 
 
-def test_holm_is_its_definition():
-    p = np.array([0.04, 0.001, 0.03, 0.6, 0.001])
-    adjusted = calibration.holm(p)
-    ordered = np.sort(p)
-    stepped = np.maximum.accumulate([min(1.0, (5 - i) * value) for i, value in enumerate(ordered)])
-    np.testing.assert_allclose(np.sort(adjusted), np.sort(stepped))
-    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
-    assert len(calibration.holm([])) == 0
-    with pytest.raises(InputError, match="Holm"):
-        calibration.holm([0.5, np.nan])
+def test_bonferroni_confidence_splits_the_error_among_checks():
     assert calibration.bonferroni_confidence(10) == pytest.approx(0.995)
 
 

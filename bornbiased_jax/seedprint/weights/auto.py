@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from bornbiased_jax.seedprint.weights.identical import (
 from bornbiased_jax.seedprint.weights.logits import same_logits
 from bornbiased_jax.seedprint.weights.outcome import ALPHA, SCOPE, check_level
 from bornbiased_jax.seedprint.weights.tokens import shared_tokens
+from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 # What the verdict says of the test that decides.
@@ -79,8 +79,8 @@ def auto_test(
     count = 4 if births else 2
     if outputs is not None:
         verdicts["outputs"], count = outputs(), count + 1
-    decided = {name: verdict.log10_p for name, verdict in verdicts.items() if _has_p(verdict)}
-    adjusted = _holm({name: log10_p for name, log10_p in decided.items() if log10_p is not None}, count)
+    decided = {name: verdict.log10_p or 0.0 for name, verdict in verdicts.items() if _has_p(verdict)}
+    adjusted = dict(zip(decided, holm_log10(list(decided.values()), count=count).tolist(), strict=True))
     best = min(adjusted, key=lambda name: (adjusted[name], -(verdicts[name].z or 0.0)), default=None)
     # Holm's factor for the smallest p is the number of tests; from p itself, which log10 would round.
     p_value = None if best is None else min(1.0, (verdicts[best].p_value or 0.0) * count)
@@ -199,15 +199,6 @@ def _agrees(verdict: Verdict) -> bool:
 
 def _counted(equal: Equal) -> str:
     return f"{len(equal.paths)} of {equal.total} tensors are"
-
-
-def _holm(log10_p: dict[str, float], count: int) -> dict[str, float]:
-    """Holm's adjusted p-values, base 10, of some of ``count`` tests; those without a p count as 1."""
-    adjusted, highest = {}, -math.inf
-    for place, name in enumerate(sorted(log10_p, key=lambda name: log10_p[name])):
-        highest = max(highest, log10_p[name] + math.log10(count - place))
-        adjusted[name] = min(0.0, highest)
-    return adjusted
 
 
 def _written(rewritten: Rewritten) -> str:
