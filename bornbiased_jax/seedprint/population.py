@@ -51,9 +51,9 @@ def population_test(
         replaces: the model that the references stand in for. Exact if that one is untrained.
 
     Returns:
-        A verdict with the rank p; z is the score's distance from the references' mean in their standard
-        deviations, and log10 p the matching tail of Student's t with K − 1 degrees of freedom
-        (approximate). Undefined as the permutation test is.
+        A verdict with the rank p and its logarithm; z is the score's distance from the references' mean in their
+        standard deviations, and ``log10_p_moments`` the matching tail of Student's t with K − 1 degrees of freedom:
+        both describe. Undefined as the permutation test is.
 
     Raises:
         InputError: unequal numbers of inputs, references of another shape, too few references.
@@ -86,10 +86,11 @@ def population_test(
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
     at_least = int((null >= observed - 1e-9 * std).sum())
     z = (observed - mean) / std
+    p_value = (1 + at_least) / (1 + count)
     return decide(
         name,
-        p_value=(1 + at_least) / (1 + count),
-        log10_p=tails.log_t_sf(z / math.sqrt(1 + 1 / count), count - 1) / tails.LN10,
+        p_value=p_value,
+        log10_p=math.log10(p_value),
         z=z,
         num_inputs=num_inputs,
         alpha=alpha,
@@ -98,6 +99,7 @@ def population_test(
         labels="coordinates",
         align="none",
         invariant_to=list(INVARIANT_TO),
+        log10_p_moments=min(0.0, tails.log_t_sf(z / math.sqrt(1 + 1 / count), count - 1) / tails.LN10),
         statistic=observed,
         null_mean=mean,
         null_std=std,

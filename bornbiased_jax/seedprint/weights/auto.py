@@ -82,8 +82,9 @@ def auto_test(
     decided = {name: verdict.log10_p or 0.0 for name, verdict in verdicts.items() if _has_p(verdict)}
     adjusted = dict(zip(decided, holm_log10(list(decided.values()), count=count).tolist(), strict=True))
     best = min(adjusted, key=lambda name: (adjusted[name], -(verdicts[name].z or 0.0)), default=None)
-    # Holm's factor for the smallest p is the number of tests; from p itself, which log10 would round.
-    p_value = None if best is None else min(1.0, (verdicts[best].p_value or 0.0) * count)
+    # Tests that are tied have the smallest p times the number of tests; from p itself, which log10 would round.
+    smallest = min(decided, key=lambda name: decided[name], default=None)
+    p_value = None if smallest is None else min(1.0, (verdicts[smallest].p_value or 0.0) * count)
     embeddings_alone = best in _OF_THE_VOCABULARY and not _in_the_blocks(verdicts)
     agreed = next((name for name, verdict in verdicts.items() if _agrees(verdict)), None)
     decision: Decision = "same-lineage"

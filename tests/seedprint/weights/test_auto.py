@@ -10,6 +10,7 @@ from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.models import apply
 from bornbiased_jax.parameters import flatten
+from bornbiased_jax.seedprint.weights import auto
 from bornbiased_jax.seedprint.weights.align import align
 from bornbiased_jax.seedprint.weights.auto import auto_test
 from bornbiased_jax.seedprint.weights.compare import both_unit_tests, weights_test
@@ -201,6 +202,25 @@ def test_a_birth_behind_everything_and_noise(base):
     # The trained base itself: by agreement, without a p.
     trained = auto_test(reader(base), suspect)
     assert (trained.verdict, trained.p_value, trained.detail["null"]) == ("same-lineage", None, "population")
+
+
+def test_p_and_its_logarithm_are_one_number_where_holm_ties(base, monkeypatch):
+    """Of two tests that the correction ties the one with the larger z is named; its p is a third larger."""
+    tied = {"coordinates": (1.0e-6, 5.0), "rotation": (1.3e-6, 6.0)}
+
+    def with_p(name, verdict):
+        p_value, z = tied[name]
+        return dataclasses.replace(verdict, p_value=p_value, log10_p=np.log10(p_value), z=z, verdict="same-lineage")
+
+    monkeypatch.setattr(auto, "weights_test", lambda *a, **k: with_p("coordinates", weights_test(*a, **k)))
+    monkeypatch.setattr(
+        auto,
+        "both_unit_tests",
+        lambda *a, **k: (with_p("rotation", (both := both_unit_tests(*a, **k))[0]), both[1]),
+    )
+    found = auto_test(born(CFG, 43), reader(base), num_permutations=199)
+    assert "by rotation, after Holm's correction for 4 tests" in found.reason and found.z == 6.0
+    assert found.p_value == pytest.approx(4e-6) and found.log10_p == pytest.approx(np.log10(found.p_value))
 
 
 def test_the_tests_of_units_say_in_one_pass_what_each_says_alone(base):
