@@ -65,6 +65,7 @@ bornbiased_jax.stats.bound.tail_bound
 bornbiased_jax.stats.certified.certified_p
 bornbiased_jax.stats.intervals.binomial_interval
 bornbiased_jax.stats.intervals.model_interval
+bornbiased_jax.stats.intervals.ratio_interval
 bornbiased_jax.stats.kendall.tau_b
 bornbiased_jax.stats.multiple.holm
 bornbiased_jax.stats.multiple.holm_log10

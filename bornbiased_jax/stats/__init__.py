@@ -2,7 +2,7 @@
 
 from bornbiased_jax.stats.bound import Bound, joint_bound, tail_bound
 from bornbiased_jax.stats.certified import Certified, certified_p
-from bornbiased_jax.stats.intervals import binomial_interval, mean_interval, model_interval
+from bornbiased_jax.stats.intervals import binomial_interval, mean_interval, model_interval, ratio_interval
 from bornbiased_jax.stats.kendall import cross_kendall, tau_b
 from bornbiased_jax.stats.multiple import holm, holm_log10
 from bornbiased_jax.stats.permutations import permutation_p
@@ -39,6 +39,7 @@ __all__ = [
     "normal_isf",
     "permutation_p",
     "rank_correlation",
+    "ratio_interval",
     "tail_bound",
     "tau_b",
     "unit_ranks",

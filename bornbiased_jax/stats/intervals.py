@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,44 @@ def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95
         raise ValueError("one value has no interval: give at least two")
     half = stats.t.ppf((1 + confidence) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
     return float(numbers.mean() - half), float(numbers.mean() + half)
+
+
+def ratio_interval(
+    over: Sequence[float] | np.ndarray, under: Sequence[float] | np.ndarray, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Fieller's interval (1954) for the ratio of two positive means, from pairs: exact for normal numbers.
+
+    It holds every R > 0 for which Student's t does not reject that the mean of over − R · under is zero.
+
+    Args:
+        over, under: the pairs' numbers, two pairs at least.
+        confidence: of the interval.
+
+    Returns:
+        The ends; the upper one is infinite where ``under`` may have a mean of zero.
+
+    Example:
+        >>> low, high = ratio_interval([0.30, 0.33, 0.36], [0.005, 0.006, 0.007])
+        >>> round(low, 1), round(high, 1)
+        (47.7, 72.7)
+        >>> ratio_interval([3.0, 3.1, 2.9], [0.1, -0.1, 0.2])[1]
+        inf
+    """
+    pairs = np.stack([np.asarray(over, np.float64), np.asarray(under, np.float64)])
+    count = pairs.shape[1]
+    means = pairs.mean(axis=1)
+    squared_t = stats.t.ppf((1 + confidence) / 2, count - 1) ** 2
+    # a R² − 2 b R + c ≤ 0 for R in the interval.
+    moments = np.outer(means, means) - squared_t * np.cov(pairs) / count
+    c, b, a = float(moments[0, 0]), float(moments[0, 1]), float(moments[1, 1])
+    discriminant = b * b - a * c
+    if a > 0:
+        root = math.sqrt(max(0.0, discriminant))
+        return max(0.0, (b - root) / a), max(0.0, (b + root) / a)
+    if discriminant <= 0 or a == 0:
+        return 0.0, math.inf
+    lower, upper = sorted(((b - math.sqrt(discriminant)) / a, (b + math.sqrt(discriminant)) / a))
+    return (upper if lower <= 0 < upper else 0.0), math.inf
 
 
 def model_interval(

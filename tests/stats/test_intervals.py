@@ -2,9 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
-from bornbiased_jax.stats.intervals import binomial_interval, model_interval
+from bornbiased_jax.stats.intervals import binomial_interval, model_interval, ratio_interval
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 40), (95, 5000)])
@@ -14,6 +14,32 @@ def test_binomial_interval_is_clopper_pearson(successes, trials, confidence):
     low = special.betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
     high = special.betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
     assert binomial_interval(successes, trials, confidence) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_ends_of_the_ratio_interval_are_where_student_begins_to_reject():
+    rng = np.random.default_rng(3)
+    over, under = rng.normal(6, 1, 5), rng.normal(2, 0.3, 5)
+    low, high = ratio_interval(over, under, 0.9)
+    assert 0 < low < over.mean() / under.mean() < high
+    for end in (low, high):
+        assert stats.ttest_1samp(over - end * under, 0).pvalue == pytest.approx(0.1, abs=1e-9)
+
+
+def test_ratio_interval_is_open_where_the_lower_mean_may_be_zero():
+    under = [0.1, -0.1, 0.2]
+    low, high = ratio_interval([3.0, 3.1, 2.9], under)
+    assert high == np.inf and low > 0
+    assert stats.ttest_1samp(np.array([3.0, 3.1, 2.9]) - low * np.array(under), 0).pvalue == pytest.approx(0.05)
+    assert ratio_interval([0.3, -0.1, 0.2], under) == (0.0, np.inf)
+
+
+def test_ratio_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(4)
+    trials = 2000
+    ends = np.array([ratio_interval(rng.normal(4, 1, 4), rng.normal(2, 1, 4), 0.8) for _ in range(trials)])
+    covered = int(((ends[:, 0] <= 2) & (ends[:, 1] >= 2)).sum())
+    # Where it is open to zero or infinity it covers more.
+    assert stats.binomtest(covered, trials, 0.8, "less").pvalue > 1e-4 and covered < 0.9 * trials
 
 
 def test_intervals_by_model_are_as_wide_as_models_vary():
