@@ -35,7 +35,8 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.models.memory import weights_bytes
 from bornbiased_jax.models.operations import needed_operations
-from bornbiased_jax.seedprint.outputs import BATCH_TOKENS_CPU, last_outputs
+from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
+from bornbiased_jax.seedprint.outputs import last_outputs
 
 SIZES = dict(d_model=4096, d_ff=11008, num_heads=32, vocab_size=32_000)
 NUM_INPUTS, LENGTH = 64, 64

@@ -48,7 +48,8 @@ def probe_requirements(
     from bornbiased_jax.inputs.spec import outline_inputs
     from bornbiased_jax.models.memory import FLOAT, weights_bytes
     from bornbiased_jax.models.operations import loop_operations, needed_operations
-    from bornbiased_jax.probes.measure import batch_size_for, memory_needed
+    from bornbiased_jax.probes.batching import batch_size_by_tokens
+    from bornbiased_jax.probes.measure import memory_needed
     from bornbiased_jax.results.birth import check_number
 
     checkpoint = arguments["checkpoint"]
@@ -62,7 +63,8 @@ def probe_requirements(
         inputs = outline_inputs(arguments["input_spec"], **sizes, cfg=cfg)
         check_number(inputs)
         operations += num_models * inputs.num_inputs * count(cfg, seq_len)
-        needed.append(memory_needed(cfg, batch_size_for(cfg, inputs, arguments["batch_size"]), inputs))
+        size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
+        needed.append(memory_needed(cfg, size, inputs))
     return Requirements(operations, weights_bytes(cfg) // FLOAT, max(needed, key=sum)._asdict())
 
 

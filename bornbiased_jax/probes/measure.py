@@ -21,9 +21,6 @@ from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Work
 
-# What one layer makes of a batch should stay in a CPU's cache; an accelerator wants more rows.
-BATCH_TOKENS_CPU = 2048
-BATCH_TOKENS = 8192
 RANGE_OPERATIONS = 2.0**47
 """Of one seed on one range of inputs: about a quarter of an hour of two cores, the most that a kill can cost."""
 
@@ -118,15 +115,6 @@ class Batches(NamedTuple):
     def num_batches(self) -> int:
         """Number of batches."""
         return -(-len(self.order_N) // self.size)
-
-
-def batch_size_for(cfg: ModelConfig, inputs: Inputs, requested: int | None) -> int:
-    """Sequences in a batch: about ``BATCH_TOKENS`` positions (fewer on a CPU) unless asked otherwise."""
-    if requested is not None and requested < 1:
-        raise InputError(f"batch size {requested} is not at least 1")
-    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
-    size = requested or max(1, tokens // inputs.seq_len)
-    return min(size, inputs.num_inputs)
 
 
 class MemoryNeeded(NamedTuple):

@@ -21,9 +21,9 @@ from bornbiased_jax.ledger import drive, engines
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.overflow import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
+from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.measure import (
     Batches,
-    batch_size_for,
     check_probe,
     finished,
     input_ranges,
@@ -99,7 +99,7 @@ def probe(
     inputs.check_fits(cfg)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
-    size = batch_size_for(cfg, inputs, batch_size)
+    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
     size = -(-size // shards) * shards
     check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=second_moment)

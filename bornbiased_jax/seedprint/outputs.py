@@ -19,9 +19,8 @@ from bornbiased_jax.models.memory import check_forward
 from bornbiased_jax.models.overflow import Overflow, check_overflow
 from bornbiased_jax.models.streamed import Reading, StreamedWeights, Weights, check_plain, over_batches, parameter
 from bornbiased_jax.parameters import Params
+from bornbiased_jax.probes.batching import batch_size_by_tokens
 
-# Tokens at a time: on a CPU what its caches hold, elsewhere enough to fill the device.
-BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
 MAX_SHARDS = 4
 """Batches at once on a CPU: where one batch's norms and softmax leave cores idle, another's products fill them."""
 
@@ -107,8 +106,7 @@ def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None
     Raises:
         InputError: not even one batch and the outputs of all fit in memory.
     """
-    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
-    size = min(batch_size or max(1, tokens // inputs.seq_len), inputs.num_inputs)
+    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, batch_size)
     check_forward(cfg, size, inputs.seq_len, also=4.0 * inputs.num_inputs * cfg.d_model)
     parts = parallel.batch_parts(mesh)
     return -(-size // parts) * parts

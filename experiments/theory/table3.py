@@ -16,7 +16,8 @@ from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.models.simplified import attn0, mlp0_config
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes import contraction
-from bornbiased_jax.probes.measure import batch_size_for, order_inputs, stream
+from bornbiased_jax.probes.batching import batch_size_by_tokens
+from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
@@ -65,7 +66,7 @@ def run(context: Context) -> dict[str, Any]:
 def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     cfg = mlp0_config(num_layers=2, d_model=group["d_model"], d_ff=group["d_ff"])
     inputs = gaussian(group["num_inputs"], group["seq_len"], group["d_model"])
-    batches = order_inputs(inputs, batch_size_for(cfg, inputs, None))
+    batches = order_inputs(inputs, batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, None))
     found = []
     total = batches.num_batches * len(group["seeds"])
     with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
