@@ -48,12 +48,12 @@ def _hermite_rows(degree: int) -> Array:
     return np.ascontiguousarray((rows * (w / envelope)).T)
 
 
-def _expect(phi: Function, std: Array, power: int = 1) -> Array:
-    """E[φ(std·z)^power], elementwise over std, to rounding for std up to ``LARGEST_PANEL_SCALE``."""
+def _mean_square(phi: Function, std: Array) -> Array:
+    """E[φ(std·z)²], elementwise over std, to rounding for std up to ``LARGEST_PANEL_SCALE``."""
     checks.std(std, "std", LARGEST_PANEL_SCALE)
     z, w = normal_panels()
     unique, back = np.unique(std, return_inverse=True)
-    values = np.array([np.dot(phi(s * z) ** power, w) for s in unique])
+    values = np.array([np.dot(phi(s * z) ** 2, w) for s in unique])
     return values[back].reshape(std.shape)
 
 
@@ -83,7 +83,9 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
 
 def hermite_tail(phi: str | Function, std: npt.ArrayLike, coefficients: Array) -> Array:
     """Energy left out by a truncation, E[φ(std·z)²] − Σ a_n² (never below 0). Shape of std."""
-    return np.maximum(_expect(checks.function(phi), checks.std(std, "std"), 2) - np.sum(coefficients**2, axis=-1), 0.0)
+    return np.maximum(
+        _mean_square(checks.function(phi), checks.std(std, "std")) - np.sum(coefficients**2, axis=-1), 0.0
+    )
 
 
 def hermite_dual(
@@ -127,7 +129,7 @@ def _converged(phi: Function, stds: Array) -> Array | None:
     """Coefficients of the shortest series with a negligible tail at every std; None if 512 is too short."""
     for degree in DEGREES:
         a = hermite_coefficients(phi, stds, degree)
-        energy = np.maximum(_expect(phi, stds, 2), np.finfo(float).tiny)
+        energy = np.maximum(_mean_square(phi, stds), np.finfo(float).tiny)
         if np.all(hermite_tail(phi, stds, a) <= TAIL * energy):
             return a
     return None
@@ -268,26 +270,14 @@ def dual_derivative(
     return _dispatch(name, True, rho, std, std2)
 
 
-def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
-    """E[φ(u)], u ~ N(0, std²), elementwise, to rounding.
+def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
+    """E[φ(u)²], u ~ N(0, std²), elementwise, to rounding.
 
     Raises:
         ValueError: a negative std, or one above ``LARGEST_PANEL_SCALE`` where there is no closed form; an unknown name.
     """
     phi, s = checks.function(name), checks.std(std, "std")
-    if name == "relu":
-        return s / np.sqrt(2 * np.pi)
-    if name == "gelu":
-        return s * s / np.sqrt(2 * np.pi * (1 + s * s))
-    if TABLE[name].odd:
-        return np.zeros(s.shape)
-    return _expect(phi, s)
-
-
-def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
-    """E[φ(u)²], u ~ N(0, std²), elementwise, to rounding. Raises as :func:`mean`."""
-    phi, s = checks.function(name), checks.std(std, "std")
-    return dual(name, 1.0, s) if name in CLOSED else _expect(phi, s, 2)
+    return dual(name, 1.0, s) if name in CLOSED else _mean_square(phi, s)
 
 
 def gated_dual(

@@ -52,27 +52,6 @@ class Profile(NamedTuple):
         """(1/D) E‖x_t‖² at every position, [L + 1, T]."""
         return np.stack([self.grid.interpolation_Tn @ f.variance_n for f in self.layers])
 
-    @property
-    def inter_cosine_by_position(self) -> Array:
-        """Cosine of position t of two sequences, for every t, [L + 1, T]."""
-        return np.stack([self.grid.interpolation_Tn @ sublayers.correlation(f.cross_n, f) for f in self.layers])
-
-    def cosines(self, layer: int) -> tuple[Array, Array]:
-        """Cosines of positions t and s of one sequence, and of two, after ``layer`` blocks; [T, T] each.
-
-        Raises:
-            ValueError: layer outside 0 … L.
-        """
-        if not 0 <= layer < len(self.layers):
-            raise ValueError(f"layer: {layer} lies outside 0..{len(self.layers) - 1}")
-        fields, to_all = self.layers[layer], self.grid.interpolation_Tn
-        within, cross = (
-            to_all @ sublayers.correlation(c, fields) @ to_all.T for c in (fields.within_nn, fields.cross_nn)
-        )
-        np.fill_diagonal(within, 1.0)
-        np.fill_diagonal(cross, to_all @ sublayers.correlation(fields.cross_n, fields))
-        return within, cross
-
 
 def embed(stack: Stack, grid: Grid) -> Fields:
     """The stream before the first block.

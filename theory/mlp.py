@@ -184,12 +184,6 @@ def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
     return r * (2 / d) * np.exp(2 * log_ratio) * special.hyp2f1(0.5, 0.5, d / 2 + 1, r * r)
 
 
-def finite_width_std(rho: npt.ArrayLike, width: int) -> Array:
-    """Standard deviation of that cosine, (1 − ρ²)/√d to leading order in 1/d. Raises as above."""
-    r = checks.rho(rho)
-    return (1 - r) * (1 + r) / np.sqrt(checks.whole(width, "width"))
-
-
 def mlp0_finite_width(
     name: str,
     layers: int,

@@ -185,21 +185,6 @@ def test_exact_finite_width_cosine(rho, width, seed):
     assert abs(mlp.finite_width_cosine(rho, width) - first_order) <= 1 / width**2
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_std_of_a_finite_width_cosine(rho):
-    """30,000 pairs: a standard error of 0.4% of the standard deviation, and 1/d of it is left out."""
-    width, rng = 200, np.random.default_rng(4)
-    x, z = rng.standard_normal((2, 30_000, width), dtype=np.float32)
-    y = rho * x + np.sqrt(1 - rho * rho) * z
-    cosine = np.sum(x * y, -1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
-
-    def agrees(std):
-        return abs(np.std(cosine) / std - 1) <= STANDARD_ERRORS / np.sqrt(2 * cosine.size) + 1 / width
-
-    std = float(mlp.finite_width_std(rho, width))
-    assert agrees(std) and not agrees(1.05 * std) and not agrees(0.95 * std)
-
-
 def test_finite_width_converges_to_infinite_width():
     limit = mlp.mlp0_stack("gelu", 4, up_gain=1.0, down_gain=2.0).rho[1:]
     apart = [mlp.mlp0_finite_width("gelu", 4, d, 2 * d, up_gain=1.0, down_gain=2.0)[0] - limit for d in (50, 500)]
@@ -234,7 +219,7 @@ def test_fourth_moments_against_monte_carlo(name):
         (lambda: mlp.mlp0_finite_width("relu", 2, 4, 0), "hidden"),
         (lambda: mlp.mlp0_finite_width("relu", 2, 4, 4, down_gain=0.0), "down_gain"),
         (lambda: mlp.finite_width_cosine(1.2, 4), "rho"),
-        (lambda: mlp.finite_width_std(0.2, 0), "width"),
+        (lambda: mlp.finite_width_cosine(0.2, 0), "width"),
     ],
 )
 def test_bad_arguments_are_named(call, word):

@@ -94,7 +94,9 @@ def test_running_sums_are_the_matrix_product(mitigation):
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(9, 9))
     k = mix @ mix.T
-    a = variance.born_matrix(9, **weights)
+    count, weight = variance.born_weights(9, **weights)
+    back = np.arange(9)[:, None] - np.arange(9)
+    a = np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
     plain = {key: value for key, value in mitigation.items() if key in weights}
     found = variance.output_covariance(k, **plain)
     product = a @ k @ a.T
@@ -245,7 +247,7 @@ def test_stack_with_residual_and_norm_against_simulation():
     """A stack written out in numpy: value and output matrices drawn at std 1/√D, so both gains are 1."""
     T, width, layers, repeats = 6, 16, 3, 9000
     rng = np.random.default_rng(2)
-    a = variance.born_matrix(T)
+    a = attention.averaging_matrix(T)
     x = rng.normal(size=(repeats, T, width))
     for _ in range(layers):
         v = x @ (rng.normal(size=(repeats, width, width)) / np.sqrt(width))
@@ -388,7 +390,7 @@ def test_gate_std():
         (lambda: variance.stack_variance(3, 1, covariance=np.eye(2)), "covariance"),
         (lambda: variance.stack_variance(3, 0, covariance=-np.eye(3)), "covariance"),
         (lambda: variance.stack_variance(3, 1, output_gain=-1.0), "output_gain"),
-        (lambda: variance.born_matrix(0), "T"),
+        (lambda: variance.born_weights(0), "T"),
         (lambda: variance.value_covariance(3, -1.0), "variance"),
         (lambda: variance.stack_decay_limit(0, 1), "position"),
         (lambda: variance.stack_decay_limit(3, 0), "layers"),

@@ -91,14 +91,6 @@ def _longest(T: int, max_seq_len: int | None) -> int:
     return longest
 
 
-def born_matrix(T: int, **options: object) -> Array:
-    """The attention matrix [T, T] at birth, rows queries; options as :func:`born_weights`."""
-    count, weight = born_weights(T, **options)  # type: ignore[arg-type]
-    index = np.arange(T)
-    back = index[:, None] - index
-    return np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
-
-
 def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0) -> Array:
     """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c =
     0.
@@ -187,7 +179,7 @@ def _window_sum(k: Array, window: int | None) -> Array:
 def _gate_factor(T: int, gate_std: float) -> Array:
     """E[σ(g_i)σ(g_j)]: ¼ off the diagonal (the sigmoid minus ½ is odd), E[σ(g)²] on it."""
     factor = np.full((T, T), 0.25)
-    square = kernels._expect(lambda u: special.expit(u), np.asarray(float(gate_std)), 2)
+    square = kernels._mean_square(lambda u: special.expit(u), np.asarray(float(gate_std)))
     np.fill_diagonal(factor, float(square))
     return factor
 
