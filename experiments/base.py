@@ -63,11 +63,9 @@ class Context:
     mesh: Any = None
     engine: Engine = local
 
-    def cached(
-        self, name: str, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None
-    ) -> Any:
+    def cached(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Any:
         """:func:`cached` in the output folder, shared by its experiments."""
-        return cached(self.work.parent / name, identity, compute, code)
+        return cached(self.work.parent / name, identity, compute)
 
     def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
         """The folder of :meth:`cached` for the same arguments: what ``compute`` writes lies there."""
@@ -106,7 +104,7 @@ def part_of(value: Any) -> dict[str, Any]:
     return {"value": np.asarray(json.dumps(jsonable(value), allow_nan=False))}
 
 
-def cached(place: Path, identity: Any, compute: Callable[[Path], Any], code: Callable[..., Any] | None = None) -> Any:
+def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
     """What ``compute`` gives, kept on disk and computed again when the code behind it or a library has changed.
 
     Args:
@@ -114,12 +112,11 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any], code: Cal
         identity: everything that ``compute`` depends on but its code, JSON-ready after ``jsonable``.
         compute: called with a folder of its own, where what a killed call left is found by the next one; gives a
             JSON-ready value or an array. Its code is known by :func:`bornbiased_jax.code.code_digest`.
-        code: the function whose code counts, where ``compute`` only calls one that it was handed.
 
     Returns:
         The value as it was read from disk, also the first time.
     """
-    folder = cache_folder(place, identity, code or compute)
+    folder = cache_folder(place, identity, compute)
     array, value = folder / "value.npy", folder / "value.json"
     kept = Folder(folder, MAKER)
     for path in (array, value):

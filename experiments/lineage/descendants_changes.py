@@ -84,11 +84,6 @@ def all_changes(settings: Mapping[str, Any]) -> list[Change]:
     return found + _trained(DISTILLED, "students", further["distilled"], related=False)
 
 
-def usual_changes(settings: Mapping[str, Any]) -> dict[str, Change]:
-    """The change of each kind at which every pair of families is tried."""
-    return {change.kind: change for change in all_changes(settings) if change.usual}
-
-
 def _middle(values: list[float]) -> float:
     return values[len(values) // 2]
 

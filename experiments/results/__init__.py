@@ -122,10 +122,10 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(entry, f"{place}.{key}" if place else key)
 
 
-def differences(before: Record, after: Record, tolerance: float = TOLERANCE) -> list[tuple[str, Any, Any]]:
+def differences(before: Record, after: Record) -> list[tuple[str, Any, Any]]:
     """What moved between two results: (place, before, after) of every value that differs.
 
-    Numbers differ beyond ``tolerance`` times the larger of the two, or 1e-12; times, memory and rates of the machine
+    Numbers differ beyond ``TOLERANCE`` times the larger of the two, or 1e-12; times, memory and rates of the machine
     are passed over. What stands on one side only has None on the other.
     """
     old, new = (dict(leaves(record.get("result"), "result")) for record in (before, after))
@@ -135,7 +135,7 @@ def differences(before: Record, after: Record, tolerance: float = TOLERANCE) -> 
             continue
         one, other = old.get(place), new.get(place)
         if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-            if abs(one - other) > max(tolerance * max(abs(one), abs(other)), 1e-12):
+            if abs(one - other) > max(TOLERANCE * max(abs(one), abs(other)), 1e-12):
                 moved.append((place, one, other))
         elif one != other or (place in old) != (place in new):
             moved.append((place, one, other))

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from bornbiased_jax.config import preset
-from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.parameters import count_parameters
 from experiments.base import Experiment
 from experiments.sinks import sink_cures, sink_training
 from experiments.sinks.mitigations import MITIGATIONS
-
-
-def times_larger() -> float:
-    """Parameters of this size over those of ``sink_cures``, both baselines."""
-    sizes = [settings(["baseline"]) for settings in (sink_training.larger, sink_training.laptop)]
-    larger, smaller = (count_parameters(parameter_shapes(preset(size["model"], **size["changes"]))) for size in sizes)
-    return larger / smaller
-
 
 EXPERIMENT = Experiment(
     name="sink_cures_larger",

@@ -115,7 +115,7 @@ def _runs(
     strongest = tuple(named[:2])
     for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
         runs.append((RESTORED, name(group), 1, partial(written, group, 1), None))
-    for pair in controls(cfg, params, strongest, named, settings["controls"]):
+    for pair in controls(params, strongest, named, settings["controls"]):
         runs.append((CONTROL, name(pair), 1, partial(silence, cfg, pair), None))
     for position in (1, k):
         runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, partial(written, strongest, k), None))
@@ -133,7 +133,7 @@ def name(group: Sequence[Neuron]) -> str:
 
 
 def controls(
-    cfg: ModelConfig, params: Params, strongest: Sequence[Neuron], named: Sequence[Neuron], count: int
+    params: Params, strongest: Sequence[Neuron], named: Sequence[Neuron], count: int
 ) -> list[tuple[Neuron, ...]]:
     """Random neurons of the same blocks in the place of the strongest, their rows of W_down of nearly equal norm."""
     down_LFD = np.asarray(params["blocks"]["mlp"]["down"]["kernel"], np.float64)

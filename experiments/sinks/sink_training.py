@@ -292,7 +292,7 @@ def smoke(mitigations: Sequence[str], bos_token: bool | None = None) -> dict[str
     }
 
 
-def laptop(mitigations: Sequence[str], bos_token: bool = True) -> dict[str, Any]:
+def laptop(mitigations: Sequence[str]) -> dict[str, Any]:
     """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
 
     One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
@@ -313,7 +313,7 @@ def laptop(mitigations: Sequence[str], bos_token: bool = True) -> dict[str, Any]
             "min_learning_rate": 1.5e-3,
             "warmup": 100,
         },
-        "bos_token": bos_token,
+        "bos_token": True,
         "lengths": [16, 32, 64],
         "num_sequences": 100,
         "sink_text": None,
@@ -375,13 +375,13 @@ PRICED_SMOKE = {
 FIVE_SEEDS = [42, 123, 1000, 7, 2024]
 
 
-def paper(mitigations: Sequence[str], seeds: Sequence[int] = (42, 123, 1000)) -> dict[str, Any]:
+def paper(mitigations: Sequence[str]) -> dict[str, Any]:
     """Nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2, perplexity by Table 7's protocol."""
     return {
         "model": "llama-nano",
         "changes": {},
         "cures": list(mitigations),
-        "seeds": list(seeds),
+        "seeds": [42, 123, 1000],
         "seeds_at_once": 1,
         "data": "hf:Skylion007/openwebtext",
         "schedule": {

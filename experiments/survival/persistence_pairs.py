@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +127,14 @@ def baselines_of_births(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(run), "own": own, "other": kept}
 
 
-def continued(context: Context, roles: Sequence[str] = ("stories", "code")) -> dict[str, Any]:
+def continued(context: Context) -> dict[str, Any]:
     """The base model against its descendant and against a distractor's, after further training on each corpus."""
     settings = context.settings
     chosen = settings["continued"]
     base = persistence.last(persistence.base_run(context), chosen["seed"])
     moments = persistence.trained_moments(base)
     pairs = []
-    for role in roles:
+    for role in ("stories", "code"):
         run = persistence.continued_run(context, role)
         for seed in (chosen["seed"], chosen["distractor"]):
             suspect = persistence.last(run, seed)

@@ -77,7 +77,7 @@ def _paper(family: str) -> dict[str, Any]:
     }
 
 
-def cost(family: str) -> dict[str, str]:
+def cost() -> dict[str, str]:
     """Of the experiment that trains a family's models; the others find them trained."""
     return {
         "smoke": "seconds",

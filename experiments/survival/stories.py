@@ -67,7 +67,7 @@ def story(chance: random.Random) -> str:
     return " ".join(tell(part) for part in (chance.choice(_BEGINNINGS), *middles, chance.choice(_ENDINGS)))
 
 
-def stories(count: int, seed: int = 0) -> str:
+def stories(count: int) -> str:
     """So many stories, with ``<|endoftext|>`` between them, as TinyStories has it."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     return "\n<|endoftext|>\n".join(story(chance) for _ in range(count)) + "\n"

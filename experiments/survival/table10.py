@@ -10,4 +10,4 @@ PRINTED = {
     (2000, 2000): (4.87e-24, 1.92e-20),
 }
 
-EXPERIMENT = survival("table10", "Table 10", "qwen", PRINTED, persistence_settings.cost("qwen"))
+EXPERIMENT = survival("table10", "Table 10", "qwen", PRINTED, persistence_settings.cost())

@@ -43,4 +43,4 @@ def survival(
     )
 
 
-EXPERIMENT = survival("table4b", "Table 4b", "llama", PRINTED, persistence_settings.cost("llama"))
+EXPERIMENT = survival("table4b", "Table 4b", "llama", PRINTED, persistence_settings.cost())

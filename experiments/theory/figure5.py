@@ -54,12 +54,11 @@ def _mean_over_pairs(vectors_ND: jax.Array) -> jax.Array:
     return (total - jnp.sum(jnp.square(vectors_ND))) / (n * (n - 1))
 
 
-def mean_cosines(x_ND: jax.Array, epsilon: float = EPSILON) -> dict[str, jax.Array]:
+def mean_cosines(x_ND: jax.Array) -> dict[str, jax.Array]:
     """Mean pairwise cosine of N vectors by three definitions, and their mean norm.
 
     Args:
         x_ND: the vectors, N at least 2.
-        epsilon: of the last two definitions.
 
     Returns:
         ``cosine``: x·y/(‖x‖‖y‖). ``each``: x·y/(max(‖x‖, ε) max(‖y‖, ε)), what PyTorch computes. ``product``:
@@ -67,11 +66,11 @@ def mean_cosines(x_ND: jax.Array, epsilon: float = EPSILON) -> dict[str, jax.Arr
     """
     unit_ND, norm_N = unit(x_ND), norms(x_ND)
     cosine_NN = jnp.matmul(unit_ND, unit_ND.T, precision="highest")
-    shrunk_NN = cosine_NN * jnp.minimum(norm_N[:, None] * norm_N[None, :] / epsilon, 1.0)
+    shrunk_NN = cosine_NN * jnp.minimum(norm_N[:, None] * norm_N[None, :] / EPSILON, 1.0)
     n = len(norm_N)
     return {
         "cosine": _mean_over_pairs(unit_ND),
-        "each": _mean_over_pairs(unit_ND * jnp.minimum(norm_N / epsilon, 1.0)[:, None]),
+        "each": _mean_over_pairs(unit_ND * jnp.minimum(norm_N / EPSILON, 1.0)[:, None]),
         "product": (jnp.sum(shrunk_NN) - jnp.trace(shrunk_NN)) / (n * (n - 1)),
         "norm": jnp.mean(norm_N),
     }

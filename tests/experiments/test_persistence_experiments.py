@@ -178,7 +178,7 @@ def test_corpora_by_role(work):
 
 def test_stories_are_the_same_every_time_and_tell_something():
     text = stories.stories(50)
-    assert text == stories.stories(50) != stories.stories(50, seed=1)
+    assert text == stories.stories(50)
     told = text.split("<|endoftext|>")
     assert len(told) == 50 and len(set(told)) == 50 and "{" not in text
     assert stories.story(random.Random(3)).count(".") >= 4

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit
+from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit, preset
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.ledger.engines import local
 from bornbiased_jax.ledger.pages import Chunk
+from bornbiased_jax.parameters import count_parameters
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.text import read_text
 from experiments.base import Context
@@ -205,7 +207,9 @@ def test_a_ratio_that_is_undefined_is_stored_as_none():
 
 
 def test_the_larger_size_is_the_same_table(tmp_path):
-    assert sink_cures_larger.times_larger() >= 8
+    sizes = [settings(["baseline"]) for settings in (sink_training.larger, sink_training.laptop)]
+    larger, smaller = (count_parameters(parameter_shapes(preset(size["model"], **size["changes"]))) for size in sizes)
+    assert larger >= 8 * smaller
     same = sink_cures.EXPERIMENT
     assert (sink_cures_larger.EXPERIMENT.run, sink_cures_larger.EXPERIMENT.tables) == (same.run, same.tables)
     smaller, larger = (experiment.settings["laptop"] for experiment in (same, sink_cures_larger.EXPERIMENT))

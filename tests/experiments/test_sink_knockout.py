@@ -75,7 +75,7 @@ def test_every_kind_of_run_is_there(record):
 def test_controls_stand_in_the_same_blocks_with_rows_of_nearly_the_same_norm(params, record):
     named = [parse_neuron(text) for text in record["result"]["named"]]
     norm_LF = np.linalg.norm(np.asarray(params["blocks"]["mlp"]["down"]["kernel"]), axis=-1)
-    pairs = sink_knockout.controls(CFG, params, named, named, 50)
+    pairs = sink_knockout.controls(params, named, named, 50)
     assert len(set(pairs)) > 10
     for pair in pairs:
         for neuron, other in zip(named, pair, strict=True):
