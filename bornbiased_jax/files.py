@@ -256,13 +256,6 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-def begins_with(path: Path | str, head: bytes) -> bool:
-    """Whether a regular file's first bytes are these."""
-    with contextlib.suppress(OSError, InputError), open(check_regular(path), "rb") as stream:
-        return stream.read(len(head)) == head
-    return False
-
-
 def sha256(path: Path | str) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as stream:

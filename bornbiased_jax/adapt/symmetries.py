@@ -21,19 +21,14 @@ Model = tuple[ModelConfig, Params]
 Flat = dict[str, np.ndarray]
 
 
-def fold_norms(cfg: ModelConfig, params: Params) -> Model:
+def _fold(cfg: ModelConfig, flat: Flat) -> ModelConfig:
     """Fold norm scales (and LayerNorm's biases) into the matrices that read them; untie the head.
+
+    Entries of ``flat`` are replaced one by one.
 
     Raises:
         InputError: the norm stands on the sublayers' outputs, or a norm's bias has no bias to go into.
     """
-    flat = _flat(cfg, params)
-    cfg = _fold(cfg, flat)
-    return cfg, unflatten(flat)
-
-
-def _fold(cfg: ModelConfig, flat: Flat) -> ModelConfig:
-    """Fold the norms of a table of parameters whose entries are replaced one by one."""
     if any(row.norm is not None and row.writes_residual for row in parameter_table(cfg).values()):
         raise InputError(
             "norm scales on a sublayer's output cannot be folded into the next matrix: use a pre-norm model"
@@ -215,15 +210,6 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
         kinds = ["l" if is_local else "g" for is_local in cfg.is_local]
         changes["attention_pattern"] = "".join([*kinds[:at], "l", *kinds[at:]])
     return cfg.replace(**changes), unflatten(flat)
-
-
-def shift_head(cfg: ModelConfig, params: Params, vector_D: np.ndarray) -> Model:
-    """Add one vector to every column of an untied head: all logits of a position move alike, no probability does."""
-    if cfg.tie_embeddings:
-        raise InputError("the head of a tied model is its embedding: untie it first")
-    flat = _flat(cfg, params)
-    flat["head/kernel"] = flat["head/kernel"] + vector_D.astype(np.float32)[:, None]
-    return cfg, unflatten(flat)
 
 
 def widen(cfg: ModelConfig, params: Params, extra: int) -> Model:

@@ -5,7 +5,7 @@
 
 from bornbiased_jax.evaluation.generation import generate, generate_text
 from bornbiased_jax.evaluation.ngrams import baselines, bigram_loss, unigram_entropy, unigram_loss
-from bornbiased_jax.evaluation.perplexity import evaluate, evaluate_checkpoint, evaluate_tokens
+from bornbiased_jax.evaluation.perplexity import evaluate, evaluate_checkpoint
 from bornbiased_jax.evaluation.sink_report import SinkReport, cut_sequences, report_on_ids, sinks_report
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "cut_sequences",
     "evaluate",
     "evaluate_checkpoint",
-    "evaluate_tokens",
     "generate",
     "generate_text",
     "report_on_ids",

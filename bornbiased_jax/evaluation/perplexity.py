@@ -90,7 +90,32 @@ def evaluate(
     pieces = _pieces(encode_documents(tokenizer, documents), num_sequences, context, held)
     first = next(pieces)
     total = None if len(first) == held < num_sequences else len(first)
-    return _evaluate(cfg, params, chain([first], pieces), total, tokenizer, min(batch_size, len(first)), quiet)
+    size = min(batch_size, len(first))
+    score = _scorer(cfg)
+    reading = Reading(needs=(head_path(cfg),), enter=_inputs, finish=functools.partial(_score, cfg))
+    nats, count, num_bytes, scored = 0.0, 0, 0, 0
+    open_ids: list[int] = []
+    with progress.bar(total, "evaluating", unit="sequences", quiet=quiet) as advance:
+        for piece_NT in chain([first], pieces):
+            check_tokens(piece_NT, cfg.vocab_size)
+            parts = list(_batches(piece_NT, size))
+            for rows, (part_nats, tokens) in zip(parts, over_batches(params, parts, score, reading), strict=True):
+                nats, count = nats + float(part_nats), count + int(tokens)
+                advance(int((rows[:, 0] >= 0).sum()))
+            found, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
+            num_bytes += found - _first_bytes(tokenizer, piece_NT)
+            scored += len(piece_NT)
+    num_bytes += len(tokenizer.decode(open_ids).encode())
+    loss = nats / count
+    return {
+        "perplexity": math.exp(loss) if loss < 700 else math.inf,
+        "loss": loss,
+        "bits_per_byte": bits_per_byte(nats, num_bytes) if num_bytes else None,
+        "num_tokens": count,
+        "num_bytes": num_bytes,
+        "num_sequences": scored,
+        "context": context,
+    }
 
 
 def evaluate_checkpoint(
@@ -191,57 +216,6 @@ def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, held: i
             return
 
 
-def evaluate_tokens(
-    cfg: ModelConfig,
-    params: Params,
-    sequences_NT: np.ndarray,
-    tokenizer: Tokenizer,
-    *,
-    batch_size: int = 8,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """:func:`evaluate` on sequences of ids [N, T] that are already cut, one following the other."""
-    size = min(batch_size, len(sequences_NT))
-    return _evaluate(cfg, params, [sequences_NT], len(sequences_NT), tokenizer, size, quiet)
-
-
-def _evaluate(
-    cfg: ModelConfig,
-    params: Weights,
-    pieces: Iterable[np.ndarray],
-    sequences: int | None,
-    tokenizer: Tokenizer,
-    size: int,
-    quiet: bool,
-) -> dict[str, Any]:
-    """The evaluation of pieces [n, T] of a text, n a multiple of the batch's ``size`` in all but the last."""
-    score = _scorer(cfg)
-    reading = Reading(needs=(head_path(cfg),), enter=_inputs, finish=functools.partial(_score, cfg))
-    total, count, num_bytes, num_sequences, context = 0.0, 0, 0, 0, 0
-    open_ids: list[int] = []
-    with progress.bar(sequences, "evaluating", unit="sequences", quiet=quiet) as advance:
-        for piece_NT in pieces:
-            check_tokens(piece_NT, cfg.vocab_size)
-            parts = list(_batches(piece_NT, size))
-            for rows, (nats, tokens) in zip(parts, over_batches(params, parts, score, reading), strict=True):
-                total, count = total + float(nats), count + int(tokens)
-                advance(int((rows[:, 0] >= 0).sum()))
-            found, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
-            num_bytes += found - _first_bytes(tokenizer, piece_NT)
-            num_sequences, context = num_sequences + len(piece_NT), piece_NT.shape[1]
-    num_bytes += len(tokenizer.decode(open_ids).encode())
-    loss = total / count
-    return {
-        "perplexity": math.exp(loss) if loss < 700 else math.inf,
-        "loss": loss,
-        "bits_per_byte": bits_per_byte(total, num_bytes) if num_bytes else None,
-        "num_tokens": count,
-        "num_bytes": num_bytes,
-        "num_sequences": num_sequences,
-        "context": context,
-    }
-
-
 @functools.lru_cache(maxsize=16)
 def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
     return jax.jit(lambda params, tokens: loss_sum(cfg, params, tokens))
@@ -264,16 +238,6 @@ def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
         rows = sequences_NT[start : start + size]
         missing = np.full((size - len(rows), rows.shape[1]), -1, rows.dtype)
         yield np.concatenate([rows, missing])
-
-
-def predicted_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
-    """UTF-8 bytes of all ids but the first of each sequence, the sequences following one another in a text.
-
-    The ids that end documents have none. A first id that is a part of a character counts one byte: exact for single
-    bytes, a byte or two low for a rare piece.
-    """
-    whole = len(tokenizer.decode(_in_text(tokenizer, sequences_NT)).encode())
-    return whole - _first_bytes(tokenizer, sequences_NT)
 
 
 def _in_text(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> list[int]:

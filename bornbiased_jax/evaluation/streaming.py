@@ -51,11 +51,12 @@ def streaming_losses(
     *,
     window: int,
     keep: Sequence[int] = (0, 1, 4),
-    whole: bool = True,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Streamed]:
     """Loss with a rolling cache of ``window`` tokens and each number of first tokens kept.
+
+    The last entry, without window, has everything kept, where the model numbers so many positions.
 
     Args:
         cfg: the architecture.
@@ -63,7 +64,6 @@ def streaming_losses(
         tokens_NT: N sequences of T token ids, T greater than the largest cache.
         window: latest tokens seen, at least 1.
         keep: first tokens never dropped, for each entry of the result.
-        whole: also with everything kept, as an entry without window, where the model numbers so many positions.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call; N for each entry.
 
@@ -83,7 +83,7 @@ def streaming_losses(
     x = check_streaming(cfg, tokens_NT, window, keep)
     T = x.shape[1]
     cells: list[tuple[int | None, int]] = [(window, count) for count in keep]
-    if whole and (cfg.positions != "learned" or cfg.max_seq_len >= T):
+    if cfg.positions != "learned" or cfg.max_seq_len >= T:
         cells.append((None, 0))
     size = min(batch_size_for(cfg, T, batch_size), max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size)))
     start = max(keep) + window

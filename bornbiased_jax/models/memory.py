@@ -113,7 +113,6 @@ def check_forward(
     *,
     logits: int = 0,
     all_weights: bool = False,
-    kept: bool = False,
     also: float = 0.0,
 ) -> None:
     """Refuse a forward pass that does not fit (:func:`forward_bytes`), with ``also`` so many bytes.
@@ -121,7 +120,7 @@ def check_forward(
     Raises:
         InputError: it does not; the sentence says what to lower.
     """
-    needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights, kept=kept)
+    needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
     many = "sequence" if sequences == 1 else "sequences"
     remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"
     hardware.check_memory(needed, f"a forward pass of {sequences:,} {many} of {length:,} tokens", remedy)

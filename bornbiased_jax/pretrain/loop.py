@@ -91,7 +91,7 @@ def _train(
     stop: Stop,
 ) -> dict[str, Any]:
     """Restore or begin, train, save; returns the summary."""
-    laid_out = setup.schedule_steps(config, folder, steps)
+    laid_out = setup.schedule_steps(folder, steps)
     optimiser = make_optimiser(config, laid_out)
     abstract = setup.abstract_state(config, optimiser, mesh)
     iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, part=part)

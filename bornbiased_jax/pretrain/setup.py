@@ -190,7 +190,7 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     return steps
 
 
-def schedule_steps(config: PretrainConfig, folder: Path, steps: int) -> int:
+def schedule_steps(folder: Path, steps: int) -> int:
     """How many updates the learning rate is laid out for: what the run's record says, which began it."""
     return scheduled(read_run(folder)["config"]) or steps if (folder / RUN_FILE).exists() else steps
 

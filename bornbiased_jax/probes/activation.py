@@ -23,14 +23,10 @@ class Preactivation(NamedTuple):
 
     mean_L: np.ndarray
     std_L: np.ndarray
-    negative_L: np.ndarray
-    """Fraction of pre-activations below zero."""
     histogram_LE: np.ndarray
     """Density per unit of pre-activation in each bin; values outside the edges are left out."""
     edges: np.ndarray
     """Bin edges, in units of the pre-activation."""
-    num_values: int
-    """Pre-activations per layer."""
 
 
 def preactivation(
@@ -62,8 +58,8 @@ def preactivation(
         >>> from bornbiased_jax.config import preset
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> preactivation(cfg, init_seed(cfg, 0), np.zeros((2, 4), int)).num_values  # 2 sequences · 4 positions · 32
-        256
+        >>> preactivation(cfg, init_seed(cfg, 0), np.zeros((2, 4), int)).histogram_LE.shape
+        (2, 120)
     """
     x = check_sequences(cfg, x)
     if not cfg.mlp:
@@ -73,7 +69,7 @@ def preactivation(
         raise InputError("histogram edges must be at least two increasing numbers")
 
     count = 0
-    mean_L = variance_L = negative_L = np.zeros(cfg.num_layers)
+    mean_L = variance_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
     for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
         found = {
@@ -85,13 +81,12 @@ def preactivation(
         shift_L = found["mean"] - mean_L
         variance_L = variance_L + weight * (found["spread"] - variance_L) + weight * (1 - weight) * np.square(shift_L)
         mean_L = mean_L + weight * shift_L
-        negative_L = negative_L + weight * (found["negative"] - negative_L)
         bins_LE += found["bins"]
         count += size
         if advance is not None:
             advance(len(batch))
     histogram_LE = bins_LE / (count * np.diff(edges)[None, :])
-    return Preactivation(mean_L, np.sqrt(variance_L), negative_L, histogram_LE, edges, count)
+    return Preactivation(mean_L, np.sqrt(variance_L), histogram_LE, edges)
 
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
@@ -102,7 +97,6 @@ def _batch_statistics(cfg: ModelConfig, params: Params, x: jax.Array, edges: jax
         return {
             "mean": mean,
             "spread": jnp.mean(jnp.square(u - mean)),
-            "negative": jnp.mean(u < 0),
             "bins": jnp.histogram(u, bins=edges)[0],
         }
 

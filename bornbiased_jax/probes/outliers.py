@@ -19,7 +19,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches, parameter
+from bornbiased_jax.models.streamed import Reading, Weights, over_batches, parameter
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -92,7 +92,6 @@ def measure_outliers(
     *,
     rank_rows: int = 4096,
     batch_size: int | None = None,
-    dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> Outliers:
     """Outliers of the residual stream over N sequences, streamed in batches.
@@ -103,7 +102,6 @@ def measure_outliers(
         tokens_NT: token ids [N, T], or vectors [N, T, D].
         rank_rows: how many states, whole sequences at a time, enter the matrix of the effective rank.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
     Raises:
@@ -125,13 +123,12 @@ def measure_outliers(
     ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
     grams = _Grams(L, D, for_rank * T)
     done = rows = 0
-    check_plain(params, dtype=dtype)
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
     begins = np.cumsum([0, *map(len, parts)])
     with_states = sum(int(begin) < for_rank for begin in begins[:-1])
     computed = itertools.chain(
-        _outliers_of(cfg, params, parts[:with_states], True, dtype),
-        _outliers_of(cfg, params, parts[with_states:], False, dtype),
+        _outliers_of(cfg, params, parts[:with_states], True),
+        _outliers_of(cfg, params, parts[with_states:], False),
     )
     for batch, statistics in zip(parts, computed, strict=True):
         for layer in range(L):
@@ -175,7 +172,6 @@ def super_neurons(
     norm_ratio: float = 2.0,
     top: int = 10,
     batch_size: int | None = None,
-    dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """The MLP neurons that write most at the first position, and which of them are super neurons.
@@ -192,7 +188,6 @@ def super_neurons(
         norm_ratio: see above.
         top: how many to return, over all layers.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -213,10 +208,9 @@ def super_neurons(
     if T < 2:
         raise InputError("super neurons fire at the first position alone: give sequences of at least 2")
 
-    check_plain(params, dtype=dtype)
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    firing = functools.partial(_batch_firing, cfg, dtype=dtype)
+    firing = functools.partial(_batch_firing, cfg)
     computed = over_batches(params, parts, firing, Reading(("mlp_hidden",), _firing_sums))
     for batch, added in zip(parts, computed, strict=True):
         for total, new in zip(sums, added, strict=True):
@@ -303,23 +297,21 @@ def _add_gram(gram_DD: np.ndarray, states_RD: np.ndarray) -> None:
 
 
 def _outliers_of(
-    cfg: ModelConfig, params: Weights, parts: list[np.ndarray], with_states: bool, dtype: Any
+    cfg: ModelConfig, params: Weights, parts: list[np.ndarray], with_states: bool
 ) -> Iterator[dict[str, Any]]:
     """What :func:`measure_outliers` needs of each batch."""
     if not parts:
         return iter(())
     reduce = _with_states if with_states else _without_states
-    batch_outliers = functools.partial(_batch_outliers, cfg, with_states=with_states, dtype=dtype)
+    batch_outliers = functools.partial(_batch_outliers, cfg, with_states=with_states)
     return over_batches(params, parts, batch_outliers, Reading(("residual",), reduce))
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "with_states", "dtype"))
-def _batch_outliers(
-    cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool, dtype: Any
-) -> dict[str, jax.Array]:
+@functools.partial(jax.jit, static_argnames=("cfg", "with_states"))
+def _batch_outliers(cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool) -> dict[str, jax.Array]:
     reduce = _with_states if with_states else _without_states
     found: dict[str, jax.Array]
-    found = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce, dtype=dtype).layers
+    found = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce).layers
     return found
 
 
@@ -341,12 +333,12 @@ def _with_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return _without_states(captured) | {"states": captured["residual"].astype(jnp.float32)}
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
-def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array, *, dtype: Any) -> tuple[jax.Array, ...]:
+@functools.partial(jax.jit, static_argnames="cfg")
+def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array) -> tuple[jax.Array, ...]:
     """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
 
     found: tuple[jax.Array, ...]
-    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums, dtype=dtype).layers
+    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums).layers
     return found
 
 

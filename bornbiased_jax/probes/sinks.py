@@ -53,7 +53,6 @@ def measure_sinks(
     normalise: bool = False,
     batch_size: int | None = None,
     edit: Edit | Edits | None = None,
-    dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Sink scores and rates of one model on given sequences.
@@ -71,7 +70,6 @@ def measure_sinks(
             compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.models.apply`; interventions make one.
-        dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -96,8 +94,8 @@ def measure_sinks(
     T = x.shape[1]
     check_epsilon(epsilon)
     wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
-    check_plain(params, edit=edit, dtype=dtype)
-    options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit), dtype=dtype)
+    check_plain(params, edit=edit)
+    options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit))
 
     def column_sums(params: Params, batch: Any) -> tuple[jax.Array, jax.Array]:
         return _column_sums(cfg, params, batch, position, **options)
@@ -182,7 +180,7 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
     """What the first position receives from every query, [S, L, B, H, T]."""
 
     def column(params: Params) -> jax.Array:
-        return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS, dtype=None)[0]
+        return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS)[0]
 
     columns: jax.Array = jax.vmap(column)(params_S)
     return columns
@@ -194,7 +192,6 @@ def attention_maps(
     tokens_NT: Any,
     *,
     edit: Edit | Edits | None = None,
-    dtype: Any = None,
 ) -> np.ndarray:
     """Attention weights averaged over the sequences, [L, H, T, T] (query, key), for drawing.
 
@@ -207,7 +204,7 @@ def attention_maps(
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
     for batch in batches(x, 1):
-        total_LHTT += np.asarray(_maps(cfg, params, batch, edit=as_edits(edit), dtype=dtype))
+        total_LHTT += np.asarray(_maps(cfg, params, batch, edit=as_edits(edit)))
     return total_LHTT / len(x)
 
 
@@ -248,7 +245,7 @@ def _check_settings(
     return wanted
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "normalise", "dtype"))
+@functools.partial(jax.jit, static_argnames=("cfg", "normalise"))
 def _column_sums(
     cfg: ModelConfig,
     params: Params,
@@ -257,11 +254,10 @@ def _column_sums(
     *,
     normalise: bool,
     edit: Edit | Edits | None,
-    dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
 
-    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), dtype=dtype, edit=edit)
+    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), edit=edit)
     found = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
     return found[0], found[1]
 
@@ -282,19 +278,18 @@ def _columns_of(position: Any, normalise: bool) -> ReduceLayer:
     return reduce
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "dtype"))
+@functools.partial(jax.jit, static_argnames="cfg")
 def _maps(
     cfg: ModelConfig,
     params: Params,
     x: jax.Array,
     *,
     edit: Edit | Edits | None,
-    dtype: Any,
 ) -> jax.Array:
     def reduce(captured: dict[str, jax.Array]) -> jax.Array:
         return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
-    options: dict[str, Any] = dict(reduce=reduce, dtype=dtype, edit=edit)
+    options: dict[str, Any] = dict(reduce=reduce, edit=edit)
     found: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
     return found
 

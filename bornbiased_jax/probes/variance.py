@@ -38,9 +38,6 @@ class PositionMoments(NamedTuple):
     """Variance over sequences and coordinates together (population form)."""
     across_LT: np.ndarray
     """Unbiased variance over sequences, averaged over coordinates."""
-    second_LT: np.ndarray
-    """Mean square over sequences and coordinates."""
-    num_sequences: int
 
 
 def position_moments(
@@ -51,7 +48,6 @@ def position_moments(
     quantities: Sequence[str] = ("attention_output", "residual"),
     batch_size: int | None = None,
     edit: Edit | Edits | None = None,
-    dtype: Any = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, PositionMoments]:
     """Moments of activations at every position of every layer, over N sequences.
@@ -64,7 +60,6 @@ def position_moments(
             before W_O.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.models.apply`.
-        dtype: compute dtype, float32 unless given.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -93,10 +88,10 @@ def position_moments(
         if name.startswith("mlp") and not cfg.mlp:
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
-    check_plain(params, edit=edit, dtype=dtype)
+    check_plain(params, edit=edit)
 
     def moments(params: Params, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return _batch_moments(cfg, params, batch, tuple(quantities), edit=as_edits(edit), dtype=dtype)
+        return _batch_moments(cfg, params, batch, tuple(quantities), edit=as_edits(edit))
 
     reading = Reading(tuple(quantities), _centred_of(tuple(quantities)), settings=("moments", *quantities))
     parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
@@ -109,9 +104,7 @@ def position_moments(
     return {name: _moments(*total) for name, total in totals.items()}
 
 
-def ensemble_mean(
-    cfg: ModelConfig, params: Params, random_tokens_NT: Any, *, batch_size: int | None = None
-) -> np.ndarray:
+def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: Any) -> np.ndarray:
     """μ: the mean of the aggregated value over random-token sequences, [L, T, H, K], float64.
 
     Its standard error is the standard deviation over sequences divided by √N.
@@ -119,7 +112,7 @@ def ensemble_mean(
     Raises:
         InputError: inputs that do not fit the model, fewer than two sequences, a model without attention.
     """
-    moments = position_moments(cfg, params, random_tokens_NT, quantities=("attention_output",), batch_size=batch_size)
+    moments = position_moments(cfg, params, random_tokens_NT, quantities=("attention_output",))
     mean_LTW = moments["attention_output"].mean_LTW
     return mean_LTW.reshape(*mean_LTW.shape[:2], cfg.num_heads, cfg.key_dim)
 
@@ -139,7 +132,7 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
         return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "quantities", "dtype"))
+@functools.partial(jax.jit, static_argnames=("cfg", "quantities"))
 def _batch_moments(
     cfg: ModelConfig,
     params: Params,
@@ -147,9 +140,8 @@ def _batch_moments(
     quantities: tuple[str, ...],
     *,
     edit: Edit | Edits | None,
-    dtype: Any,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    options: dict[str, Any] = dict(reduce=_centred_of(quantities), dtype=dtype, edit=edit)
+    options: dict[str, Any] = dict(reduce=_centred_of(quantities), edit=edit)
     found: dict[str, tuple[jax.Array, jax.Array]]
     found = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
     return found
@@ -185,6 +177,4 @@ def _moments(count: int, mean_LTW: np.ndarray, scatter_LT: np.ndarray) -> Positi
         mean_LTW=mean_LTW,
         pooled_LT=within_LT + mean_LTW.var(axis=-1),
         across_LT=scatter_LT / ((count - 1) * width),
-        second_LT=within_LT + np.square(mean_LTW).mean(axis=-1),
-        num_sequences=count,
     )

@@ -24,7 +24,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.files import write_bytes
 from bornbiased_jax.report.hover import spots
 
 # Okabe and Ito's colours, the two palest ones darkened until they show on white.
@@ -116,10 +115,10 @@ def label(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 @style()
-def legend(ax: Axes, columns: int = 1) -> None:
+def legend(ax: Axes) -> None:
     """A legend where it hides least, of everything that was given a name; none if nothing was."""
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(ncols=columns)
+        ax.legend()
 
 
 @style()
@@ -172,14 +171,13 @@ def ranked_bars(
     labels: Sequence[Any] | None = None,
     baseline: float | None = None,
     baseline_name: str = "uniform baseline",
-    colour: str = MEASURED,
 ) -> None:
     """Bars in falling order of the values [n], with the level that a model without preferences would have."""
     heights = np.asarray(values, dtype=float)
     order = np.argsort(-heights, kind="stable")
     ranks = np.arange(1, len(heights) + 1)
     ax.grid(False, axis="x")
-    ax.bar(ranks, heights[order], width=0.8, color=colour)
+    ax.bar(ranks, heights[order], width=0.8, color=MEASURED)
     ax.set_xlim(0.4, len(heights) + 0.6)
     # Counts: no ticks between them, and room above for the legend.
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -220,7 +218,7 @@ def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, A
 
 
 @style()
-def qq(ax: Axes, log10_p: ArrayLike, name: str = "", colour: str = MEASURED) -> None:
+def qq(ax: Axes, log10_p: ArrayLike) -> None:
     """Sorted p-values [n], given as log₁₀, against those of n uniform draws, with their 95% pointwise band.
 
     The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
@@ -242,8 +240,7 @@ def qq(ax: Axes, log10_p: ArrayLike, name: str = "", colour: str = MEASURED) -> 
         linestyle="",
         marker="o",
         markersize=3.5,
-        color=colour,
-        label=name or None,
+        color=MEASURED,
         rasterized=count > 2000,
     )
     label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
@@ -330,15 +327,6 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     text = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
     end = text.rindex("</svg>")
     return f"{text[:end]}{spots(figure)}{text[end:]}"
-
-
-def save(figure: Figure, path: Path | str) -> Path:
-    """The figure as a file: PNG, SVG or PDF by the name's ending, on white.
-
-    Raises:
-        InputError: another ending, or a place that cannot be written to.
-    """
-    return write_bytes(path, drawn(figure, path))
 
 
 def drawn(figure: Figure, path: Path | str, *, dpi: int = 200) -> bytes:

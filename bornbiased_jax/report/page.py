@@ -118,7 +118,7 @@ def _cell(table: Table, row: Row, source: str, name: str) -> str:
 
 
 def _figure(section: Section, index: int, panel: Panel) -> Markup:
-    return Markup(svg(panel.figure, f"{section.name}-{index}", panel.alt or panel.caption))
+    return Markup(svg(panel.figure, f"{section.name}-{index}", panel.caption))
 
 
 def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:

@@ -42,32 +42,16 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figur
     return figure
 
 
-def variance_by_position(
-    series: Mapping[str, ArrayLike], *, theory: Mapping[str, ArrayLike] | None = None, std: bool = False
-) -> Figure:
-    """Variance (or standard deviation, with ``std``) at positions 1…T of each named series [T].
-
-    ``theory`` holds dashed lines, each in the colour of the series of the same name.
-    """
+def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
+    """Variance at positions 1…T of each named series [T]."""
     figure, ax = figures.new()
     for index, (name, values) in enumerate(series.items()):
         y = np.asarray(values, dtype=float)
-        x = np.arange(1, len(y) + 1)
         colour = figures.SERIES[index % len(figures.SERIES)]
-        figures.line(ax, x, np.sqrt(y) if std else y, name=name, colour=colour, markers=len(y) <= 40)
-        if theory is not None and name in theory:
-            expected = np.asarray(theory[name], dtype=float)
-            figures.line(
-                ax,
-                np.arange(1, len(expected) + 1),
-                np.sqrt(expected) if std else expected,
-                name=f"{name}, theory",
-                colour=colour,
-                dashed=True,
-            )
+        figures.line(ax, np.arange(1, len(y) + 1), y, name=name, colour=colour, markers=len(y) <= 40)
     log_axis(ax)
-    figures.label(ax, "position", "standard deviation" if std else "variance")
-    if len(series) > 1 or theory:
+    figures.label(ax, "position", "variance")
+    if len(series) > 1:
         ax.legend(frameon=False)
     return figure
 

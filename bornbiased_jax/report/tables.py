@@ -128,12 +128,10 @@ class Panel:
     Attributes:
         figure: drawn with :mod:`bornbiased_jax.report.figures`.
         caption: what is to be seen.
-        alt: the same for a reader who cannot see it; the caption if empty.
     """
 
     figure: matplotlib.figure.Figure
     caption: str
-    alt: str = ""
 
 
 def write(value: Value, format: Format) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 _HOMES = {
     "births": "final_outputs",
-    "calibration": "calibrate power",
+    "calibration": "power",
     "commitment": "check_commitment",
     "fingerprint": "Fingerprint load_fingerprint save_fingerprint",
     "iclr": "iclr_test",

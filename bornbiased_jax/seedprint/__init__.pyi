@@ -1,5 +1,4 @@
 from bornbiased_jax.seedprint.births import final_outputs as final_outputs
-from bornbiased_jax.seedprint.calibration import calibrate as calibrate
 from bornbiased_jax.seedprint.calibration import power as power
 from bornbiased_jax.seedprint.commitment import check_commitment as check_commitment
 from bornbiased_jax.seedprint.fingerprint import Fingerprint as Fingerprint

@@ -30,7 +30,6 @@ def final_outputs(
     *,
     drift: float | None = None,
     drift_seeds: Sequence[int] | None = None,
-    chunk: int | None = None,
 ) -> Iterator[np.ndarray]:
     """Last-position outputs of the final norm of freshly initialised models, in chunks of seeds.
 
@@ -42,10 +41,9 @@ def final_outputs(
         x: token ids [N, T], or vectors [N, T, D] fed to every model in place of its embeddings.
         drift: turn each model this far towards another birth (:func:`drifted`); not at all by default.
         drift_seeds: the other births, one a model.
-        chunk: models held at a time; as many as fit 128 MiB of outputs, at most 256, by default.
 
     Yields:
-        [≤ chunk, N, D] float32, in the order of ``seeds``.
+        [S, N, D] float32, in the order of ``seeds``: as many as fit 128 MiB, at most 256.
 
     Raises:
         InputError: inputs that do not fit the architecture, a bad seed, or a drift without its seeds.
@@ -61,7 +59,7 @@ def final_outputs(
     ).reshape(-1, 2)
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
     fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
-    chunk = min(chunk or fitting, max(1, len(pairs_S2)))
+    chunk = min(fitting, max(1, len(pairs_S2)))
     batch = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
     # Equal batches; the padding repeats the first inputs and is cut off again.
     num_batches = -(-len(x) // batch)

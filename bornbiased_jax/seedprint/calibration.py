@@ -35,7 +35,7 @@ _PERMUTATIONS = 1999
 _QQ_POINTS = 200
 
 
-def pair_test(name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0.01, **options: Any) -> PairTest:
+def pair_test(name: Literal["permutation", "paper", "iclr"], **options: Any) -> PairTest:
     """A test as a function of the base's outputs, the suspect's outputs and the number of the pair.
 
     Every pair gets permutations of its own. The Gaussian nulls of ``paper`` are the same for all pairs,
@@ -43,7 +43,6 @@ def pair_test(name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0
 
     Args:
         name: the test.
-        alpha: level of its verdict.
         options: passed on to the test.
 
     Raises:
@@ -51,23 +50,19 @@ def pair_test(name: Literal["permutation", "paper", "iclr"], *, alpha: float = 0
     """
     if name == "permutation":
         options = {"num_permutations": _PERMUTATIONS, **options}
-        return lambda base, suspect, pair: permutation_test(base, suspect, alpha=alpha, seed=pair, **options)
+        return lambda base, suspect, pair: permutation_test(base, suspect, seed=pair, **options)
     if name == "paper":
-        return lambda base, suspect, pair: paper_test(base, suspect, alpha=alpha, **options)
+        return lambda base, suspect, pair: paper_test(base, suspect, **options)
     if name == "iclr":
-        return lambda base, suspect, pair: iclr_test(base, suspect, alpha=alpha, **options)
+        return lambda base, suspect, pair: iclr_test(base, suspect, **options)
     raise InputError(f"unknown test {name!r}: choose from permutation, paper, iclr")
 
 
-def unrelated_pairs(
-    cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0, chunk: int | None = None
-) -> Iterator[Pair]:
+def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[Pair]:
     """Outputs of disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
-    if chunk is not None:
-        chunk += chunk % 2
     waiting = None
-    for outputs_SND in final_outputs(cfg, seeds, shared_inputs(cfg, inputs), chunk=chunk):
+    for outputs_SND in final_outputs(cfg, seeds, shared_inputs(cfg, inputs)):
         for outputs_ND in outputs_SND:
             if waiting is None:
                 waiting = outputs_ND
@@ -96,7 +91,6 @@ def population_pairs(
     *,
     num_references: int = 100,
     first_seed: int = 0,
-    alpha: float = 0.01,
 ) -> Iterator[Verdict]:
     """Verdicts of the population test on unrelated pairs, each with references of its own."""
     x = shared_inputs(cfg, inputs)
@@ -104,25 +98,19 @@ def population_pairs(
     for pair in range(num_pairs):
         seeds = range(first_seed + pair * each, first_seed + (pair + 1) * each)
         base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, x)))
-        yield population_test(base_ND, suspect_ND, references, alpha=alpha)
+        yield population_test(base_ND, suspect_ND, references)
 
 
-def run_tests(
-    pairs: Iterable[Pair], tests: dict[str, PairTest], *, advance: Callable[..., None] | None = None
-) -> dict[str, list[Verdict]]:
+def run_tests(pairs: Iterable[Pair], tests: dict[str, PairTest]) -> dict[str, list[Verdict]]:
     """Every test on every pair; verdicts in the order of the pairs."""
     verdicts: dict[str, list[Verdict]] = {name: [] for name in tests}
     for index, (base_ND, suspect_ND) in enumerate(pairs):
         for name, test in tests.items():
             verdicts[name].append(test(base_ND, suspect_ND, index))
-        if advance is not None:
-            advance(1)
     return verdicts
 
 
-def summarise(
-    verdicts: Sequence[Verdict], *, levels: Sequence[float] = LEVELS, confidence: float = 0.95
-) -> dict[str, Any]:
+def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[str, Any]:
     """The distribution of p over pairs, JSON-ready.
 
     Undefined verdicts are counted and left out. For unrelated pairs a calibrated test has rates that its
@@ -131,11 +119,10 @@ def summarise(
 
     Args:
         verdicts: of one test.
-        levels: at which to count p < level.
         confidence: of the intervals (Clopper and Pearson).
 
     Returns:
-        ``num_pairs``, ``num_undefined``, ``rates`` (a list, a level each), ``ks_statistic``, ``ks_p``,
+        ``num_pairs``, ``num_undefined``, ``rates`` (a list, one of ``LEVELS`` each), ``ks_statistic``, ``ks_p``,
         ``z_mean``, ``z_std`` and ``qq`` (``expected`` and ``observed`` quantiles of p, 200 at most).
     """
     defined = [verdict for verdict in verdicts if verdict.p_value is not None]
@@ -154,7 +141,7 @@ def summarise(
     }
     if count == 0:
         return summary
-    for level in levels:
+    for level in LEVELS:
         below = int((p_values < level).sum())
         low, high = binomial_interval(below, count, confidence)
         summary["rates"].append(
@@ -177,22 +164,6 @@ def summarise(
     }
 
 
-def calibrate(
-    cfg: ModelConfig,
-    inputs: Inputs,
-    tests: dict[str, PairTest],
-    *,
-    num_pairs: int,
-    first_seed: int = 0,
-    confidence: float = 0.95,
-    advance: Callable[..., None] | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Tests on unrelated pairs of one architecture: one summary a test (:func:`summarise`)."""
-    pairs = unrelated_pairs(cfg, inputs, num_pairs, first_seed=first_seed)
-    found = run_tests(pairs, tests, advance=advance)
-    return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
-
-
 def power(
     cfg: ModelConfig,
     inputs: Inputs,
@@ -201,13 +172,10 @@ def power(
     drift: float,
     num_pairs: int,
     first_seed: int = 0,
-    confidence: float = 0.95,
-    advance: Callable[..., None] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Tests on births and their drifted descendants: one summary a test, its rates being the power."""
     pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
-    found = run_tests(pairs, tests, advance=advance)
-    return {name: summarise(verdicts, confidence=confidence) for name, verdicts in found.items()}
+    return {name: summarise(verdicts) for name, verdicts in run_tests(pairs, tests).items()}
 
 
 def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.inputs import KINDS
@@ -11,7 +14,6 @@ from bornbiased_jax.seedprint.fingerprint import Fingerprint, check_comparable
 from bornbiased_jax.seedprint.identity import with_identity
 from bornbiased_jax.seedprint.lineage_tests import TESTS, lineage_test
 from bornbiased_jax.seedprint.permutation import EVADED_BY, INVARIANT_TO
-from bornbiased_jax.seedprint.population import References
 from bornbiased_jax.seedprint.verdict import Verdict, rests_on
 
 __all__ = ["TESTS", "compare"]
@@ -29,7 +31,7 @@ def compare(
     *,
     test: str = "permutation",
     alpha: float | None = None,
-    references: References | None = None,
+    references: Iterable[np.ndarray] | None = None,
     **options: Any,
 ) -> Verdict:
     """Say whether two models share a birth, from their outputs.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal
 
 import numpy as np
 
@@ -60,7 +59,6 @@ def paper_test(
     num_dims: int | None = None,
     num_null_draws: int = 10,
     seed: int = 0,
-    decide_by: Literal["t", "u"] = "t",
 ) -> Verdict:
     """Algorithm 1, with p the mean over ``num_null_draws`` Gaussian nulls.
 
@@ -71,20 +69,17 @@ def paper_test(
         num_dims: m, the coordinates taken from each model; :func:`default_num_dims` by default.
         num_null_draws: pairs of Gaussian matrices.
         seed: of the Gaussian matrices.
-        decide_by: the test whose p is the verdict's: "t" (one-sided, equal variances) or "u"
-            (Mann–Whitney, one-sided, normal approximation). Both are reported.
 
     Returns:
-        A verdict; z is the normal quantile of p. Undefined for unequal widths, fewer than 10 inputs,
-        fewer than 3 shared coordinates, or a constant coordinate among them.
+        A verdict by the t test (one-sided, equal variances), with the p of Mann and Whitney's U test (one-sided,
+        normal approximation) beside it; z is the normal quantile of p. Undefined for unequal widths, fewer than 10
+        inputs, fewer than 3 shared coordinates, or a constant coordinate among them.
 
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or a bad option.
     """
     name = "paper"
     check_alpha(alpha)
-    if decide_by not in ("t", "u"):
-        raise InputError(f"decide_by={decide_by!r} is not one of t, u")
     if num_null_draws < 1:
         raise InputError(f"num_null_draws={num_null_draws} is not at least 1")
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
@@ -105,17 +100,16 @@ def paper_test(
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
     log_t = tails.log_mean(np.array([tails.log_student_greater(taus, null) for null in nulls]))
     log_u = tails.log_mean(np.array([tails.log_mann_whitney_greater(taus, null) for null in nulls]))
-    log_p = log_t if decide_by == "t" else log_u
     null_std = float(np.mean([null.std(ddof=1) for null in nulls]))
     return decide(
         name,
-        p_value=math.exp(log_p),
-        log10_p=log_p / tails.LN10,
-        z=tails.normal_isf(log_p),
+        p_value=math.exp(log_t),
+        log10_p=log_t / tails.LN10,
+        z=tails.normal_isf(log_t),
         num_inputs=num_inputs,
         alpha=alpha,
         **facts,
-        decided_by=decide_by,
+        decided_by="t",
         p_t=math.exp(log_t),
         log10_p_t=log_t / tails.LN10,
         p_u=math.exp(log_u),

@@ -102,7 +102,6 @@ def permutation_test(
     num_permutations: int | None = None,
     seed: int = 0,
     correlation: Correlation = "spearman",
-    num_pairs: int | None = None,
     rule: Rule | None = None,
     signs: Signs = "kept",
 ) -> Verdict:
@@ -118,8 +117,8 @@ def permutation_test(
         alpha: the false-positive rate asked for.
         num_permutations: at least 1/alpha; by default enough for ``alpha`` (:func:`enough_permutations`).
         seed: of the permutations and of the pairs.
-        correlation: "spearman" (ranks) or "kendall" (signs of differences of pairs of inputs).
-        num_pairs: pairs of inputs for "kendall"; N·50 by default, all of them if there are fewer.
+        correlation: "spearman" (ranks) or "kendall" (signs of differences of N·50 pairs of inputs, or of all of them if
+            there are fewer).
         rule: chooses coordinates from one model's own outputs, returning their indices
             (:func:`top_mean`, :func:`bottom_mean`). The sum then runs over the intersection of the two
             models' choices, recomputed under each permutation. It never sees the pairing, by its type.
@@ -173,7 +172,7 @@ def permutation_test(
     if correlation == "spearman":
         cross_DD = rank_correlation(base_ND, suspect_ND)
     elif correlation == "kendall":
-        cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=num_pairs or 50 * num_inputs, seed=seed)
+        cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
     num_summed = width

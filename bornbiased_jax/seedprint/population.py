@@ -1,17 +1,16 @@
 """The reference-population null: the pair's score among scores with freshly initialised models.
 
-If the model that the references stand in for is itself an untrained birth of that architecture,
-independent of the other model, then it and the K references are exchangeable given the other model, and
+If the base, which the references stand in for, is itself an untrained birth of that architecture,
+independent of the suspect, then it and the K references are exchangeable given the suspect, and
 p = (1 + #{score of a reference ≥ score of the pair}) / (1 + K) is exact, with shared continuous inputs
-too: the references leak them to the outputs just as much. If that model has been trained, the references
+too: the references leak them to the outputs just as much. If the base has been trained, the references
 are only a stand-in for "an unrelated trained model", and p is approximate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from bornbiased_jax.seedprint.permutation import INVARIANT_TO, MIN_INPUTS, check
 from bornbiased_jax.seedprint.verdict import Verdict, decide, undefined, unfit
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.ranks import unit_ranks
-
-References = Iterable[np.ndarray] | Callable[[int], np.ndarray]
 
 
 def matched_score(base_ND: np.ndarray, suspect_ND: np.ndarray) -> float:
@@ -32,23 +29,18 @@ def matched_score(base_ND: np.ndarray, suspect_ND: np.ndarray) -> float:
 def population_test(
     base_ND: np.ndarray,
     suspect_ND: np.ndarray,
-    references: References,
+    references: Iterable[np.ndarray],
     *,
     alpha: float = 0.01,
-    num_references: int | None = None,
-    replaces: Literal["base", "suspect"] = "base",
 ) -> Verdict:
     """Score the pair among fresh seeds.
 
     Args:
         base_ND: [N, D] outputs of the final norm at the last position.
         suspect_ND: [N, D], for the same inputs in the same order.
-        references: outputs [N, D] of independent fresh seeds on the same inputs: an array [K, N, D], any
-            iterable of matrices, or a function of k = 0 … K−1 (then ``num_references`` is K). One is
-            held at a time.
+        references: outputs [N, D] of independent fresh seeds of the base's architecture on the same inputs: an
+            array [K, N, D] or any iterable of matrices. They stand in for the base; one is held at a time.
         alpha: level of the decision; at least 1/alpha references are needed.
-        num_references: how many to use; all by default.
-        replaces: the model that the references stand in for. Exact if that one is untrained.
 
     Returns:
         A verdict with the rank p and its logarithm; z is the score's distance from the references' mean in their
@@ -60,17 +52,15 @@ def population_test(
     """
     name = "population"
     check_alpha(alpha)
-    if replaces not in ("base", "suspect"):
-        raise InputError(f"replaces={replaces!r} is not one of base, suspect")
     base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
-    kept_DN = unit_ranks(suspect_ND if replaces == "base" else base_ND)
+    kept_DN = unit_ranks(suspect_ND)
     observed = matched_score(base_ND, suspect_ND)
     scores = []
-    for reference_ND in _each(references, num_references):
+    for reference_ND in map(np.asarray, references):
         if reference_ND.shape != base_ND.shape:
             raise InputError(
                 f"a reference has outputs of shape {reference_ND.shape}, the pair of {base_ND.shape}: "
@@ -104,9 +94,9 @@ def population_test(
         null_mean=mean,
         null_std=std,
         num_references=count,
-        replaces=replaces,
+        replaces="base",
         notes=[
-            f"p is exact if the {replaces} is an untrained model of the references' architecture, "
+            "p is exact if the base is an untrained model of the references' architecture, "
             "and approximate if it has been trained.",
         ],
     )
@@ -120,16 +110,3 @@ def check_references(count: int, alpha: float) -> None:
     """
     if (count + 1) * alpha <= 1:
         raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")
-
-
-def _each(references: References, num_references: int | None) -> Iterable[np.ndarray]:
-    if callable(references):
-        if num_references is None:
-            raise InputError("references given as a function need num_references")
-        for index in range(num_references):
-            yield np.asarray(references(index))
-        return
-    for index, reference_ND in enumerate(references):
-        if num_references is not None and index >= num_references:
-            return
-        yield np.asarray(reference_ND)

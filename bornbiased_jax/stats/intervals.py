@@ -23,8 +23,8 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     return float(interval.low), float(interval.high)
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Student's t interval for the mean of independent values, at least two.
+def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Student's 95% t interval for the mean of independent values, at least two.
 
     Raises:
         ValueError: fewer than two values.
@@ -37,7 +37,7 @@ def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95
     numbers = np.asarray(values, np.float64)
     if len(numbers) < 2:
         raise ValueError("one value has no interval: give at least two")
-    half = stats.t.ppf((1 + confidence) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    half = stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
     return float(numbers.mean() - half), float(numbers.mean() + half)
 
 

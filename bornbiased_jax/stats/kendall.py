@@ -17,7 +17,7 @@ from bornbiased_jax.stats.ranks import high_half, in_chunks, low_half, matched, 
 _MAX_BLOCK = 22
 
 
-def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray, *, workers: int | None = None) -> np.ndarray:
+def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray) -> np.ndarray:
     """Kendall's tau-b of column j of one matrix with column j of the other, exactly.
 
     Equals ``scipy.stats.kendalltau(base[:, j], suspect[:, j]).statistic`` to rounding of the last
@@ -26,7 +26,6 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray, *, workers: int | None = 
     Args:
         base_NM: [N, M] finite numbers; N inputs, M columns.
         suspect_NM: [N, M], the same inputs in the same order.
-        workers: threads; the number of cores, at most 8, by default. The result does not depend on it.
 
     Returns:
         [M] float64 in [-1, 1]; NaN where one of the two columns is constant or N < 2.
@@ -47,7 +46,7 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray, *, workers: int | None = 
     if num_inputs < 2 or num_columns == 0:
         return np.full(num_columns, np.nan)
     score = lambda columns: _tau_rows(base_NM[:, columns].T, suspect_NM[:, columns].T)  # noqa: E731
-    return np.concatenate(in_chunks(score, num_inputs, num_columns, workers))
+    return np.concatenate(in_chunks(score, num_inputs, num_columns))
 
 
 def _tau_rows(x_MN: np.ndarray, y_MN: np.ndarray) -> np.ndarray:

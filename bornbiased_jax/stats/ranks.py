@@ -100,33 +100,21 @@ def tied_pairs(sorted_MN: np.ndarray) -> np.ndarray:
     return pairs_M
 
 
-def in_chunks(work: Callable[[slice], T], num_inputs: int, num_columns: int, workers: int | None = None) -> list[T]:
-    """``work`` on every chunk of columns, on the cores there are; results in the order of the chunks.
+def in_chunks(work: Callable[[slice], T], num_inputs: int, num_columns: int) -> list[T]:
+    """``work`` on every chunk of columns, on the cores there are, at most 8; results in the order of the chunks.
 
     NumPy's sorts release the interpreter lock, so that threads are enough. Little work is done in this one.
 
     Args:
         work: of a slice of columns.
         num_inputs, num_columns: size of the whole.
-        workers: threads; the number of cores, at most 8, by default.
     """
     chunks = [slice(start, start + CHUNK) for start in range(0, num_columns, CHUNK)]
-    workers = workers or min(8, hardware.cores())
+    workers = min(8, hardware.cores())
     if workers == 1 or len(chunks) == 1 or num_inputs * num_columns < _WORTH_A_THREAD:
         return [work(chunk) for chunk in chunks]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, chunks))
-
-
-def centred_ranks(x_ND: np.ndarray) -> np.ndarray:
-    """Average ranks of each column minus their mean: [N, D] -> [D, N] float64, rows summing to zero.
-
-    Tied numbers share the mean of their places. Transposed, because sorts run along rows.
-    """
-    x_ND = np.asarray(x_ND)
-    ranks_DN = np.empty(x_ND.shape[::-1])
-    in_chunks(lambda columns: _centred_ranks(x_ND[:, columns].T, ranks_DN[columns]), *x_ND.shape)
-    return ranks_DN
 
 
 def _centred_ranks(x_MN: np.ndarray, out_MN: np.ndarray) -> None:

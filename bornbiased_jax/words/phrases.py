@@ -22,13 +22,13 @@ def chance(log10_p: float) -> str:
     return f"10{str(math.ceil(log10_p)).translate(_SUPERSCRIPT)}"
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
+def count(number: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> count(1, "seed"), count(2000, "seed"), count(2, "birth of a run", "births of a run")
-    ('1 seed', '2,000 seeds', '2 births of a run')
+    >>> count(1, "seed"), count(2000, "seed")
+    ('1 seed', '2,000 seeds')
     """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def percent(fraction: float) -> str:

@@ -70,10 +70,8 @@ def logits(cfg, params):
     return np.asarray(forward(cfg, jax.tree.map(np.asarray, params), tokens))
 
 
-def assert_same_function(before, after, *, up_to_shift=False):
+def assert_same_function(before, after):
     ours, theirs = logits(*before), logits(*after)
-    if up_to_shift:
-        ours, theirs = (x - x.mean(axis=-1, keepdims=True) for x in (ours, theirs))
     assert np.abs(ours).max() > 0.5
     np.testing.assert_allclose(theirs, ours, atol=3e-4 * np.abs(ours).max())
 
@@ -89,7 +87,6 @@ def signs(cfg):
 
 
 CHANGES = {
-    "fold": lambda cfg, p: symmetries.fold_norms(cfg, p),
     "rotate": lambda cfg, p: symmetries.rotate(cfg, p, symmetries.random_rotation(cfg, 4)),
     "negate": lambda cfg, p: symmetries.negate(cfg, p, signs(cfg)),
     "renumber": lambda cfg, p: symmetries.permute_coordinates(cfg, p, orders(1, cfg.d_model)[0]),
@@ -145,12 +142,9 @@ def test_what_only_some_models_allow():
     factors = np.random.default_rng(6).normal(size=(cfg.num_layers, cfg.d_ff)) ** 3 + 0.1
     assert_same_function((cfg, params), symmetries.rescale_units(cfg, params, factors.astype(np.float32)))
     assert_same_function((cfg, params), symmetries.widen(cfg, params, 8))
-    shift = 3 * np.random.default_rng(7).normal(size=cfg.d_model)
-    assert_same_function((cfg, params), symmetries.shift_head(cfg, params, shift), up_to_shift=True)
     for change, needs in (
         (lambda: symmetries.rescale_units(*model("gpt2"), np.ones((2, 24))), "gated"),
         (lambda: symmetries.widen(*model("gpt2"), 8), "RMSNorm"),
-        (lambda: symmetries.shift_head(*model("grouped"), shift), "untie"),
         (lambda: symmetries.negate(*model("gpt2"), np.array([-1.0] + [1.0] * 31)), "all of them or none"),
     ):
         with pytest.raises(InputError, match=needs):

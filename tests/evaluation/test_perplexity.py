@@ -12,11 +12,11 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import perplexity
-from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint, evaluate_tokens, predicted_bytes
+from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.models import apply
 from bornbiased_jax.text.byte_level import ByteTokenizer
-from bornbiased_jax.text.tokenizers import default_tokenizer
+from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
 
 BYTES = ByteTokenizer()
 TEXT = ["The quick brown fox — ein schöner Tag — jumps over the lazy dog. " * 30, "Another document. " * 40]
@@ -34,8 +34,9 @@ def test_agrees_with_transformers(tmp_path):
     ).eval()  # fmt: skip
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path)
-    sequences = cut((np.asarray(BYTES.encode(text)) for text in TEXT), 11, 64)
-    ours = evaluate_tokens(checkpoint.cfg, checkpoint.params, sequences, BYTES, batch_size=4, quiet=True)
+    sequences = cut(encode_documents(BYTES, TEXT), 11, 64)
+    options = dict(num_sequences=11, context=64, batch_size=4, quiet=True)
+    ours = evaluate(checkpoint.cfg, checkpoint.params, TEXT, BYTES, **options)
     ids = torch.tensor(sequences).long()
     with torch.no_grad():
         theirs = float(model(input_ids=ids, labels=ids).loss)
@@ -70,11 +71,12 @@ def test_bits_per_byte_and_counts():
     assert short["loss"] == pytest.approx(by_hand.mean(), rel=1e-5)
 
 
-def test_predicted_bytes_of_pieces():
-    tokenizer = default_tokenizer(600)
-    ids = np.append(tokenizer.encode("Surprise: naïve façade, Ärger"), tokenizer.eos_id)
-    first = tokenizer.decode(ids[:1])
-    assert predicted_bytes(tokenizer, ids[None]) == len("Surprise: naïve façade, Ärger".encode()) - len(first)
+def test_bytes_of_pieces_are_those_of_the_predicted_text():
+    tokenizer, text = default_tokenizer(600), "Surprise: naïve façade, Ärger"
+    ids = tokenizer.encode(text)
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=600)
+    found = evaluate(cfg, init_seed(cfg, 0), [text], tokenizer, context=len(ids) + 1, quiet=True)
+    assert found["num_bytes"] == len(text.encode()) - len(tokenizer.decode(ids[:1]))
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, default_tokenizer(600)], ids=["bytes", "pieces"])

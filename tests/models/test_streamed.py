@@ -22,7 +22,7 @@ from bornbiased_jax.checkpoints.blocks import MAKER
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.perplexity import evaluate_tokens
+from bornbiased_jax.evaluation.perplexity import evaluate
 from bornbiased_jax.evaluation.sink_report import report_on_ids
 from bornbiased_jax.inputs import gaussian, random_tokens
 from bornbiased_jax.models import scratch
@@ -83,8 +83,9 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
     assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
     ids_N = np.random.default_rng(0).integers(0, 256, 200)
+    text, tokenizer = ["A text of ninety bytes and more. " * 3], ByteTokenizer()
     found = [
-        evaluate_tokens(form.cfg, form.weights, ids_N[:90].reshape(3, 30), ByteTokenizer(), batch_size=2)
+        evaluate(form.cfg, form.weights, text, tokenizer, num_sequences=3, context=30, batch_size=2)
         | report_on_ids(form.cfg, form.weights, ids_N, lengths=[8], num_sequences=3, batch_size=2)
         for form in (opened, whole)
     ]
@@ -112,9 +113,10 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
     whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
     ids_N = np.random.default_rng(0).integers(0, 256, 400)
-    tokens_NT = ids_N[:250].reshape(5, 50)
+    text = ["A text of two hundred and fifty bytes, and of some more. " * 5]
     losses = [
-        evaluate_tokens(form.cfg, form.weights, tokens_NT, ByteTokenizer(), batch_size=2) for form in (opened, whole)
+        evaluate(form.cfg, form.weights, text, ByteTokenizer(), num_sequences=5, context=50, batch_size=2)
+        for form in (opened, whole)
     ]
     assert losses[0] == losses[1]
     settings = dict(lengths=[8, 40], num_sequences=6, batch_size=4)

@@ -20,10 +20,8 @@ def test_statistics_equal_numpy(name, batch_size):
     found = preactivation(cfg, params, tokens, edges=edges, batch_size=batch_size)
     out = apply(cfg, params, tokens, capture=("mlp_preactivation",))
     u = np.asarray(out.layers["mlp_preactivation"], np.float64).reshape(2, -1)
-    assert found.num_values == u.shape[1]
     np.testing.assert_allclose(found.mean_L, u.mean(1), atol=1e-6)
     np.testing.assert_allclose(found.std_L, u.std(1), rtol=1e-5)
-    np.testing.assert_allclose(found.negative_L, (u < 0).mean(1), atol=1e-6)
     for layer in range(2):
         bins = np.histogram(u[layer], edges)[0]
         mine = found.histogram_LE[layer] * u.shape[1] * np.diff(edges)

@@ -101,7 +101,7 @@ def test_memory_holds_one_layer_of_one_batch(model):
         cfg = preset("llama-tiny", **{**SMALL, "num_layers": layers})
         shapes = jax.eval_shape(lambda cfg=cfg: init_seed(cfg, 0))
         x = jax.ShapeDtypeStruct((1, long), jnp.int32)
-        options = dict(normalise=False, edit=None, dtype=None)
+        options = dict(normalise=False, edit=None)
         compiled = sinks._column_sums.lower(cfg, shapes, x, 1, **options).compile()
         scratch.append(compiled.memory_analysis().temp_size_in_bytes)
     one_layer = cfg.num_heads * long * long * 4

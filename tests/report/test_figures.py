@@ -95,13 +95,13 @@ def test_diverging_colours_part_at_zero():
     assert ax.images[0].get_clim() == (-3.0, 3.0)
 
 
-def test_save_writes_by_the_ending_and_refuses_others(tmp_path):
+def test_files_are_drawn_by_the_ending_and_others_are_refused():
     figure = drawn("line")
-    assert figures.save(figure, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert figures.save(figure, tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
-    assert b"<svg" in figures.save(figure, tmp_path / "a.svg").read_bytes()
+    assert figures.drawn(figure, "a.png").startswith(b"\x89PNG")
+    assert figures.drawn(figure, "a.pdf").startswith(b"%PDF")
+    assert b"<svg" in figures.drawn(figure, "a.svg")
     with pytest.raises(InputError, match=r"\.png"):
-        figures.save(figure, tmp_path / "a.gif")
+        figures.drawn(figure, "a.gif")
 
 
 @pytest.mark.slow

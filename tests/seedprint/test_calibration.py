@@ -7,13 +7,18 @@ from scipy import stats
 from bornbiased_jax import inputs
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import calibration
+from bornbiased_jax.seedprint import births, calibration
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.seedprint.verdict import decide, undefined
 from bornbiased_jax.stats.kendall import tau_b
 
 SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
 PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutations=399)}
+
+
+def summaries(cfg, x, num_pairs):
+    verdicts = calibration.run_tests(calibration.unrelated_pairs(cfg, x, num_pairs), PERMUTATION)
+    return {name: calibration.summarise(some) for name, some in verdicts.items()}
 
 
 @pytest.mark.slow
@@ -24,7 +29,7 @@ PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutati
 def test_permutation_test_is_calibrated_on_births(name, init):
     cfg = preset(name, **SIZES, init=init)
     x = inputs.random_tokens(48, 4, 128)
-    found = calibration.calibrate(cfg, x, PERMUTATION, num_pairs=150)
+    found = summaries(cfg, x, 150)
     family = calibration.check_family(found, family_error=1e-3)
     assert family["calibrated"] and family["num_checks"] == 3
     summary = found["permutation"]
@@ -49,18 +54,19 @@ def test_power_stands_beside_the_rate():
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
     cfg = preset("llama-tiny", **SIZES)
     x = inputs.gaussian(48, 4, 32)
-    found = calibration.calibrate(cfg, x, PERMUTATION, num_pairs=20)
+    found = summaries(cfg, x, 20)
     assert found["permutation"]["rates"][0]["rate"] > 0.9
-    verdicts = list(calibration.population_pairs(cfg, x, 10, num_references=24, alpha=0.05))
-    rejected = sum(verdict.verdict == "same-lineage" for verdict in verdicts)
-    assert stats.binomtest(rejected, 10, 0.04, alternative="greater").pvalue > 1e-4
+    verdicts = list(calibration.population_pairs(cfg, x, 10, num_references=100))
+    rejected = sum(verdict.p_value < 0.05 for verdict in verdicts)
+    assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
 
 
-def test_pairs_are_disjoint_births_whatever_the_chunk():
+def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)
     (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))
-    pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5, chunk=4))
+    monkeypatch.setattr(births, "_MAX_CHUNK", 3)
+    pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5))
     assert len(pairs) == 3
     for index, (base, suspect) in enumerate(pairs):
         np.testing.assert_allclose(base, together[2 * index], rtol=0, atol=2e-5)

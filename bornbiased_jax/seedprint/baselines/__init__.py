@@ -9,7 +9,7 @@ from bornbiased_jax.seedprint.baselines.awm import awm, unbiased_cka
 from bornbiased_jax.seedprint.baselines.ics import ics, rare_tokens
 from bornbiased_jax.seedprint.baselines.independence import Activations, mlp_activations, phi_h, phi_match, phi_u
 from bornbiased_jax.seedprint.baselines.intrinsic import intrinsic
-from bornbiased_jax.seedprint.baselines.null import against_null, unrelated_scores
+from bornbiased_jax.seedprint.baselines.null import against_null
 from bornbiased_jax.seedprint.baselines.pair import weight_scores
 from bornbiased_jax.seedprint.baselines.pcs import pcs
 from bornbiased_jax.seedprint.baselines.reef import linear_cka, reef, reef_features
@@ -33,6 +33,5 @@ __all__ = [
     "reef",
     "reef_features",
     "unbiased_cka",
-    "unrelated_scores",
     "weight_scores",
 ]

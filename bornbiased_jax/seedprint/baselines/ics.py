@@ -15,26 +15,24 @@ PUBLISHED_TOKENS = 4096
 PUBLISHED_BLOCKS = 2
 
 
-def rare_tokens(vocab_size: int, count: int = PUBLISHED_TOKENS) -> np.ndarray:
-    """The ``count`` largest ids: in vocabularies numbered by frequency or merge order, the rarest tokens.
+def rare_tokens(vocab_size: int) -> np.ndarray:
+    """The 4096 largest ids: in vocabularies numbered by frequency or merge order, the rarest tokens.
 
-    The published list is the 4096 rarest of a frequency list, which is not published; give your own ids
+    The published list is the rarest of a frequency list, which is not published; give your own ids
     where a vocabulary is numbered otherwise.
     """
-    return np.arange(max(0, vocab_size - count), vocab_size)
+    return np.arange(max(0, vocab_size - PUBLISHED_TOKENS), vocab_size)
 
 
-def invariants(
-    cfg: ModelConfig, params: Params, token_ids: np.ndarray, *, num_blocks: int = PUBLISHED_BLOCKS
-) -> Iterator[np.ndarray]:
-    """M_a, M_b, M_f of the last blocks, [X, X] each with X tokens, one at a time.
+def invariants(cfg: ModelConfig, params: Params, token_ids: np.ndarray) -> Iterator[np.ndarray]:
+    """M_a, M_b, M_f of the last two blocks, [X, X] each with X tokens, one at a time.
 
     M_a = X W_qᵀ W_k Xᵀ, M_b = X W_vᵀ W_oᵀ Xᵀ and M_f = X (W_gᵀ ∘ W_uᵀ) W_dᵀ Xᵀ (without a gate
     X W_uᵀ W_dᵀ Xᵀ) in [out, in] layout; X are the tokens' embeddings. Grouped key and value heads are
     repeated head by head for the queries of their group.
     """
     x_XD = np.asarray(params["embed"]["embedding"])[token_ids].astype(np.float32)
-    for layer in range(cfg.num_layers - min(num_blocks, cfg.num_layers), cfg.num_layers):
+    for layer in range(cfg.num_layers - PUBLISHED_BLOCKS, cfg.num_layers):
         if cfg.attention:
             attention = params["blocks"]["attention"]
             query = x_XD @ np.asarray(attention["query"]["kernel"][layer], np.float32)
@@ -62,7 +60,6 @@ def ics(
     suspect: Params,
     *,
     token_ids: np.ndarray | None = None,
-    num_blocks: int = PUBLISHED_BLOCKS,
 ) -> Score:
     """Cosine of the stacked, z-scored invariants of the last two blocks of both models.
 
@@ -70,9 +67,8 @@ def ics(
     matrix of each model is held at a time.
 
     Args:
-        base_cfg, base, suspect_cfg, suspect: the models; widths and depths may differ.
+        base_cfg, base, suspect_cfg, suspect: the models; widths and depths may differ, from two blocks on.
         token_ids: rows of the embedding; :func:`rare_tokens` of the smaller vocabulary by default.
-        num_blocks: how many last blocks; both models must have that many.
 
     Raises:
         InputError: an id outside a vocabulary, or fewer than two ids.
@@ -85,13 +81,13 @@ def ics(
         return Score("ics", None, "the two models have different kinds of sublayers")
     if base_cfg.num_experts is not None or suspect_cfg.num_experts is not None:
         return Score("ics", None, "a mixture of experts has no one product of up and down")
-    if min(base_cfg.num_layers, suspect_cfg.num_layers) < num_blocks:
-        return Score("ics", None, f"a model has fewer than {num_blocks} blocks")
+    if min(base_cfg.num_layers, suspect_cfg.num_layers) < PUBLISHED_BLOCKS:
+        return Score("ics", None, f"a model has fewer than {PUBLISHED_BLOCKS} blocks")
     correlations = [
         pearson(ours, theirs)
         for ours, theirs in zip(
-            invariants(base_cfg, base, token_ids, num_blocks=num_blocks),
-            invariants(suspect_cfg, suspect, token_ids, num_blocks=num_blocks),
+            invariants(base_cfg, base, token_ids),
+            invariants(suspect_cfg, suspect, token_ids),
             strict=True,
         )
     ]

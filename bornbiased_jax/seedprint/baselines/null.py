@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import models
-from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines.score import Score
 from bornbiased_jax.stats import tails
-
-
-def unrelated_scores(cfg: ModelConfig, seeds: Sequence[int], compare: Callable[[Params, Params], Score]) -> np.ndarray:
-    """Scores of disjoint pairs of independent births: seeds 0 and 1, 2 and 3, …
-
-    Args:
-        cfg: the architecture.
-        seeds: an even number of different seeds.
-        compare: a score of two models' parameters.
-
-    Returns:
-        [len(seeds) / 2] float64; NaN where a pair has no score.
-
-    Raises:
-        InputError: an odd number of seeds, or a seed twice.
-    """
-    if len(seeds) < 2 or len(seeds) % 2 or len(set(seeds)) != len(seeds):
-        raise InputError("the null needs an even number of different seeds")
-    scores = []
-    for first, second in zip(seeds[::2], seeds[1::2], strict=True):
-        pair = (models.init_seed(cfg, seed) for seed in (first, second))
-        value = compare(*pair).value
-        scores.append(math.nan if value is None else value)
-    return np.array(scores)
 
 
 def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:

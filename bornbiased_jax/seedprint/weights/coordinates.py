@@ -83,7 +83,6 @@ def coordinate_scores(
     *,
     signed: bool = False,
     left_out: Collection[Matrix] = (),
-    advance: Callable[[int], object] | None = None,
 ) -> Coordinates:
     """Compare the models' coordinates over all matrices that both have.
 
@@ -102,8 +101,6 @@ def coordinate_scores(
         part_DD = embeddings_DD if matrix.layer is None else blocks_DD
         part_DD += cross_DD
         by_module.append(Module(str(matrix), trace_z(cross_DD, change)))
-        if advance is not None:
-            advance(1)
     parts = [Module(EMBEDDINGS, trace_z(embeddings_DD, change)), Module(BLOCKS, trace_z(blocks_DD, change))]
     blocks_DD += embeddings_DD
     del embeddings_DD

@@ -76,7 +76,13 @@ def unused_rows(cfg, params):
 
 
 def shifted(cfg, params):
-    return symmetries.shift_head(cfg, params, 2 * np.random.default_rng(6).normal(size=cfg.d_model))
+    """Add one vector to every column of the head: all logits of a position move alike, no probability does."""
+    vector_D = 2 * np.random.default_rng(6).normal(size=cfg.d_model).astype(np.float32)
+
+    def edit(path, leaf):
+        return leaf + vector_D[:, None] if path == "head/kernel" else leaf
+
+    return edited(cfg, params, edit)
 
 
 def negated(cfg, params):
