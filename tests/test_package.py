@@ -74,4 +74,4 @@ def test_the_source_distribution_gives_the_same_wheel(built, tmp_path):
     (tmp_path / "again").mkdir()
     again, _ = build(source, tmp_path / "again")
     assert names(again) == names(wheel)
-    assert not {"out", ".venv", ".git", ".ci"} & {path.name for path in source.iterdir()}
+    assert not {"out", ".venv", ".git", ".ci", ".github"} & {path.name for path in source.iterdir()}

@@ -23,7 +23,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 # What a test may read. Everything else of a checkout (environment, caches, outputs) stays where it is.
-COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci")
+COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci", ".github")
 COPIED_FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Imported once, by the server that every run of tests is a fork of: two seconds of each run.
 LIBRARIES = [
