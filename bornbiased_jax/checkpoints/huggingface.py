@@ -138,8 +138,7 @@ def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry
     if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
         entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
     renamed = {name: other for name, other in read.family.aliases.items() if name not in source.shapes}
-    entries = [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
-    return entries
+    return [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
 
 
 def _ignored(source: Source, read: Read, entries: list[Entry]) -> Any:

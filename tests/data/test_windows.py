@@ -28,8 +28,7 @@ def test_order_depends_on_the_data_seed_and_the_epoch_alone(tokens):
 
     def epochs(seed, threads):
         iterator = batches(windows, batch_size=20, data_seed=seed, threads=threads)
-        taken = [np.stack([next(iterator) for _ in range(5)])[:, :, 0].ravel() for _ in range(2)]
-        return taken
+        return [np.stack([next(iterator) for _ in range(5)])[:, :, 0].ravel() for _ in range(2)]
 
     first, second = epochs(3, 0)
     assert sorted(first) == sorted(second) == list(range(0, 1000, 10))
