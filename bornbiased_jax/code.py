@@ -137,9 +137,9 @@ def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset
             continue
         # A package, or a folder without an __init__.
         bound = frozenset(name for name in names if _find(root, f"{module}.{name}") is None)
-        if path is not None and any("__getattr__" in (known.binds or ()) for known in _read(path)):
-            if hidden := bound - {name for known in _read(path) for name in known.binds or ()}:
-                raise InputError(f"{', '.join(sorted(hidden))} of {module} is found by name: import it from its module")
+        named = {name for known in _read(path) for name in known.binds or ()} if path is not None else set()
+        if "__getattr__" in named and (hidden := bound - named):
+            raise InputError(f"{', '.join(sorted(hidden))} of {module} is found by name: import it from its module")
         yield module, bound
         for name in names:
             yield f"{module}.{name}", None

@@ -148,9 +148,8 @@ def test_peak_memory_belongs_to_the_block():
 
 
 def test_an_outer_block_sees_the_peak_of_an_inner_one():
-    with record.measure() as outer:
-        with record.measure() as inner:
-            _touch(64)
+    with record.measure() as outer, record.measure() as inner:
+        _touch(64)
     assert outer.peak_memory_bytes >= inner.peak_memory_bytes
     assert outer.wall_time_s >= inner.wall_time_s
 

@@ -206,9 +206,9 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
     for name in now:
         if name in FREE_FIELDS:
             continue
-        if name == "steps" and None not in (before.get(name), now[name], laid_out):
-            if before[name] <= now[name] <= laid_out:
-                continue
+        steps_known = name == "steps" and None not in (before.get(name), now[name], laid_out)
+        if steps_known and before[name] <= now[name] <= laid_out:
+            continue
         if name == "schedule_steps" and now[name] in (None, laid_out):
             continue
         if name == "model":
@@ -217,10 +217,9 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
             for field, value in now["model"].items():
                 if old.get(field) != value:
                     return f"model.{field}"
-        elif before.get(name) != now[name]:
-            # Weights to begin with are known by their digest as well, once there are any.
-            if name != "init_from" or before.get(name) is None or now[name] is None:
-                return name
+        # Weights to begin with are known by their digest as well, once there are any.
+        elif before.get(name) != now[name] and (name != "init_from" or None in (before.get(name), now[name])):
+            return name
     return None
 
 

@@ -149,10 +149,7 @@ def certify(groups: Iterable[Group]) -> Certified:
     sums_P = np.sum([group.sums_P for group in members], axis=0)
     exceedances = int((sums_P >= statistic - TIE * std).sum())
     bound = joint_bound([group.rows for group in members])
-    if enumerated:
-        p_value = exceedances / num_permutations
-    else:
-        p_value = (1 + exceedances) / (1 + num_permutations)
+    p_value = exceedances / num_permutations if enumerated else (1 + exceedances) / (1 + num_permutations)
     log10_p = math.log10(p_value)
     if exceedances == 0 and bound.log10_p < log10_p:
         p_value, log10_p = 10.0**bound.log10_p, bound.log10_p

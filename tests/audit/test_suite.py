@@ -97,7 +97,6 @@ def test_what_is_not_there_is_one_sentence(server, capsys, tmp_path):
         assert told.count("\n") == 1 and said in told
     assert run(["audit", str(tmp_path), "--weights"]) == 2
     assert "those of" in capsys.readouterr().err
-    with pytest.raises(InputError, match="make room"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("bornbiased_jax.checkpoints.hub.shutil.disk_usage", lambda path: type("", (), {"free": 1})())
-            audit_suite(SUITE, weights=True)
+    with pytest.raises(InputError, match="make room"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bornbiased_jax.checkpoints.hub.shutil.disk_usage", lambda path: type("", (), {"free": 1})())
+        audit_suite(SUITE, weights=True)

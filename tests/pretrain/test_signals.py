@@ -1,5 +1,6 @@
 """Signals before, between and while saving: a run stops where it can go on."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -48,10 +49,8 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
     real = setup.compiled_step
 
     def compiled(*arguments):
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            pass
         return real(*arguments)
 
     monkeypatch.setattr(setup, "compiled_step", compiled)

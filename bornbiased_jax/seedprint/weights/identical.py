@@ -67,9 +67,9 @@ class Equal(NamedTuple):
 
 def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
     """One sentence where base and suspect are one and the same model, by where they come from; None otherwise."""
-    if base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg:
-        if base.description == suspect.description:
-            return f"the base is the suspect: both are the {base.description}"
+    drawn_alike = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
+    if drawn_alike and base.description == suspect.description:
+        return f"the base is the suspect: both are the {base.description}"
     ours, theirs = ([path.resolve() for path in reader.files] for reader in (base, suspect))
     if ours and ours == theirs and base.cfg == suspect.cfg:
         return f"the base is the suspect: both are read from {base.files[0]}"
