@@ -46,7 +46,7 @@ os.environ["IPYTHONDIR"] = str(_IPYTHON)
 os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
 
 project = "bornbiased_jax"
-copyright = "the bornbiased_jax authors, Apache-2.0"
+copyright = "the bornbiased_jax authors, Apache-2.0"  # noqa: A001 (Sphinx reads this name)
 version = release = bornbiased_jax.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 # MathJax with its fonts, copied beside the pages.

@@ -257,8 +257,8 @@ def claims_text(claims: Sequence[Claim]) -> str:
     return _grid(["", *sources], rows)
 
 
-def _cell(value: Value, format: numbers.Format) -> str:
-    return "" if value is None else write(value, format)
+def _cell(value: Value, number_format: numbers.Format) -> str:
+    return "" if value is None else write(value, number_format)
 
 
 def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -134,7 +134,7 @@ class Panel:
     caption: str
 
 
-def write(value: Value, format: Format) -> str:
+def write(value: Value, number_format: Format) -> str:
     """A value as text; nothing is an em dash.
 
     Example:
@@ -148,8 +148,8 @@ def write(value: Value, format: Format) -> str:
         return value
     if isinstance(value, tuple):
         mean, deviation = value
-        return f"{format(mean)} ± {format(deviation)}"
-    return format(value)
+        return f"{number_format(mean)} ± {number_format(deviation)}"
+    return number_format(value)
 
 
 def _check_paper(configuration: str, has_value: bool, what: Any) -> None:

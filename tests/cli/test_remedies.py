@@ -201,14 +201,14 @@ FOLLOWED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("help", HELPS, ids=lambda help: help.given[0] if help.given else help.words.split()[0])
-def test_options_that_a_message_names_help(help, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("case", HELPS, ids=lambda case: case.given[0] if case.given else case.words.split()[0])
+def test_options_that_a_message_names_help(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
-    if help.refused[0] == "audit":
+    if case.refused[0] == "audit":
         assert run(["export", SEEDS[0], "models/seed1-step3"]) == 0
-    refused(capsys, help.refused, help.words)
-    assert run([*help.refused[: len(help.refused) - help.instead], *help.given]) == 0
+    refused(capsys, case.refused, case.words)
+    assert run([*case.refused[: len(case.refused) - case.instead], *case.given]) == 0
 
 
 def test_every_option_that_a_remedy_names_is_followed():
@@ -217,7 +217,7 @@ def test_every_option_that_a_remedy_names_is_followed():
         if not colon or re.search(r"(?<![\w…-])--[a-z]", remedy) is None or "bornbiased " in remedy:
             continue
         # What is filled in, in a case, is … in the sentence.
-        known = [*FOLLOWED, *(help.words for help in HELPS)]
+        known = [*FOLLOWED, *(case.words for case in HELPS)]
         assert any(words in text for words in known), f"{text!r} names an option that no test gives"
     for place in FOLLOWED.values():
         if isinstance(place, str):

@@ -6,7 +6,7 @@ from bornbiased_jax.report import numbers
 
 
 @pytest.mark.parametrize(
-    ("format", "value", "text"),
+    ("write", "value", "text"),
     [
         (numbers.fixed(3), -0.5, "−0.500"),
         (numbers.fixed(1), 12345.678, "12,345.7"),
@@ -29,5 +29,5 @@ from bornbiased_jax.report import numbers
         (numbers.from_log10(3), math.log10(9.999) - 20, "1.00\u202f×\u202f10⁻¹⁹"),
     ],
 )
-def test_numbers_are_written(format, value, text):
-    assert format(value) == text
+def test_numbers_are_written(write, value, text):
+    assert write(value) == text
