@@ -14,7 +14,7 @@ import numpy as np
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger.engines import Engine, WorkersLost, local
+from bornbiased_jax.ledger.engines import Engine, WorkersLostError, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks
 from bornbiased_jax.ledger.pages import Chunk, Compute, Ledger, Page, resolve, task_of
 
@@ -181,7 +181,7 @@ def results(
                 if advance is not None:
                     for chunk in job.chunks:
                         advance(chunk)
-        except WorkersLost as error:
+        except WorkersLostError as error:
             why = str(error)
             progress.warn(f"a worker died ({why}): what it had not finished is computed again")
         before, missing = len(missing), _collect(page, chunks, found)

@@ -1,7 +1,7 @@
 """Who computes the jobs of a ledger: this process, other processes here, a Slurm cluster, or a Ray cluster.
 
 An engine is a function of jobs that yields each when it is done, in any order. It keeps no state: what is done is in
-the ledger. Where a worker dies, the engine raises :class:`WorkersLost` and is called again with what is missing.
+the ledger. Where a worker dies, the engine raises :class:`WorkersLostError` and is called again with what is missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLURM_LOGS = "slurm"
 """Folder of a ledger with the jobs' scripts and what they printed."""
 
 
-class WorkersLost(RuntimeError):
+class WorkersLostError(RuntimeError):
     """Workers died before their jobs were done."""
 
 
@@ -96,7 +96,7 @@ def processes(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
             yield futures[future]
         through = True
     except BrokenProcessPool as error:
-        raise WorkersLost(str(error)) from error
+        raise WorkersLostError(str(error)) from error
     finally:
         # What they have under way nobody asks for any more, and a file that is not whole is none.
         for child in () if through else set(multiprocessing.active_children()) - others:
@@ -143,7 +143,7 @@ def slurm(jobs: Sequence[Job], workers: int, submit: Mapping[str, Any]) -> Itera
             try:
                 _refuse(task.result())
             except submitit.core.utils.UncompletedJobError as error:
-                raise WorkersLost(f"task {task.job_id} did not end as it should") from error
+                raise WorkersLostError(f"task {task.job_id} did not end as it should") from error
             yield from part
     finally:
         for task in tasks:
@@ -174,7 +174,7 @@ def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]
             _refuse(cluster.get(reference))
             yield waiting.pop(reference)
     except cluster.exceptions.WorkerCrashedError as error:
-        raise WorkersLost("a Ray worker crashed") from error
+        raise WorkersLostError("a Ray worker crashed") from error
     finally:
         for reference in waiting:
             cluster.cancel(reference, force=True)

@@ -190,12 +190,12 @@ class Checkpointer:
         """
         steps = find_steps(self.folder)
         damaged: list[Path] = []
-        mismatch: _Mismatch | None = None
+        mismatch: _MismatchError | None = None
         for step in reversed(steps):
             path = self.folder / FOLDER / str(step)
             try:
                 resumed = _restore(path, abstract, self._seeds)
-            except _Foreign as error:
+            except _ForeignError as error:
                 raise InputError(str(error)) from error
             except Exception as error:  # whatever a damaged file makes of itself in the layers below
                 if may_pass(error):
@@ -209,7 +209,7 @@ class Checkpointer:
                 )
                 damaged.append(path)
                 # One among whole ones is damaged metadata; of nothing else, the work of another version.
-                mismatch = mismatch or (error if isinstance(error, _Mismatch) else None)
+                mismatch = mismatch or (error if isinstance(error, _MismatchError) else None)
                 continue
             for bad in damaged:
                 self._set_aside(bad)
@@ -263,11 +263,11 @@ def save_frozen(folder: Path, weights: Any) -> None:
         ) from error
 
 
-class _Foreign(ValueError):
+class _ForeignError(ValueError):
     """A whole checkpoint that does not belong to this run."""
 
 
-class _Mismatch(ValueError):
+class _MismatchError(ValueError):
     """A checkpoint of other arrays than this run's."""
 
 
@@ -275,7 +275,7 @@ def _check_structure(path: Path, abstract: State) -> None:
     """Whether what is stored has the arrays that the state has; metadata that cannot be read are left to the reading.
 
     Raises:
-        _Mismatch: it has others.
+        _MismatchError: it has others.
     """
     try:
         stored = ocp.checkpointables_metadata(path).metadata
@@ -286,7 +286,7 @@ def _check_structure(path: Path, abstract: State) -> None:
         return
     for name, shapes, wanted in zip(State._fields, found, abstract, strict=True):
         if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(wanted)):
-            raise _Mismatch(f"the checkpoint {path} has other {name} than this run")
+            raise _MismatchError(f"the checkpoint {path} has other {name} than this run")
 
 
 def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
@@ -300,7 +300,9 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     params = ocp.load(path, abstract.params, checkpointable_name="params")
     optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
     if place["seeds"].tolist() != list(seeds):
-        raise _Foreign(f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}")
+        raise _ForeignError(
+            f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}"
+        )
     state = State(params, optimiser)
     if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")

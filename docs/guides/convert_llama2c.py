@@ -42,7 +42,7 @@ MAGIC = 0x616B3432  # "ak42": versions 1 and 2 begin with it
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
-class BadInput(Exception):
+class BadInputError(Exception):
     """A file that cannot be converted; the message is one sentence for the user."""
 
 
@@ -72,12 +72,12 @@ def read_sizes(path: Path) -> Sizes:
     """Read and check the header of a ``.bin``."""
     with path.open("rb") as stream:
         head = stream.read(HEADER.size)
-    wrong = BadInput(f"{path} is not a llama2.c model: name a file written by its export.py with --version 0")
+    wrong = BadInputError(f"{path} is not a llama2.c model: name a file written by its export.py with --version 0")
     if len(head) < HEADER.size:
         raise wrong
     sizes = Sizes(*HEADER.unpack(head))
     if sizes.width == MAGIC:
-        raise BadInput(f"{path} is a version {sizes.hidden} llama2.c file: export it again with --version 0")
+        raise BadInputError(f"{path} is a version {sizes.hidden} llama2.c file: export it again with --version 0")
     counts = (*sizes[:5], abs(sizes.vocab), sizes.length)
     if min(counts) < 1 or sizes.layers > 10_000 or sizes.width > 1 << 20:
         raise wrong
@@ -117,13 +117,13 @@ def read_arrays(path: Path, sizes: Sizes) -> dict[str, np.ndarray]:
     size = path.stat().st_size
     if size != position:
         state = "truncated" if size < position else "in another format"
-        raise BadInput(f"{path} is {state}: its header implies {position} bytes, it has {size}; fetch it again")
+        raise BadInputError(f"{path} is {state}: its header implies {position} bytes, it has {size}; fetch it again")
     arrays: dict[str, np.ndarray] = {
         name: np.memmap(path, "<f4", mode="r", offset=offsets[name], shape=shape) for name, shape in shapes.items()
     }
     for name, array in arrays.items():
         if name != "rope" and not np.all(np.isfinite(array)):
-            raise BadInput(f"{path} holds NaN or infinite values in its {name}: fetch it again")
+            raise BadInputError(f"{path} holds NaN or infinite values in its {name}: fetch it again")
     return arrays
 
 
@@ -181,7 +181,7 @@ def to_config(sizes: Sizes) -> dict[str, Any]:
 
 def read_pieces(data: bytes, name: str) -> tuple[list[str], list[float]]:
     """Read a ``tokenizer.bin``: int32 longest piece, then float32 score, int32 length and bytes of each piece."""
-    wrong = BadInput(f"{name} is not a whole llama2.c tokenizer: name a tokenizer file, or fetch it again")
+    wrong = BadInputError(f"{name} is not a whole llama2.c tokenizer: name a tokenizer file, or fetch it again")
     pieces: list[bytes] = []
     scores: list[float] = []
     try:
@@ -203,7 +203,7 @@ def read_pieces(data: bytes, name: str) -> tuple[list[str], list[float]]:
     # llama2.c's tokenizer.py writes the two control pieces between line breaks.
     texts[:3] = ["<unk>", "<s>", "</s>"]
     if len(set(texts)) != len(texts):
-        raise BadInput(f"{name} gives one piece two ids, which a tokenizer.json cannot hold: fetch it again")
+        raise BadInputError(f"{name} gives one piece two ids, which a tokenizer.json cannot hold: fetch it again")
     return texts, scores
 
 
@@ -262,7 +262,7 @@ def write_tokenizer(path: Path, folder: Path, vocab: int) -> None:
         pieces, scores = read_pieces(path.read_bytes(), str(path))
         count = len(pieces)
     if count != vocab:
-        raise BadInput(f"{path} has {count} pieces, the model {vocab}: name the model's own tokenizer")
+        raise BadInputError(f"{path} has {count} pieces, the model {vocab}: name the model's own tokenizer")
     if path.suffix == ".model":
         shutil.copyfile(path, folder / "tokenizer.model")
         return
@@ -276,13 +276,13 @@ def count_pieces(path: Path) -> int:
     try:
         import sentencepiece
     except ImportError as error:
-        raise BadInput(f"{path} needs SentencePiece: pip install sentencepiece") from error
+        raise BadInputError(f"{path} needs SentencePiece: pip install sentencepiece") from error
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(path.read_bytes())
         return int(processor.vocab_size())
     except RuntimeError as error:
-        raise BadInput(f"{path} is not a whole SentencePiece model: fetch it again") from error
+        raise BadInputError(f"{path} is not a whole SentencePiece model: fetch it again") from error
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ def convert(model: Path, folder: Path, tokenizer: Path | None = None) -> None:
     sizes = read_sizes(model)
     tensors = to_tensors(read_arrays(model, sizes), sizes)
     if folder.is_dir() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty: name another directory")
+        raise BadInputError(f"{folder} is not empty: name another directory")
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
         write_tokenizer(tokenizer, folder, abs(sizes.vocab))
@@ -312,7 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         convert(given.model, given.folder, given.tokenizer)
-    except BadInput as error:
+    except BadInputError as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:

@@ -153,7 +153,7 @@ def test_a_file_of_any_other_length_is_refused(tmp_path_factory, length, tied):
     if length == len(data):
         return
     path.write_bytes((data * 2)[:length])
-    with pytest.raises(script().BadInput, match="truncated|another format|not a llama2.c model"):
+    with pytest.raises(script().BadInputError, match="truncated|another format|not a llama2.c model"):
         script().convert(path, folder / "converted")
     assert not (folder / "converted").exists()
 
@@ -261,7 +261,7 @@ def test_the_tokenizer_begins_and_ends_texts(tmp_path):
 def test_damaged_tokenizers_are_refused(damage):
     whole = tokenizer_bytes([*SPECIAL, "a", "b"], [0.0] * 261)
     assert len(script().read_pieces(whole, "x")[0]) == 261
-    with pytest.raises(script().BadInput, match="not a whole llama2.c tokenizer"):
+    with pytest.raises(script().BadInputError, match="not a whole llama2.c tokenizer"):
         script().read_pieces(damage(whole), "x")
 
 

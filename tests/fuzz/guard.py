@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     fault: str | None = None
 
 
-class Slow(Exception):
+class SlowError(Exception):
     """A case took longer than ``SECONDS``."""
 
 
@@ -36,7 +36,7 @@ def bounds() -> Iterator[None]:
     """Within the block this process may take ``MEMORY`` more and ``SECONDS``."""
 
     def late(*unused: Any) -> None:
-        raise Slow(f"more than {SECONDS} s")
+        raise SlowError(f"more than {SECONDS} s")
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -16,7 +16,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.ledger import drive, engines, pages
-from bornbiased_jax.ledger.engines import WorkersLost, engine_named, local
+from bornbiased_jax.ledger.engines import WorkersLostError, engine_named, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks, parse_job, perform
 from bornbiased_jax.ledger.pages import Chunk, Ledger, Task, task_of
 from bornbiased_jax.ledger.status import status
@@ -249,7 +249,7 @@ def test_workers_that_die_again_and_again_end_the_drive(tmp_path):
     def dying(jobs, here):
         if next(calls) in (0, 3):  # what is done in between is progress
             yield from local(jobs[:1], here)
-        raise WorkersLost("killed")
+        raise WorkersLostError("killed")
 
     with pytest.raises(InputError, match=r"5 attempts gave no result \(killed\)"):
         computed(page_of(tmp_path), engine=dying)
