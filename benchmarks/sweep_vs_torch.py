@@ -67,7 +67,7 @@ def our_work(cfg: ModelConfig, *, equal: bool = False) -> Work:
         top_B = jnp.argmax(logits_of(cfg, params, final_BD), axis=-1)
         return state.at[top_B].add(batch["weight"].astype(state.dtype))
 
-    def finish(params: Any, state: Any) -> Any:
+    def finish(_params: Any, state: Any) -> Any:
         return {"counts": state if equal else state.token_counts_V}
 
     def zero() -> Any:

@@ -172,7 +172,7 @@ def _read(path: Path) -> tuple[_Statement, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse(path: Path, mtime_ns: int, size: int) -> tuple[_Statement, ...]:
+def _parse(path: Path, _mtime_ns: int, _size: int) -> tuple[_Statement, ...]:
     return tuple(map(_statement, ast.parse(path.read_text()).body))
 
 

@@ -62,7 +62,7 @@ class Folder:
         """Whether the folder is one that this command made."""
         return self._marked
 
-    def check(self, *names: str, ignore: Callable[[str], bool] = lambda name: False) -> None:
+    def check(self, *names: str, ignore: Callable[[str], bool] = lambda _name: False) -> None:
         """Look whether the command may write there, before any work; nothing is made.
 
         Args:
@@ -89,7 +89,7 @@ class Folder:
         for name in names:
             self._check_file(name, ignore)
 
-    def _check_file(self, name: str, ignore: Callable[[str], bool] = lambda name: False) -> None:
+    def _check_file(self, name: str, ignore: Callable[[str], bool] = lambda _name: False) -> None:
         if self.overwrite or not os.path.lexists(self.path / name) or self.owns(name) or ignore(name):
             return
         option = f", or give {OVERWRITE}" if self.overwrite is not None else ""

@@ -83,7 +83,7 @@ def bar(
         ...     advance(2)
     """
     if quiet or _quiet:
-        yield Bar(lambda n, kept: None)
+        yield Bar(lambda _n, _kept: None)
         return
     show = _terminal_bar if _on_terminal() else _plain_bar
     with show(label, _Meter(total, unit, done, timed)) as tell:

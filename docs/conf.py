@@ -89,12 +89,12 @@ _ELSEWHERE = {"](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
 
 
-def _relink(app: Any, page: str, source: list[str]) -> None:
+def _relink(_app: Any, _page: str, source: list[str]) -> None:
     for link, target in _ELSEWHERE.items():
         source[0] = source[0].replace(link, target)
 
 
-def _escape_bars(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+def _escape_bars(_app: Any, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
     """In a docstring |x| is an absolute value, and no substitution."""
     for number, line in enumerate(lines):
         if "|" in line and not line.lstrip().startswith((">>>", "...")):

@@ -71,7 +71,7 @@ def _listen(handler: Callable[[int, FrameType | None], object] | signal.Handlers
         signal.signal(signal.SIGINT, handler)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
+def _interrupted(_number: int, frame: FrameType | None) -> None:
     """Answer Ctrl-C: at once while modules are being imported, else as Python does.
 
     A library that is interrupted half imported may bring the process down later, or take the exception for a missing

@@ -222,7 +222,7 @@ KINDS: dict[str, InputKind] = {
         _generate_vectors,
         _check_width,
         vectors=True,
-        draw=lambda num_inputs, seq_len, cfg, vocab_size, seed: gaussian(num_inputs, seq_len, cfg.d_model, seed),
+        draw=lambda num_inputs, seq_len, cfg, _vocab_size, seed: gaussian(num_inputs, seq_len, cfg.d_model, seed),
         predicted=True,
     ),
     "text": InputKind("text", _look_up, _check_table),

@@ -43,7 +43,7 @@ class _Preservation:
     latest: int | None
     passing: frozenset[int]
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:  # noqa: ARG002 (Orbax names it)
         """One answer for each checkpoint, ascending by step; Orbax asks after every save."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if step not in self.passing]

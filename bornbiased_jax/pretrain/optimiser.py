@@ -31,7 +31,7 @@ def decayed(cfg: ModelConfig, adapter: Adapter | None = None) -> Params:
     An adapter has matrices alone.
     """
     if adapter is not None:
-        return jax.tree.map(lambda leaf: True, adapter_shapes(cfg, adapter))
+        return jax.tree.map(lambda _leaf: True, adapter_shapes(cfg, adapter))
     return unflatten({path: parameter.is_matrix for path, parameter in parameter_table(cfg).items()})
 
 

@@ -68,7 +68,7 @@ def work_of(
             "direction_token": jnp.argmax(models.logits_of(cfg, params, along_D)),
         }
 
-    def keep(params: Params, state: Any) -> dict[str, Any]:
+    def keep(_params: Params, state: Any) -> dict[str, Any]:
         return {name: sums._asdict() for name, sums in state.items()}
 
     return Work(birth if born else None, zero, step, keep if partial else finish)

@@ -39,7 +39,7 @@ class FakeQuantiser:
         if self.keep < 0:
             raise InputError(f"{self.keep} positions cannot be kept: give 0 or more")
 
-    def __call__(self, x: jax.Array, layer: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, layer: jax.Array | None = None) -> jax.Array:  # noqa: ARG002 (as all edits)
         """The activation, rounded; the block does not matter."""
         channels = tuple(range(2, x.ndim))
         axes = {"tensor": (1, *channels), "token": channels, "channel": (1,)}[self.granularity]

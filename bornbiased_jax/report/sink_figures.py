@@ -184,7 +184,7 @@ def log_axis(ax: Any) -> None:
     ax.yaxis.set_minor_formatter(FuncFormatter(_between_powers) if high < 20 * low else NullFormatter())
 
 
-def _between_powers(value: float, position: int) -> str:
+def _between_powers(value: float, _position: int) -> str:
     leading = round(value / 10 ** math.floor(math.log10(value)))
     return f"{value:g}" if leading in (2, 3, 4, 6) else ""
 
