@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
-from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models.operations import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
 from bornbiased_jax.seedprint.outputs import last_outputs
@@ -35,7 +35,7 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
     rows = min(size, batch_size or BATCH_TOKENS_CPU // LENGTH) * LENGTH
     inputs = [random_tokens(size, LENGTH, cfg.vocab_size, seed) for seed in range(pieces)]
 
-    def work(piece: Any) -> float:
+    def work(piece: Inputs) -> float:
         start = time.perf_counter()
         out = last_outputs(cfg, model.params, piece, batch_size=batch_size)
         assert np.isfinite(out).all()

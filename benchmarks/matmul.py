@@ -26,7 +26,7 @@ def median_seconds(call: Callable[[], Any], repeats: int = 7) -> float:
     return statistics.median(times)
 
 
-def matmul_rate(cfg: ModelConfig, rows: int, precision: Any = "highest") -> float:
+def matmul_rate(cfg: ModelConfig, rows: int, precision: jax.lax.PrecisionLike = "highest") -> float:
     """Floating-point operations per second of the block's own products at ``rows`` rows, float32."""
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
     operations = seconds = 0.0
@@ -36,7 +36,7 @@ def matmul_rate(cfg: ModelConfig, rows: int, precision: Any = "highest") -> floa
     return operations / seconds
 
 
-def product_error(cfg: ModelConfig, precision: Any, rows: int = 64) -> float:
+def product_error(cfg: ModelConfig, precision: jax.lax.PrecisionLike, rows: int = 64) -> float:
     """Largest ‖C − exact‖ / ‖exact‖ of the block's own products in float32, the exact ones in float64."""
     errors = []
     for a, b in operands(cfg, rows):

@@ -195,7 +195,7 @@ def measure(size: str, *, pairs: int) -> dict[str, Any]:
     }
 
 
-def seconds(side: Any, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
+def seconds(side: Ours | Theirs, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
     """Wall time of so many steps, and their losses."""
     start = time.perf_counter()
     losses = side.train(iter(rows), steps)

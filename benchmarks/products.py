@@ -24,7 +24,7 @@ CHANGED, COSINE = 1e-3, 1e-5
 BATCHES = 8
 
 
-def probe(cfg: ModelConfig, tokens_NT: np.ndarray, precision: Any) -> tuple[np.ndarray, np.ndarray]:
+def probe(cfg: ModelConfig, tokens_NT: np.ndarray, precision: jax.lax.PrecisionLike) -> tuple[np.ndarray, np.ndarray]:
     """Return each input's top-1 token [N] and the mean cosine between inputs after each block [L], of seed 42."""
     step = jax.jit(lambda params, tokens_BT: observe(cfg, params, tokens_BT, precision=precision))
     params, N = init_seed(cfg, 42), len(tokens_NT)

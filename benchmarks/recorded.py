@@ -12,7 +12,7 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.record import measure, provenance
 
 
-def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: Any) -> dict[str, Any]:
+def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: object) -> dict[str, Any]:
     """Do the work; print its findings, add provenance (its code, wall time, peak memory) and write them.
 
     Args:

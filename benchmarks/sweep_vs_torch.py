@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.inputs import Inputs, random_tokens
 from bornbiased_jax.models import apply, logits_of
 from bornbiased_jax.models.operations import needed_operations
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import observe
@@ -42,6 +43,9 @@ from bornbiased_jax.sweep import Work, sweep
 SEEDS, SEQUENCES, LENGTH = 8, 256, 128
 BATCHES = (4, 8, 16, 32)
 TUNING_SEEDS = 2
+
+Counts = jax.Array | preference.PreferenceState
+"""Of the top-1 tokens alone [V], or with what the probe counts beside them."""
 
 
 def model() -> ModelConfig:
@@ -57,20 +61,20 @@ def our_work(cfg: ModelConfig, *, equal: bool = False) -> Work:
         equal: compute every position of the last block too, as the loop does.
     """
 
-    def birth(seed: jax.Array) -> Any:
+    def birth(seed: jax.Array) -> Params:
         return init_seed(cfg, seed)
 
-    def step(params: Any, state: Any, batch: Any) -> Any:
+    def step(params: Params, state: Counts, batch: dict[str, jax.Array]) -> Counts:
         if not equal:
             return preference.update(state, observe(cfg, params, batch["x"]), batch["weight"])
         final_BD = apply(cfg, params, batch["x"], logits=False).final_BTD[:, -1]
         top_B = jnp.argmax(logits_of(cfg, params, final_BD), axis=-1)
         return state.at[top_B].add(batch["weight"].astype(state.dtype))
 
-    def finish(_params: Any, state: Any) -> Any:
+    def finish(_params: Params, state: Counts) -> dict[str, jax.Array]:
         return {"counts": state if equal else state.token_counts_V}
 
-    def zero() -> Any:
+    def zero() -> Counts:
         return jnp.zeros(cfg.vocab_size, jnp.int32) if equal else preference.zero(cfg)
 
     return Work(birth, zero, step, finish)
@@ -133,7 +137,7 @@ def run_torch(
     return np.asarray(counts.cpu())
 
 
-def best_batch(run: Any, sizes: tuple[int, ...], repeats: int = 3) -> int:
+def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: int = 3) -> int:
     """The batch size with which one run takes least time: the least of some, after one that is not counted."""
     timed = {}
     for size in sizes:

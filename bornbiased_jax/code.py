@@ -212,7 +212,7 @@ def _bound(node: ast.stmt) -> frozenset[str] | None:
     return frozenset(names) if len(names) == len(targets) else None
 
 
-def _write(value: Any, text: list[str]) -> None:
+def _write(value: object, text: list[str]) -> None:
     """A syntax tree as text without docstrings, places and ``__version__``; alike on every Python."""
     if isinstance(value, ast.AST):
         if _says_nothing(value):

@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
@@ -165,7 +164,7 @@ class Folder:
         """Write a UTF-8 text file of the folder."""
         return self.write_bytes(name, files.utf8(text))
 
-    def write_json(self, name: str, value: Any) -> Path:
+    def write_json(self, name: str, value: object) -> Path:
         """Write a JSON file of the folder."""
         return self.write_text(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 

@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+
+from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -89,12 +90,12 @@ _ELSEWHERE = {"](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
 
 
-def _relink(_app: Any, _page: str, source: list[str]) -> None:
+def _relink(_app: object, _page: str, source: list[str]) -> None:
     for link, target in _ELSEWHERE.items():
         source[0] = source[0].replace(link, target)
 
 
-def _escape_bars(_app: Any, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
     """In a docstring |x| is an absolute value, and no substitution."""
     for number, line in enumerate(lines):
         if "|" in line and not line.lstrip().startswith((">>>", "...")):
@@ -103,7 +104,7 @@ def _escape_bars(_app: Any, _what: str, _name: str, _thing: object, _options: ob
             lines[number] = "".join(parts)
 
 
-def setup(app: Any) -> None:
+def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)

@@ -102,7 +102,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (any name of the package)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'theory' has no attribute {name!r}")
     return getattr(importlib.import_module(f"theory.{_HOME_OF[name]}"), name)

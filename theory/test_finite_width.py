@@ -4,7 +4,6 @@ The measurements are those of ``test_blocks``, and so are the stated errors.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -147,7 +146,7 @@ def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) ->
     right = seeds._attention
     for wrong in (0.0, 5.0):
 
-        def changed(*arguments: Any, factor: float = wrong) -> Any:
+        def changed(*arguments: object, factor: float = wrong) -> tuple[object, ...]:
             linear, shift, fresh = right(*arguments)
             return linear, shift, factor * fresh
 

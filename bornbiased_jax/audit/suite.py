@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bornbiased_jax import hub, progress, schema
 from bornbiased_jax.audit.audit import audit_items
@@ -19,6 +19,9 @@ from bornbiased_jax.audit.listing import audit_revisions
 from bornbiased_jax.checkpoints.hub import HubName, check_room, fetch, find_cached, has_safetensors, library
 from bornbiased_jax.checkpoints.huggingface import weight_files
 from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import RepoFile
 
 _FORM = re.compile(r"hf:(?P<owner>[A-Za-z0-9._-]+)/(?P<name>[^\s@/]+)(?:@(?P<revision>\S+))?")
 _WILD = re.compile(r"[*?\[]")
@@ -117,7 +120,7 @@ def find_suite(text: str) -> Suite:
     return Suite(names, listings)
 
 
-def _entry(row: Any) -> dict[str, Any]:
+def _entry(row: RepoFile) -> dict[str, Any]:
     """A file as the hub's tree interface has it."""
     entry = {"type": "file", "path": row.path, "size": row.size, "oid": row.blob_id}
     return entry if row.lfs is None else {**entry, "lfs": {"oid": row.lfs.sha256, "size": row.lfs.size}}

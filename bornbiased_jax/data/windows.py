@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Windows:
     def __len__(self) -> int:
         return max(0, (len(self._tokens) - 1) // self._context)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: SupportsIndex) -> np.ndarray:
         start = int(index) * self._context
         ids = self._tokens.read(start, start + self._context + 1)
         return ids if self._bos_id is None else prepend_bos(ids, self._bos_id)

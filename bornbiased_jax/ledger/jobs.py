@@ -97,8 +97,8 @@ def compute_chunks(
         raise
 
 
-def _unlike(one: Any, other: Any) -> str:
-    if not isinstance(one, Mapping):
+def _unlike(one: object, other: object) -> str:
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return str(one)
     return ", ".join(f"{name} {one[name]}" for name in sorted(one) if other.get(name) != one[name]) or "fewer libraries"
 

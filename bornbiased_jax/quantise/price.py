@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -57,7 +58,7 @@ class Price(TypedDict):
 def prices(
     cfg: ModelConfig,
     params: Params,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     schemes: Sequence[Scheme],
     *,
     granularities: Sequence[Granularity] = ("tensor", "token"),
@@ -161,7 +162,7 @@ def _log_probabilities(cfg: ModelConfig, params: Params, tokens: jax.Array, edit
     return jax.nn.log_softmax(logits_BTV[:, :-1], axis=-1)
 
 
-def _loss(log_BTV: jax.Array, tokens: Any) -> jax.Array:
+def _loss(log_BTV: jax.Array, tokens: jax.Array | np.ndarray) -> jax.Array:
     """Mean over positions for each sequence, [B]."""
     return -jnp.mean(jnp.take_along_axis(log_BTV, jnp.asarray(tokens)[:, 1:, None], axis=-1)[..., 0], axis=-1)
 

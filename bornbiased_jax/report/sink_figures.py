@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
@@ -177,7 +178,7 @@ def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[
     return [place.write_bytes(name, figures.drawn(figure, name)) for name, figure in names]
 
 
-def log_axis(ax: Any) -> None:
+def log_axis(ax: Axes) -> None:
     """A logarithmic y axis; where it spans little more than a power of ten, some numbers in between are named."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()

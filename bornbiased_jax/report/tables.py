@@ -152,6 +152,6 @@ def write(value: Value, number_format: Format) -> str:
     return number_format(value)
 
 
-def _check_paper(configuration: str, has_value: bool, what: Any) -> None:
+def _check_paper(configuration: str, has_value: bool, what: object) -> None:
     if has_value and configuration != "paper":
         raise ValueError(f"{what}: a value of the paper stands only beside the paper's own configuration")

@@ -276,7 +276,7 @@ def _looks_special(piece: str) -> bool:
     return piece.startswith("<") and piece.endswith(">")
 
 
-def is_vocabulary(value: Any) -> bool:
+def is_vocabulary(value: object) -> bool:
     """Whether a JSON value is a non-empty map from pieces to ids."""
     # The library reserves memory for the largest id.
     return (

@@ -33,7 +33,7 @@ def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
             yield text
 
 
-def _field(row: Any, field: str, place: str) -> str:
+def _field(row: object, field: str, place: str) -> str:
     if not isinstance(row, dict):
         raise InputError(f"{place} is not an object with a field {field!r}")
     if field not in row:

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 MODEL_FILE = "tokenizer.model"
 
@@ -29,7 +32,7 @@ class SentencePieceTokenizer:
     proto: bytes
 
     @cached_property
-    def processor(self) -> Any:
+    def processor(self) -> SentencePieceProcessor:
         """The library's object.
 
         Raises:
