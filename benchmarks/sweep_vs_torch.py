@@ -164,7 +164,10 @@ def measure(
 
     Args:
         pairs: turns.
-        cfg, seeds, sequences, length: what both sides do; :func:`model` and the constants above unless given.
+        cfg: the architecture; :func:`model` unless given.
+        seeds: what both sides do; this and the next two are the constants above unless given.
+        sequences: for each seed.
+        length: tokens in a sequence.
         batches: sizes of which each side takes its fastest.
     """
     import torch

@@ -221,11 +221,11 @@ def write_text(path: Path | str, text: str) -> Path:
 
 
 def utf8(text: str) -> bytes:
-    """A text's bytes; a byte of a path that is no UTF-8, which Python holds as half a character, is spelled out.
+    r"""A text's bytes; a byte of a path that is no UTF-8, which Python holds as half a character, is spelled out.
 
     Example:
-        >>> utf8("a\\udcffb")
-        b'a\\\\udcffb'
+        >>> utf8("a\udcffb")
+        b'a\\udcffb'
     """
     return text.encode(errors="backslashreplace")
 

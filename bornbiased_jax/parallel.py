@@ -254,8 +254,9 @@ def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
 
 
 def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedSharding] | None:
-    """Where each parameter of one model lies on a mesh, by its path and shape, as a checkpoint is opened with; matrices
-    are cut along ``fsdp``. None where there is no mesh.
+    """Where each parameter of one model lies on a mesh, by its path and shape; None where there is no mesh.
+
+    A checkpoint is opened with it. Matrices are cut along ``fsdp``.
     """
     if mesh is None:
         return None

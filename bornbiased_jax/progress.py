@@ -33,6 +33,7 @@ class Bar:
         self._tell = tell
 
     def __call__(self, n: int = 1) -> None:
+        """Count units that are done."""
         self._tell(n, False)
 
     def kept(self, n: int) -> None:

@@ -61,6 +61,7 @@ class Measurement:
 
     @property
     def wall_time_s(self) -> float:
+        """Seconds since the block began, until its end once it has ended."""
         return (time.perf_counter() if self._end is None else self._end) - self._start
 
     def to_dict(self) -> dict[str, Any]:

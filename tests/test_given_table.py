@@ -43,8 +43,11 @@ def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
     "changes", [{"init": "normal-0.02"}, {"norm": "rmsnorm", "positions": "rope", "init": "normal-0.02"}]
 )
 def test_eight_in_ten_seeds_lie_inside(changes):
-    """Four tables of 32 seeds each. Seeds of one table are no independent tries: a tenth more or less is allowed, and
-    the band of fresh tables holds fewer."""
+    """Four tables of 32 seeds each.
+
+    Seeds of one table are no independent tries: a tenth more or less is allowed, and the band of fresh tables holds
+    fewer.
+    """
     cfg, inside, fresh_inside = preset("gpt2-tiny", **SMALL, **changes), 0, 0
     fresh = predict(cfg, 16, num_inputs=400)
     for table in range(4):

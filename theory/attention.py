@@ -33,10 +33,9 @@ _NEGLIGIBLE = 1e-20
 
 def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None) -> Array:
     """Cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T).
-    Elementwise.
 
-    The law of large numbers on the within-sequence part: the mean keeps what all tokens share and divides the
-    rest by T.
+    Elementwise. The law of large numbers on the within-sequence part: the mean keeps what all tokens share and
+    divides the rest by T.
 
     Args:
         T: sequence length.
@@ -59,7 +58,8 @@ def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
     """Tρ_1/(Tρ_1 + 1 − ρ_1) = T/(T + π − 1): inter-sequence cosine of Attn₀ ∘ MLP₀ at the last position.
 
     Args:
-        T: sequence length; rho_1: cosine of any two tokens after the MLP₀ part, 1/π for one ReLU layer.
+        T: sequence length.
+        rho_1: cosine of any two tokens after the MLP₀ part, 1/π for one ReLU layer.
 
     Raises:
         ValueError: T < 1 or rho_1 outside [0, 1].
@@ -77,9 +77,7 @@ def prop4_gap(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
 
 
 def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
-    """Proposition 4 after any number of ReLU MLP₀ layers (ρ_1 replaced by Proposition 2's ρ_layers; 0 layers
-    give 0).
-    """
+    """Proposition 4 after any number of ReLU MLP₀ layers: Proposition 2's ρ_layers for ρ_1; 0 layers give 0."""
     rho = mlp.prop2(checks.whole(layers, "layers", 0))[-1] if layers else 0.0
     return prop4(T, rho)
 
@@ -89,10 +87,9 @@ def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
 
 def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
     """1 − (1 − 1/T)/L², the formula of Proposition 5 with its own L (one more than the averaging layers).
-    Elementwise.
 
-    See ERRATA.md for where it holds: it counts the input as a layer, and its gap decays as 1/L², where the true
-    one goes as 1/(8L) and then as 4^(−L).
+    Elementwise. See ERRATA.md for where it holds: it counts the input as a layer, and its gap decays as 1/L², where the
+    true one goes as 1/(8L) and then as 4^(−L).
 
     Raises:
         ValueError: T < 1 or L < 1.
@@ -105,7 +102,8 @@ def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
 
 
 def prop5_printed_closed_form(L: int) -> float:
-    """The closed form that ends Appendix A.3, with its own L ≥ 2:
+    """The closed form that ends Appendix A.3, with its own L ≥ 2.
+
     (L−2)!/(2L−4)! Σ_k (L−2+k)!/k! (2/3)^(L−1−k). Raises ValueError for L < 2.
     """
     k = np.arange(checks.whole(L, "L", 2) - 1)
@@ -197,8 +195,7 @@ def prop5_correlations(T: int, layers: int) -> Array:
 
 
 def prop5_exact(T: int, layers: int) -> Array:
-    """Mean intra-sequence cosine after 1 … layers averaging layers, any finite T, infinite width. Shape
-    [layers].
+    """Mean intra-sequence cosine [layers] after 1 … layers averaging layers, any finite T, infinite width.
 
     The mean runs over all T² ordered pairs, as in the paper. Raises ValueError for T < 1 or layers < 0.
 
@@ -209,8 +206,9 @@ def prop5_exact(T: int, layers: int) -> Array:
 
 
 def prop5_exact_gap(T: int, layers: int) -> Array:
-    """1 − prop5_exact to relative precision (about 1e-12), down to 1e-300. Shape [layers]; T = 4096, 96
-    layers: about a second.
+    """1 − prop5_exact [layers] to relative precision (about 1e-12), down to 1e-300.
+
+    T = 4096, 96 layers: about a second.
 
     The mean of cosines is the squared norm of the mean unit row of Cⁿ, so the gap is a variance, mean |â|² −
     |mean â|². Split a row into its first entry a, which tends to 1, and the rest b = 2^(−n) b̃, which is
@@ -233,9 +231,7 @@ def prop5_exact_gap(T: int, layers: int) -> Array:
 
 
 def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
-    """For n = 1 … layers: the first column of Cⁿ, and 4ⁿ times the squared norm of each row's other entries.
-    [n, T].
-    """
+    """The first column of Cⁿ, and 4ⁿ times the squared norm of each row's other entries; n = 1 … layers, [n, T]."""
     first = np.empty((layers, T))
     column = np.zeros(T)
     column[0] = 1.0

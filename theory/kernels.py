@@ -251,8 +251,9 @@ def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.Arra
 
     Args:
         name: relu, gelu (u Φ(u)), gelu_tanh, erf, tanh, silu (u/(1 + e^(−u))) or identity.
-        rho: correlations; std, std2: pre-activation standard deviations, up to ``LARGEST_STD`` where there is no closed
-            form.
+        rho: correlations.
+        std: pre-activation standard deviations, up to ``LARGEST_STD`` where there is no closed form.
+        std2: those of u', likewise; ``std`` unless given.
 
     Raises:
         ValueError: |rho| > 1, a std out of range, an unknown name.

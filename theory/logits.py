@@ -62,8 +62,9 @@ def leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
 
 
 class Given(NamedTuple):
-    """Given the leader's a = m: its p, and that of one rival at each node. Axes: leader's scale R, rival's
-    type J.
+    """Given the leader's a = m: its p, and that of one rival at each node.
+
+    Axes: leader's scale R, rival's type J.
 
     mean, variance [R]: of the leader's p over the rivals. with_rival [R, J]: its mean if one rival is of type
     j. ratio [R, J]: mean p of that rival over with_rival. rival_weight [J]: probability of type j, summing to

@@ -1,5 +1,4 @@
-"""Stacks of MLP₀ blocks (Definition 1: φ(X W_up) W_down, no norm, no residual): Proposition 2 and what
-surrounds it.
+"""Stacks of MLP₀ blocks (Definition 1: φ(X W_up) W_down, no norm, no residual): Proposition 2 and its surroundings.
 
 Infinite width first: the recurrence, its map g, its limit and its rate; any activation at any scale of the
 weights. Then finite width: the first-order mean and standard deviation of the cosine at width d and hidden
@@ -24,6 +23,7 @@ RATE_CONSTANT = 2 * np.sqrt(2) / (3 * np.pi)
 
 def relu_map(rho: npt.ArrayLike) -> Array:
     """g(ρ) = (√(1 − ρ²) + (π − arccos ρ) ρ)/π, equation (3): one wide ReLU layer's action on a cosine.
+
     Elementwise.
 
     Raises:
@@ -74,11 +74,10 @@ def prop2_gap(layers: int, rho0: float = 0.0) -> Array:
 
 
 def prop2_rate(layers: npt.ArrayLike) -> Array:
-    """Leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000 (it ignores
-    a logarithm).
+    """Leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000.
 
-    From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)². Raises ValueError
-    for l < 1.
+    It ignores a logarithm. From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)².
+    Raises ValueError for l < 1.
     """
     depth = checks.from_least(layers, "layers", 1)
     return 4 / (RATE_CONSTANT * depth) ** 2
@@ -108,9 +107,8 @@ def _rate_offset() -> float:
 
 def activation_map(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0) -> Array:
     """The map ρ ↦ E[φ(u)φ(u')]/E[φ(u)²] of one wide layer with any activation, pre-activation std given.
-    Elementwise.
 
-    Odd activations (tanh, erf, identity) keep ρ = 0 exactly: the tanh half of Proposition 2.
+    Elementwise. Odd activations (tanh, erf, identity) keep ρ = 0 exactly: the tanh half of Proposition 2.
 
     Raises:
         ValueError: |rho| > 1, std ≤ 0, unknown name.
@@ -172,9 +170,8 @@ def mlp0_stack(
 
 def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
     """E[cosine] of two vectors of ``width`` i.i.d. centred Gaussian coordinate pairs with correlation rho.
-    Exact.
 
-    ρ (2/d) (Γ((d+1)/2)/Γ(d/2))² ₂F₁(½, ½; d/2 + 1; ρ²) (Hotelling 1953), = ρ − ρ(1 − ρ²)/(2d) + O(d^(−2)).
+    Exact: ρ (2/d) (Γ((d+1)/2)/Γ(d/2))² ₂F₁(½, ½; d/2 + 1; ρ²) (Hotelling 1953), = ρ − ρ(1 − ρ²)/(2d) + O(d^(−2)).
 
     Raises:
         ValueError: |rho| > 1, width < 1.
@@ -205,8 +202,14 @@ def mlp0_finite_width(
     1/width², and grows with depth: expect 10% of the correction at layers = width/20.
 
     Args:
-        width, hidden: d and F, coordinates of a representation and hidden units.
-        the others: as :func:`mlp0_stack`; the inputs are i.i.d. Gaussian coordinate pairs.
+        name: as :func:`mlp0_stack`.
+        layers: as :func:`mlp0_stack`.
+        width: d, coordinates of a representation.
+        hidden: F, hidden units.
+        rho0: correlation of the inputs' coordinate pairs, which are i.i.d. Gaussian.
+        input_std: as :func:`mlp0_stack`.
+        up_gain: as :func:`mlp0_stack`.
+        down_gain: as :func:`mlp0_stack`.
 
     Returns:
         (mean [layers], std [layers]).

@@ -44,9 +44,11 @@ class Grid(NamedTuple):
 
 
 def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
-    """Nodes for sequences of ``length`` tokens, attention reaching back over ``window`` positions or all.
+    """Nodes for sequences of one length, attention reaching back over a window or everything.
 
     Args:
+        length: tokens of a sequence.
+        window: positions that attention reaches back over; None: all.
         exact: a node at every position, whatever the length.
 
     Raises:

@@ -151,8 +151,7 @@ def top1_distribution(
     anisotropy: float = 1.0,
     lean: float = 0.0,
 ) -> TopFraction:
-    """Distribution over seeds of the fraction of the top-1 token, of its p-value, and the expected
-    overlap.
+    """Distribution over seeds of the fraction of the top-1 token, of its p-value, and the expected overlap.
 
     Args:
         rho: expected inter-sequence cosine of the final normalised representations.
@@ -200,8 +199,7 @@ def expected_overlap(
     anisotropy: float = 1.0,
     lean: float = 0.0,
 ) -> float:
-    """Finding 2.2: P(the token most aligned with the contraction direction, argmax a_v, is the most predicted
-    one).
+    """Finding 2.2: the probability that argmax a_v, most aligned with the contraction direction, is most predicted.
 
     Arguments as :func:`top1_distribution`. 1 for infinitely many inputs and infinite width.
     """
@@ -217,7 +215,10 @@ def tied_last_token_fraction(rho: float, vocab_size: int, width: int, alignment:
     c²)) Φ(x)^(V−1) dx/√(1 − c²).
 
     Args:
-        alignment: for a pre-norm stack, the square root of the embedding's fraction of the final stream's
+        rho: expected inter-sequence cosine of the final normalised representations.
+        vocab_size: V.
+        width: d.
+        alignment: c; for a pre-norm stack, the square root of the embedding's fraction of the final stream's
             variance.
 
     Raises:
@@ -301,8 +302,7 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
 
 
 def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
-    """Distribution of one rival's expected count, on the lattice log_rate, given each value of the leader's p. Shape
-    [p, rates].
+    """Distribution [p, rates] of one rival's expected count, on the lattice log_rate, given each of the leader's p.
 
     A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is
     1). A low leader makes a close rival more likely: the distribution of the rival's type is tilted by the linear

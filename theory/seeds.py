@@ -34,9 +34,7 @@ NODES = 9
 
 
 class Fluctuations(NamedTuple):
-    """Of the inter-sequence cosine at the last position over seeds, after the embedding and each block, [L +
-    1].
-    """
+    """Of the inter-sequence cosine at the last position over seeds, after the embedding and each block, [L + 1]."""
 
     std: Array
     shift: Array
@@ -63,8 +61,7 @@ class _Coarse(NamedTuple):
 
 
 def fluctuations(profile: Profile) -> Fluctuations:
-    """Standard deviation over seeds of the inter-sequence cosine averaged over very many inputs, and its mean
-    shift.
+    """Standard deviation over seeds of the inter-sequence cosine over very many inputs, and its mean shift.
 
     To leading order in 1/D; valid while the standard deviation is small against the cosine's distance to 1.
     """

@@ -52,8 +52,10 @@ CASES: dict[str, tuple[ModelConfig, int]] = {
 def measure(
     cfg: ModelConfig, length: int, seeds: int = SEEDS, first: int = 0, num_inputs: int = NUM_INPUTS
 ) -> dict[str, np.ndarray]:
-    """Over seeds [S, L]: inter- and intra-sequence cosines, the variance of pair cosines; and [S, L, T] the mean square
-    and the inter-sequence cosine at every position."""
+    """Over seeds [S, L]: inter- and intra-sequence cosines, the variance of pair cosines.
+
+    And [S, L, T] the mean square and the inter-sequence cosine at every position.
+    """
 
     def one(seed: jax.Array) -> dict[str, jax.Array]:
         params = init_seed(cfg, seed)

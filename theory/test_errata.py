@@ -12,8 +12,10 @@ from theory.predict import contraction, predict, scatter
 
 
 def test_the_printed_decomposition_is_not_the_finite_size_correction():
-    """ρ' + (1 − ρ')/T, with the right limit ρ', against the exact mean: 0.011 too low at T = 16, one layer, and far
-    too low in deep stacks."""
+    """ρ' + (1 − ρ')/T, with the right limit ρ', against the exact mean.
+
+    0.011 too low at T = 16, one layer, and far too low in deep stacks.
+    """
     for T, printed, exact in ((16, 0.6875, 0.6986), (512, 0.6673, 0.6679)):
         limit = attention.prop5_closed_form(1)
         assert round(limit + (1 - limit) / T, 4) == printed
@@ -38,8 +40,10 @@ def test_where_the_printed_approximation_holds():
 
 
 def test_gated_kernels_have_a_fixed_point_at_zero():
-    """SwiGLU: slope κ(0)/κ(1) = 0.056 at pre-activation std 0.554, so a small cosine shrinks 18-fold a layer without
-    a residual; the ungated activations lift 0 to the values listed."""
+    """SwiGLU: slope κ(0)/κ(1) = 0.056 at pre-activation std 0.554.
+
+    So a small cosine shrinks 18-fold a layer without a residual; the ungated activations lift 0 to the values listed.
+    """
     small = kernels.gated_dual("silu", 1e-6, 0.554) / kernels.gated_dual("silu", 1.0, 0.554)
     assert small == pytest.approx(0.0564e-6, rel=1e-3)
     for name, lifted in (("relu", 0.3183), ("gelu", 0.1078), ("silu", 0.0564), ("tanh", 0.0)):

@@ -57,8 +57,10 @@ def measured_cosines(activation, layers, seed, input_std=1.0, batches=1):
 
 
 def accepts(prediction, cosines, width):
-    """Does every layer's mean lie within STANDARD_ERRORS of the prediction, plus (layer/width)², what a
-    first-order finite-width theory leaves out?"""
+    """Does every layer's mean lie within STANDARD_ERRORS of the prediction, plus (layer/width)²?
+
+    That is what a first-order finite-width theory leaves out.
+    """
     layer = np.arange(1, cosines.shape[1] + 1)
     error = np.std(cosines, axis=0) / np.sqrt(cosines.shape[0])
     apart = np.abs(np.mean(cosines, axis=0) - prediction)

@@ -37,8 +37,10 @@ IDS = [",".join(f"{k}={v}" for k, v in mitigation.items()) or "baseline" for mit
 
 
 def accepts(prediction, squares, allowance=0.0):
-    """At every position, is the prediction [T] within STANDARD_ERRORS of the mean over axis 0 of squares [n, T],
-    plus a stated relative allowance?"""
+    """At every position, is the prediction [T] within STANDARD_ERRORS of the mean over axis 0 of squares [n, T]?
+
+    Plus a stated relative allowance.
+    """
     error = np.std(squares, axis=0) / np.sqrt(squares.shape[0])
     apart = np.abs(np.mean(squares, axis=0) - prediction)
     return bool(np.all(apart <= STANDARD_ERRORS * error + allowance * prediction))

@@ -1,5 +1,4 @@
-"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and what each
-mitigation makes of it.
+"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and every mitigation of it.
 
 At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
 the position alone. Two kernels weigh nothing then but for what the logits differ by, and their weights are random:
@@ -36,12 +35,10 @@ def born_weights(
     sink_logit: str = "none",
     max_seq_len: int | None = None,
 ) -> tuple[Array, Array]:
-    """How many positions each query sees, min(i, window), and the mean weight it gives to each of them. Two
-    arrays [T].
+    """How many positions each query sees, min(i, window), and the mean weight it gives to each of them.
 
-    softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights sum
-        to
-    i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
+    Two arrays [T]. softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights
+    sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
 
     Raises:
         ValueError: T, window or max_seq_len below 1 (max_seq_len also below T), an unknown option.
@@ -92,8 +89,7 @@ def _longest(T: int, max_seq_len: int | None) -> int:
 
 
 def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0) -> Array:
-    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c =
-    0.
+    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c = 0.
 
     Elementwise. With c > 0 the decay stops at cσ², at about position (1 − c)/c.
 
@@ -126,8 +122,13 @@ def output_covariance(
 
     Args:
         values: covariance [T, T] between positions of one coordinate of the value vectors.
-        window … output_gate: the mitigations, as in ``ModelConfig``.
+        window: as in ``ModelConfig``, and so are the other mitigations.
+        attention_kernel: as in ``ModelConfig``.
+        sink_logit: as in ``ModelConfig``.
         max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
+        positional_scale: as in ``ModelConfig``.
+        head_norm: as in ``ModelConfig``.
+        output_gate: as in ``ModelConfig``.
         gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate
             logits of two positions are taken as independent, of each other and of what they scale.
         norm_eps: epsilon of the per-head RMSNorm, whose head is taken as wide.
@@ -224,8 +225,9 @@ def value_covariance(T: int, variance: float = 1.0, correlation: float | Array =
 
 
 class StackVariance(NamedTuple):
-    """Variances by layer and position: ``stream`` [layers + 1, T] between the layers, ``output`` [layers, T]
-    before W_O.
+    """Variances by layer and position.
+
+    ``stream`` [layers + 1, T] between the layers, ``output`` [layers, T] before W_O.
     """
 
     stream: Array
@@ -246,9 +248,11 @@ def stack_variance(
     """The positional decay through an attention-only stack, infinitely wide.
 
     Args:
-        T, layers: sequence length and number of attention blocks.
+        T: sequence length.
+        layers: number of attention blocks.
         covariance: input covariance [T, T] between positions of one coordinate (default: identity).
-        value_gain: D·Var(W_V); output_gain: H·K·Var(W_O).
+        value_gain: D·Var(W_V).
+        output_gain: H·K·Var(W_O).
         residual: x + attention instead of attention.
         norm: divide each position by its standard deviation before the values (LayerNorm or RMSNorm, wide).
         options: the mitigations, as in :func:`output_covariance`.
@@ -283,11 +287,10 @@ def stack_variance(
 
 
 def stack_decay_limit(position: npt.ArrayLike, layers: int) -> Array:
-    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise, i → ∞ at
-    fixed n.
+    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise.
 
-    The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of order (ln
-    i)^(2n−2)/i: exact at n = 1, and useful for n well below (ln i)/2 only.
+    For i → ∞ at fixed n. The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of
+    order (ln i)^(2n−2)/i: exact at n = 1, and useful for n well below (ln i)/2 only.
 
     Raises:
         ValueError: position < 1 or layers < 1.

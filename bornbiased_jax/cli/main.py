@@ -88,7 +88,8 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """Answer an interrupt where no exception can be raised, in a callback of the garbage collector: Python would print
-    it and go on."""
+    it and go on.
+    """
     if issubclass(what.exc_type, KeyboardInterrupt):
         _say("interrupted")
         leave(INTERRUPTED)

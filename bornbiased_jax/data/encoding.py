@@ -83,6 +83,7 @@ class Workers:
         self._own = threading.local()
 
     def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
+        """Encode texts in one of ``count`` processes."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(count)
         return self._threads.submit(self._encode, tokenizer, texts, fraction)
@@ -109,6 +110,7 @@ class Workers:
         return Encoded(dict(zip(SPLITS, arrays, strict=True)), answer["documents"], answer["text_bytes"])
 
     def close(self) -> None:
+        """End the processes."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._processes:

@@ -56,7 +56,10 @@ def outline_inputs(spec: str, *, num_inputs: int, seq_len: int, cfg: ModelConfig
     """Make inputs of the sizes of :func:`parse_inputs`; in the place of a text, which is not read, stand random ids.
 
     Args:
-        spec, num_inputs, seq_len, cfg: as of :func:`parse_inputs`.
+        spec: as of :func:`parse_inputs`.
+        num_inputs: N.
+        seq_len: T.
+        cfg: the architecture that the inputs are for.
 
     Raises:
         InputError: an unknown name, sizes below 1 or that do not fit the model, or a text that is not there.

@@ -102,6 +102,8 @@ class CpuShardsStep:
         self._threads = ThreadPoolExecutor(shards, thread_name_prefix="cpu-shard")
 
     def __call__(self, states: State | list[State], tokens_ABT1: jax.Array) -> tuple[list[State], dict[str, jax.Array]]:
+        """Take one step of every seed; the new states, and what was measured, leaves [S, ...]."""
+
         def part(params: Any, shard: int) -> Any:
             return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), self._frozen))
 

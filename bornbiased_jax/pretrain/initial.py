@@ -33,7 +33,8 @@ def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
     """Name the checkpoint that each seed of a run begins with.
 
     Args:
-        reference, seeds: as of :func:`open_initial`.
+        reference: as of :func:`open_initial`.
+        seeds: of the run.
 
     Raises:
         InputError: one model for several seeds.

@@ -50,8 +50,9 @@ class Stop:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Put signals before training off until the block ends: Orbax catches the exception of one, and then misses
-        what it was reading as if the checkpoint were damaged.
+        """Put signals before training off until the block ends.
+
+        Orbax catches the exception of one, and then misses what it was reading as if the checkpoint were damaged.
         """
         self._held = True
         try:

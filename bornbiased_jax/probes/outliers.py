@@ -336,7 +336,6 @@ def _with_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
 @functools.partial(jax.jit, static_argnames="cfg")
 def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array) -> tuple[jax.Array, ...]:
     """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
-
     found: tuple[jax.Array, ...]
     found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums).layers
     return found

@@ -74,7 +74,10 @@ def probe(
         intra: also the cosines within sequences (computes every position of the last block).
         second_moment: also the standard deviation over pairs (D² numbers a layer).
         dtype: compute dtype, float32 unless given.
-        batch_size, mode, chunk, mesh: see :func:`bornbiased_jax.sweep.sweep`.
+        batch_size: sequences in one forward pass; chosen by their length unless given.
+        mode: as of :func:`bornbiased_jax.sweep.sweep`.
+        chunk: as of :func:`bornbiased_jax.sweep.sweep`.
+        mesh: as of :func:`bornbiased_jax.sweep.sweep`.
         advance: called with the number of sequences probed since the last call.
         resume: a ledger, in which finished seeds are kept, so that a killed probe goes on and a finished one can be
             extended by further seeds, bit for bit as if all had been asked for at once. Several processes may share it.

@@ -257,9 +257,15 @@ def heatmap(
     digits: int | None = None,
     limits: tuple[float, float] | None = None,
 ) -> None:
-    """A matrix [rows, columns] in colour; with ``digits`` the numbers are written into the cells.
+    """A matrix [rows, columns] in colour.
 
     Args:
+        ax: axes to draw into.
+        matrix: [rows, columns].
+        x_labels: of the columns.
+        y_labels: of the rows.
+        name: of what the colours mean.
+        digits: decimals of the numbers that are written into the cells; None: no numbers.
         diverging: colours that part at zero, for values with a sign.
         limits: the values at the ends of the colours; the matrix's own if not given.
     """

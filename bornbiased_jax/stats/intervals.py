@@ -98,7 +98,8 @@ def model_interval(
         hits: one for each pair.
         models: the two models of each pair, by any name.
         confidence: of the interval (percentiles).
-        resamples, seed: of the drawing.
+        resamples: how many are drawn.
+        seed: of the drawing.
 
     Raises:
         ValueError: no pairs, unequal lengths, or a pair of a model with itself.

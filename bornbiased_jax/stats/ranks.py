@@ -107,7 +107,8 @@ def in_chunks(work: Callable[[slice], T], num_inputs: int, num_columns: int) -> 
 
     Args:
         work: of a slice of columns.
-        num_inputs, num_columns: size of the whole.
+        num_inputs: rows of the whole.
+        num_columns: columns of the whole.
     """
     chunks = [slice(start, start + CHUNK) for start in range(0, num_columns, CHUNK)]
     workers = min(8, hardware.cores())

@@ -167,7 +167,7 @@ def _build_code(roots: dict[str, Path]) -> Iterator[str]:
 
 
 def _decoded(path: Path) -> str | None:
-    """A source file's text by its declared encoding, with newlines as "\\n"; None if it has none."""
+    r"""A source file's text by its declared encoding, with newlines as "\n"; None if it has none."""
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)

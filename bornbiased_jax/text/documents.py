@@ -161,10 +161,10 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
 
 
 def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
-    """The text of a source, with the separators of its documents, exactly as it stands in the file; of a long one the
-    beginning.
+    """The text of a source, exactly as it stands in the file; of a long one the beginning.
 
-    Of a folder: its files with a blank line between them. Of JSON lines, Parquet, ``builtin:`` and ``hf:``
+    Of a file: with the separators of its documents. Of a folder: its files with a blank line between them. Of JSON
+    lines, Parquet, ``builtin:`` and ``hf:``
     names: the documents with a blank line between them.
 
     Args:
@@ -271,7 +271,7 @@ def _blocks(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path, longest: int = LONGEST_WHOLE) -> Iterator[str]:
-    """A file's lines with their line ends, cut at "\\n" only.
+    r"""A file's lines with their line ends, cut at "\n" only.
 
     A line of more than four times ``longest`` characters comes in parts of ``longest``, before its end is read.
     """

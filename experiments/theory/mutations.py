@@ -116,7 +116,7 @@ def copy(scratch: Path) -> None:
 
 
 def outcome(scratch: Path, module: str) -> str:
-    """ "passes", the first test that fails, "no collection" or "too long", of the module's tests in the copy."""
+    """Of the module's tests in the copy: "passes", the first test that fails, "no collection" or "too long"."""
     tests = [f"theory/{name}.py" for name in TESTS[module]]
     environment = os.environ | {"PYTHONPATH": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]

@@ -81,8 +81,11 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
 
 
 def test_loading_never_holds_a_second_copy(tmp_path):
-    """NumPy's peak, measured: at most the weights once, and the largest parameter twice more (one being filled,
-    one tensor of the file). The CPU backend may keep NumPy's buffers as its own, so the weights count."""
+    """NumPy's peak, measured: at most the weights once, and the largest parameter twice more.
+
+    One is being filled, one is a tensor of the file. The CPU backend may keep NumPy's buffers as its own, so the
+    weights count.
+    """
     cfg = preset("llama-tiny", num_layers=12, d_model=64, d_ff=172, num_heads=4, vocab_size=64)
     params = init_seed(cfg, 1)
     sizes = [leaf.nbytes for leaf in flatten(params).values()]

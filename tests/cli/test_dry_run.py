@@ -29,8 +29,11 @@ def dry(words, capsys):
 
 
 def block_operations(T):
-    """Additions and multiplications of one block: four projections (keys and values of one head), a gated MLP of
-    three matrices, and a causal half of attention's square, for scores and for their mean of values."""
+    """Additions and multiplications of one block.
+
+    Four projections (keys and values of one head), a gated MLP of three matrices, and a causal half of attention's
+    square, for scores and for their mean of values.
+    """
     matrices = 2 * 24 * 24 + 2 * 24 * 12 + 3 * 24 * 40
     return 2 * (T * matrices + T * (T + 1) // 2 * 2 * 24)
 

@@ -47,7 +47,7 @@ def record(tmp_path_factory):
 
 
 def cosines(group):
-    """[S, L]"""
+    """Cosines between inputs [S, L]."""
     return np.array([row["contraction"]["inter_cosine_by_layer"] for row in group["records"]])
 
 

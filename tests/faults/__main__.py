@@ -1,5 +1,7 @@
-"""``python -m tests.faults [WORDS]``: put the listed faults in, two at a time; a fault with any of the WORDS in its
-name is chosen."""
+"""Put the listed faults in, two at a time: ``python -m tests.faults [WORDS]``.
+
+A fault with any of the WORDS in its name is chosen.
+"""
 
 import sys
 

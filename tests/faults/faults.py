@@ -106,8 +106,10 @@ def patched(text: str, fault: Fault) -> str:
 
 
 def scratch_copy(target: Path, source: Path = ROOT) -> Path:
-    """Copy what tests need to ``target``, which must not exist, with bytecode that is looked up by its source's digest,
-    so that a fault is compiled anew however soon it is put in."""
+    """Copy what tests need to ``target``, which must not exist.
+
+    Bytecode is looked up by its source's digest, so that a fault is compiled anew however soon it is put in.
+    """
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in COPIED:
         if (source / name).is_dir():

@@ -42,8 +42,10 @@ ATOL = 1e-5
 
 
 def drawn(cfg):
-    """Weights by NumPy, ten times a birth's in the blocks, so that attention is far from uniform and mistakes
-    show, and nothing exactly zero or one."""
+    """Weights by NumPy, ten times a birth's in the blocks, and nothing exactly zero or one.
+
+    Attention is far from uniform then, and mistakes show.
+    """
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
