@@ -28,7 +28,7 @@ FLOORS: tuple[set[str], ...] = (
     {"evaluation", "pretrain"},
     {"adapt"},
     {"audit"},
-    {"report", "words"},
+    {"report"},
     {"results"},
     {"cli", "experiments"},
     {"__main__", "benchmarks"},

@@ -115,7 +115,7 @@ def architecture(reference: str) -> ModelConfig:
 
 def report(needed: Requirements, json_file: str | None) -> None:
     """Print the requirements, and write them where --json says."""
-    from bornbiased_jax.words.phrases import size
+    from bornbiased_jax.results.phrases import size
 
     total = sum(needed.memory.values())
     value = {

@@ -237,17 +237,17 @@ def tell(value: Mapping[str, Any], *, to_stderr: bool) -> None:
         value: what --json writes.
         to_stderr: standard output carries JSON, or the result itself for another program.
     """
-    from bornbiased_jax import words
+    from bornbiased_jax.results.sentences import sentences
 
     _, _, command = click.get_current_context().command_path.partition(" ")  # without the program's name
-    click.echo(" ".join(words.sentences(command, value)), err=to_stderr)
+    click.echo(" ".join(sentences(command, value)), err=to_stderr)
 
 
-def explain(*terms: str, to_stderr: bool = False) -> None:
+def explain(*names: str, to_stderr: bool = False) -> None:
     """Words of the field, below the table in which they stand."""
-    from bornbiased_jax import words
+    from bornbiased_jax.results import terms
 
-    click.echo(words.explain(*terms), err=to_stderr)
+    click.echo(terms.explain(*names), err=to_stderr)
 
 
 def common_options(function: F) -> F:

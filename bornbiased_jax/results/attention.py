@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bornbiased_jax import words
 from bornbiased_jax.results.listing import Listing, fragment
+from bornbiased_jax.results.sentences import sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ class Sinks:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return words.sentences("sinks", self.report)
+        return sentences("sinks", self.report)
 
     @property
     def super_neurons(self) -> list[str]:
@@ -85,7 +85,7 @@ class Intervention:
 
     def sentences(self) -> list[str]:
         """What was found, as the command ends with it."""
-        return words.sentences("intervene", self.report)
+        return sentences("intervene", self.report)
 
     def listing(self) -> Listing:
         """A row for each block: the fraction of its heads that are sinks, as it is and after."""

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from bornbiased_jax import words
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results.beside_theory import add_cosines, add_fractions, check, cosine_cells, fraction_cells
 from bornbiased_jax.results.listing import Listing, fragment
+from bornbiased_jax.results.sentences import sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ class Preference:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return words.sentences("probe preference", {"records": self.records})
+        return sentences("probe preference", {"records": self.records})
 
     def listing(self) -> Listing:
         """A row for each record; with theory its prediction beside the measurement."""
@@ -87,7 +87,7 @@ class Contraction:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return words.sentences("probe contraction", {"records": self.records})
+        return sentences("probe contraction", {"records": self.records})
 
     def listings(self) -> list[Listing]:
         """A row for each record, then for each length a row for each block; with theory its interval beside it."""

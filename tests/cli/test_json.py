@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bornbiased_jax import words
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.results.sentences import sentences
 from bornbiased_jax.seedprint.verdict import undefined
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
@@ -135,8 +135,7 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     told = capsys.readouterr()
     assert told.out
     # The sentences are those of what --json wrote.
-    sentences = words.sentences(path, written)
-    assert " ".join(sentences) in told.out + told.err
+    assert " ".join(sentences(path, written)) in told.out + told.err
     assert run([*call, "--help"]) == 0
     assert "--json FILE" in capsys.readouterr().out
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bornbiased_jax import progress, results, words
+from bornbiased_jax import progress, results
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain import from_schedule, pretrain
+from bornbiased_jax.results.sentences import sentences
 from bornbiased_jax.seedprint.verdict import undefined
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
@@ -116,7 +117,7 @@ def test_the_sentences_are_those_of_the_commands(made):
         "intervention": made["intervention"].report,
     }
     for kind, value in values.items():
-        assert made[kind].sentences() == words.sentences(COMMANDS[kind], value)
+        assert made[kind].sentences() == sentences(COMMANDS[kind], value)
     assert "2 seeds at step 3 of 3" in made["training"].sentences()[0]
     assert "matmul" not in repr(made["training"])
 

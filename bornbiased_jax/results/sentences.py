@@ -1,0 +1,422 @@
+"""Results in sentences: what each command found and how sure it is, from the object that its ``--json`` writes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax.audit.finding import INFORMATION, TITLES, Kind
+from bornbiased_jax.results.phrases import LEVEL, among, chance, count, percent, rounded, span
+from bornbiased_jax.seedprint.summary import summary
+
+
+def models(value: Mapping[str, Any]) -> list[str]:
+    """The presets in two sentences."""
+    sizes = {name: preset["num_parameters"] for name, preset in value["models"].items()}
+    small, large = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    return [
+        f"{count(len(sizes), 'preset')}, from {small} ({sizes[small]:,} parameters) to {large} ({sizes[large]:,}).",
+        f"A preset is an architecture without weights: a seed gives it those, and --set changes any of its "
+        f"{len(value['fields'])} fields.",
+    ]
+
+
+def _who(record: Mapping[str, Any]) -> str:
+    return "The model" if record["seed"] is None else f"Seed {record['seed']}"
+
+
+def _at(records: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> str:
+    """The length of a record's sequences, where there are several lengths."""
+    several = len({row["seq_len"] for row in records}) > 1
+    return f" at T = {record['seq_len']}" if several else ""
+
+
+def preference(value: Mapping[str, Any]) -> list[str]:
+    """Which token is preferred, how much more than by chance, and how many seeds do so."""
+    records = value["records"]
+    best = min(records, key=lambda record: (record["log10_p"], -record["top1_share"]))
+    level = LEVEL / len(records)
+    preferring = [record for record in records if 10.0 ** record["log10_p"] < level]
+    of = f"{best['top1_count']:,} of {best['num_inputs']:,} inputs"
+    if not preferring:
+        p = chance(best["log10_p"])
+        return [
+            f"No token is preferred more than chance allows: the most frequent one has {of}, and among "
+            f"{best['vocab_size']:,} equally likely tokens the luckiest would do as well with probability {p}.",
+            "That is no proof of indifference: more inputs, a wider model or larger weights (--set init=normal-0.02) "
+            "show smaller preferences.",
+            *beside_theory(value),
+        ]
+    uniform = best["top1_share"] * best["vocab_size"]
+    found = [
+        f"{_who(best)} prefers token {best['top1_id']:,}{_at(records, best)}: {percent(best['top1_share'])} of "
+        f"{best['num_inputs']:,} inputs, {uniform:,.0f} times the uniform fraction; by chance "
+        f"{chance(best['log10_p'])}."
+    ]
+    if len(records) > 1:
+        tokens = {record["top1_id"] for record in preferring}
+        found.append(
+            f"{len(preferring)} of {count(len(records), 'result')} show more than chance allows (p < {LEVEL:g}, "
+            f"corrected for the vocabulary and for all of them), with {count(len(tokens), 'different token')}."
+        )
+    told = beside_theory(value)
+    about = (
+        "The p-value is about these weights and inputs: it says that the preference is real, and whether another seed "
+        "has one only that seed's row can say."
+    )
+    return found + (told or [about])
+
+
+def contraction(value: Mapping[str, Any]) -> list[str]:
+    """How alike unrelated inputs become, from the first block to the last."""
+    records = value["records"]
+    longest = max(record["seq_len"] for record in records)
+    rows = [record for record in records if record["seq_len"] == longest]
+    first, last = ([record["inter_cosine_by_layer"][place] for record in rows] for place in (0, -1))
+    blocks = len(rows[0]["inter_cosine_by_layer"])
+    of = f"of {count(len(rows), 'seed')}" if rows[0]["seed"] is not None else "of the model"
+    weakest = max(record["log10_p"] for record in records)
+    shows = 10.0**weakest < LEVEL / len(records)
+    found = [
+        f"The cosine between last-position states of unrelated inputs {of} goes from {span(first, 3)} after the first "
+        f"block to {span(last, 3)} after block {blocks} (T = {longest}): 0 is none of it shared, 1 one direction for "
+        "all."
+    ]
+    if shows:
+        found.append(
+            f"Independent directions would agree as much with probability {chance(weakest)} at most, in every row: the "
+            "shared direction is real."
+        )
+    else:
+        found.append(
+            f"In some row independent directions would agree as much with probability {chance(weakest)}: there no "
+            "shared direction is shown."
+        )
+    return found + beside_theory(value)
+
+
+def beside_theory(value: Mapping[str, Any]) -> list[str]:
+    """How many measurements lie inside theory's interval, one sentence; none without a theory."""
+    told = [record["theory"] for record in value["records"] if "theory" in record]
+    if not told:
+        return []
+    inside = sum(row["inside"] for row in told)
+    about = (
+        "given the one table that all seeds share"
+        if told[0].get("given_table")
+        else "over seeds, with fresh embeddings"
+    )
+    return [
+        f"{inside} of {len(told)} measurements lie inside theory's {100 * told[0]['coverage']:.0f}% interval, {about}; "
+        "nothing in it is fitted."
+    ]
+
+
+def prediction(value: Mapping[str, Any]) -> list[str]:
+    """Theory's cosine and top-1 fraction, and for whom its band holds."""
+    cosine, std = value["inter_cosine_by_layer"][-1], value["inter_cosine_by_layer_std"][-1]
+    return [
+        f"Theory expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
+        f"{std:.3f} from seed to seed.",
+        f"It expects {percent(value['top1_share_mean'])} of the inputs to get one and the same token; of seeds with "
+        f"fresh embeddings 80% lie between {percent(value['top1_share_p10'])} and {percent(value['top1_share_p90'])}.",
+        "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement beside it, and conditions on the "
+        "one embedding table that `probe` holds fixed.",
+    ]
+
+
+def seedprint(value: Mapping[str, Any]) -> list[str]:
+    """The verdict's own sentences."""
+    return [summary(value)]
+
+
+def whichseed(value: Mapping[str, Any]) -> list[str]:
+    """The seed, how sure it is, and what the search cannot see."""
+    of = f"Of {count(value['num_seeds'], 'seed')} searched"
+    confirmed = value["confirmed"]
+    if value["seed"] is None:
+        return [
+            f"{of} none is shown to be the birth: {value['reason']}.",
+            "A seed outside the range, another framework's seed, or coordinates that were rotated or renumbered stay "
+            "unseen.",
+        ]
+    told = [f"{of}, seed {value['seed']} is the birth: {value['reason']}."]
+    if confirmed is not None:
+        kept = confirmed["verdict"] == "same-lineage"
+        told.append(
+            f"The exact test of all weights {'confirms it' if kept else 'does not confirm it'}: {confirmed['reason']}."
+        )
+    return [*told, "Seeds are those of this package: another framework draws other weights from the same number."]
+
+
+def audit(value: Mapping[str, Any]) -> list[str]:
+    """How many findings of which kind, and how far the tests reach."""
+    kinds: Counter[Kind] = Counter(finding["kind"] for finding in value["findings"])
+    defects = [f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind not in INFORMATION and kinds[kind]]
+    read = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
+    tested = sum(pair["p_value"] is not None for pair in value["pairs"])
+    found = [f"{read}: nothing contradicts their labels." if value["clean"] else f"{read}: {among(defects)}."]
+    if tested:
+        found.append(
+            f"{count(tested, 'pair')} were tested in the weights; that any unrelated pair is called related has "
+            f"probability {value['alpha']:g} at most over the whole audit."
+        )
+    else:
+        found.append(
+            "No pair was tested in the weights: copies and gaps are facts, and shared births were not looked for."
+        )
+    return found
+
+
+def fingerprint(value: Mapping[str, Any]) -> list[str]:
+    """What was stored and what it is good for."""
+    return [
+        f"{value['num_outputs']:,} outputs of width {value['width']} are in {value['out']}: what the model answers to "
+        "inputs that their digest names.",
+        "Two models' fingerprints on the same inputs are compared by `bornbiased seedprint A B`; outputs show the "
+        "embedding table rather than the blocks, so that tests in the weights see more.",
+    ]
+
+
+def digest(value: Mapping[str, Any]) -> list[str]:
+    """What the digest commits to."""
+    return [
+        f"{value['digest'][:12]}… commits to {count(len(value['tensors']), 'tensor')} of {value['checkpoint']}, their "
+        "numbers and the order of their coordinates.",
+        "It proves something once it is published where a date can be proved: then `seedprint --base-digest` holds the "
+        "base to it.",
+    ]
+
+
+def derive(value: Mapping[str, Any]) -> list[str]:
+    """What was changed, and whether the function is still the same."""
+    made = f"{value['out']} is {value['checkpoint']} after {among(list(value['changes']))}."
+    if not value["function_preserved"]:
+        return [
+            made,
+            "It computes another function than its parent; what it was born from is known, so that tests can be tried.",
+        ]
+    moved = value["logit_difference"]
+    checked = "" if moved is None else f": the logits moved by {moved:.1g} of their standard deviation"
+    return [made, f"It computes the same function as its parent{checked}."]
+
+
+def training(value: Mapping[str, Any]) -> list[str]:
+    """How far a run came, what it reached and how fast."""
+    seeds = count(len(value["loss"] or ()), "seed")
+    where = f"{seeds} at step {value['step']:,} of {value['steps']:,}" if value["loss"] else f"Step {value['step']:,}"
+    found = [f"{where}, after {value['tokens']:,} tokens each."]
+    if value["loss"]:
+        perplexity = f"a perplexity of {rounded(math.exp(min(min(value['loss']), 700)))}"
+        held_out = value["validation_loss"]
+        text = f"The last logged loss on training text is {span(value['loss'])} nats a token, {perplexity} at best"
+        text += "." if held_out is None else f"; on text held out it is {span(held_out)}."
+        found.append(text)
+    if value["peak_share"] is not None:
+        found.append(
+            f"Training ran at {100 * value['peak_share']:.0f}% of the matmul rate, the speed of bare matrix products "
+            "of these shapes on this machine."
+        )
+    elif not value["finished"]:
+        found.append("It was stopped before its end, and the same command goes on from there.")
+    else:
+        found.append(f"Each seed opens as {value['out']}@seed=N wherever a checkpoint is asked for.")
+    return found
+
+
+def runs(value: Mapping[str, Any]) -> list[str]:
+    """How many runs, and how many are finished."""
+    listed = value["runs"]
+    done = sum(run["finished"] for run in listed)
+    open_runs = len(listed) - done
+    rest = "each resumes when its command is given again" if open_runs else "none is left to resume"
+    return [
+        f"{count(len(listed), 'run')}, {done} finished and {open_runs} not: {rest}.",
+        "A run opens as PATH@seed=N,step=N wherever a checkpoint is asked for; losses are nats a token of training "
+        "text.",
+    ]
+
+
+def plot(value: Mapping[str, Any]) -> list[str]:
+    """What the image shows."""
+    return [
+        f"{value['image']} shows loss, learning rate, gradient norm and speed of {value['run']} by step.",
+        "The loss is that of training text, each seed a curve; seeds that see the same data rise and fall together.",
+    ]
+
+
+def export(value: Mapping[str, Any]) -> list[str]:
+    """What was written."""
+    if "base" in value:
+        return [
+            f"{value['directory']} holds the LoRA adapter of {value['base']} alone, in PEFT's layout.",
+            "PEFT opens it beside the base; `bornbiased derive --change lora:DIR` merges it.",
+        ]
+    return [
+        f"{value['directory']} is {value['checkpoint']} as a {value['family']} model that transformers opens, "
+        f"{'with its tokenizer' if value['tokenizer'] else 'without a tokenizer'}.",
+        f"Its weights are the same numbers: digest {value['digest'][:12]}…",
+    ]
+
+
+def evaluate(value: Mapping[str, Any]) -> list[str]:
+    """What the perplexity means, over how much text, and whether that was training text."""
+    perplexity = value["perplexity"]
+    choices = rounded(perplexity) if math.isfinite(perplexity) else "more than any float can count"
+    found = [
+        f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at a "
+        f"context of {value['context']:,} tokens.",
+    ]
+    found.append(
+        f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences."
+    )
+    if value["training_text"] and value.get("step", 1):
+        found.append(
+            "The run was trained on this text: the number says how well it is remembered, not how well text is "
+            "modelled."
+        )
+    return found
+
+
+def generate(value: Mapping[str, Any]) -> list[str]:
+    """How many tokens, and that they are the likeliest."""
+    return [
+        f"{count(len(value['ids']), 'token')} with the prompt, each the likeliest after those before it.",
+        "The same model and prompt give the same continuation: nothing is drawn.",
+    ]
+
+
+def parity(value: Mapping[str, Any]) -> list[str]:
+    """How far the logits lie apart, beside their own size."""
+    largest, std = value["max_abs_error"], value["logit_std"]
+    relative = largest / std if std else math.inf
+    return [
+        f"Over {value['num_tokens']:,} positions the logits differ from those of transformers {value['transformers']} "
+        f"by {largest:.2g} at most, {relative:.1g} of their standard deviation.",
+        f"{value['top1_agreement']:.1%} of the predicted tokens are the same; rounding in another order moves logits "
+        "by far less than their own size, a wrong architecture does not.",
+    ]
+
+
+def sinks(value: Mapping[str, Any]) -> list[str]:
+    """How many heads are sinks, how sure that is, and what is behind the largest."""
+    length, rate = max(value["sink_rate"].items(), key=lambda item: int(item[0]))
+    std, sequences = value.get("sink_rate_std", {}).get(length), value["num_sequences"]
+    # Over sequences, of their mean.
+    error = "" if std is None or sequences < 2 else f", give or take {percent(std / sequences**0.5)}"
+    found = [
+        f"{percent(rate)} of the heads{error}, put more than {value['epsilon']:g} of their attention on position "
+        f"{value['position']} at T = {length}: they are sinks.",
+        f"That is over {count(sequences, 'window')} of one text; heads are the model's own and no sample.",
+    ]
+    neurons = [row for row in value.get("super_neurons", ()) if row["super"]]
+    if neurons:
+        first = neurons[0]
+        found.append(
+            f"{count(len(neurons), 'super neuron')} could be behind it, the first in block {first['block']} (neuron "
+            f"{first['neuron']}): `bornbiased intervene … --silence blocks/{first['block']}/mlp:{first['neuron']}` "
+            "tries that."
+        )
+    return found
+
+
+def intervene(value: Mapping[str, Any]) -> list[str]:
+    """What is left of the sinks, and what it cost."""
+    before, cost = value["before"], value["loss"] - value["before"]["loss"]
+    moved = value["sink_rate"] - before["sink_rate"]
+    what = "are fewer" if moved < 0 else "are more" if moved > 0 else "are as many"
+    return [
+        f"Sinks at position {value['position']} {what}: {percent(before['sink_rate'])} of the heads as it is, "
+        f"{percent(value['sink_rate'])} after the intervention.",
+        f"The loss moved by {cost:+.4f} nats a token, to {value['loss']:.4f}; both are means over the same windows of "
+        "one text.",
+    ]
+
+
+def reproduce(value: Mapping[str, Any]) -> list[str]:
+    """The leading result, and how many there are."""
+    if "experiments" in value:
+        return [
+            f"{count(len(value['experiments']), 'experiment')} at scale {value['scale']}, each with what it costs.",
+            "`bornbiased reproduce NAME` runs one; what was run before is kept.",
+        ]
+    done, kept, failed = (len(value[name]) for name in ("done", "kept", "failed"))
+    found = list(value.get("headlines", {}).values())[:1]
+    found.append(
+        f"{count(done + kept, 'experiment')} {'has' if done + kept == 1 else 'have'} a result, {done} of them made now"
+        + (f"; {count(failed, 'other')} {'has' if failed == 1 else 'have'} none." if failed else ".")
+    )
+    found.append(f"{value['page']} shows each beside what was printed and what theory says.")
+    return found
+
+
+def status(value: Mapping[str, Any]) -> list[str]:
+    """How much of the work in a ledger is done, and what is to be done about the rest."""
+    done, asked, failed = value["done"], value["asked"], value["failed"]
+    found = [
+        f"{done:,} of {count(asked, 'chunk')} are done, in {count(len(value['pages']), 'page')} of {value['folder']}."
+    ]
+    if failed:
+        found.append(f"{failed:,} failed, for the reasons above; the command that asked for them tries them again.")
+    elif done < asked:
+        found.append("The command that asked for the others goes on with them when it is given again.")
+    else:
+        found.append("Nothing is left to compute.")
+    return found
+
+
+def doctor(value: Mapping[str, Any]) -> list[str]:
+    """Whether anything is wrong, and which extras lack something."""
+    lacking = [name for name, extra in value["extras"].items() if not extra["installed"]]
+    problems = value["problems"]
+    whole = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to mend, named above"
+    backend = f"JAX computes on {value['backend']}" if value["backend"] else "JAX has no device to compute on"
+    found = [f"{whole}; {backend}, with {count(value['cores'], 'core')}."]
+    if lacking:
+        found.append(f"Not complete: {among(lacking)}; `pip install 'bornbiased-jax[{lacking[0]}]'` adds the first.")
+    else:
+        found.append("What every extra needs is installed.")
+    return found
+
+
+_WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "models": models,
+    "probe preference": preference,
+    "probe contraction": contraction,
+    "predict": prediction,
+    "seedprint": seedprint,
+    "whichseed": whichseed,
+    "audit": audit,
+    "fingerprint": fingerprint,
+    "digest": digest,
+    "derive": derive,
+    "pretrain": training,
+    "adapt": training,
+    "runs": runs,
+    "plot": plot,
+    "export": export,
+    "evaluate": evaluate,
+    "generate": generate,
+    "parity": parity,
+    "sinks": sinks,
+    "intervene": intervene,
+    "reproduce": reproduce,
+    "status": status,
+    "doctor": doctor,
+}
+
+
+def sentences(command: str, value: Mapping[str, Any]) -> list[str]:
+    """Say what a command found, and how sure it is.
+
+    Args:
+        command: its words ("probe preference").
+        value: what it writes with ``--json``.
+
+    Example:
+        >>> sentences("generate", {"ids": [1, 2], "text": ""})[1]
+        'The same model and prompt give the same continuation: nothing is drawn.'
+    """
+    return _WRITERS[command](value)
