@@ -55,6 +55,7 @@ def audit(
     from bornbiased_jax.audit.labels import pattern_of
     from bornbiased_jax.audit.markdown import write_report
     from bornbiased_jax.errors import InputError
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     for target in (page, report):
@@ -85,7 +86,7 @@ def audit(
         files.write_text(report, text)
     options.write_result(json_file, found)
     click.echo(text, err=json_file == "-")
-    options.tell(found, to_stderr=json_file == "-")
+    options.tell(sentences.audit(found), to_stderr=json_file == "-")
     return 3 if strict and not found["clean"] else 0
 
 

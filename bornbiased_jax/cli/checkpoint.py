@@ -29,6 +29,7 @@ def generate(
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.generation import generate as continue_ids
     from bornbiased_jax.evaluation.generation import generate_text
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     if (prompt is None) == (prompt_ids is None):
@@ -45,7 +46,7 @@ def generate(
     if json_file != "-":
         click.echo(text or " ".join(map(str, ids)))
     # The text alone on standard output: another program may read it.
-    options.tell(value, to_stderr=True)
+    options.tell(sentences.generate(value), to_stderr=True)
 
 
 @click.command("parity")
@@ -65,13 +66,12 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
       bornbiased parity path/to/model --json -
     """
     from bornbiased_jax.evaluation.parity import parity as compare
+    from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
     found = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
-    options.write_result(json_file, dict(found))
-    rows = [list(item) for item in found.items()]
-    options.print_table("Parity with transformers", ["quantity", "value"], rows, to_stderr=json_file == "-")
-    options.tell(found, to_stderr=json_file == "-")
+    table = Listing("Parity with transformers", ["quantity", "value"], [list(item) for item in found.items()])
+    options.print_result(found, [table], sentences.parity(found), json_file)
 
 
 @click.command("evaluate")
@@ -115,6 +115,8 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
     """
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
+    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.results.terms import explain
     from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
@@ -131,7 +133,6 @@ def evaluate(
         batch_size=batch_size,
         quiet=quiet,
     )
-    options.write_result(json_file, found)
     opened.close()
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
     rows = [
@@ -139,6 +140,5 @@ def evaluate(
         for name, value in found.items()
         if value is not None
     ]
-    options.print_table("Evaluation", ["quantity", "value"], rows, to_stderr=json_file == "-")
-    options.explain("perplexity", "bits per byte", to_stderr=json_file == "-")
-    options.tell(found, to_stderr=json_file == "-")
+    table = Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))
+    options.print_result(found, [table], sentences.evaluate(found), json_file)

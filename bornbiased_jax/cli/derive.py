@@ -67,6 +67,7 @@ def derive(
     from bornbiased_jax.checkpoints.export import check_folder
     from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.keys import check_seed
+    from bornbiased_jax.results import sentences
     from bornbiased_jax.seedprint.weights.tokens import seen_ids
 
     options.prepare_json(json_file)
@@ -100,4 +101,4 @@ def derive(
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
     click.echo(f"{out}: {family}, {function}, digest {derived.digest[:12]}…", err=json_file == "-")
-    options.tell(facts, to_stderr=json_file == "-")
+    options.tell(sentences.derive(facts), to_stderr=json_file == "-")

@@ -24,6 +24,7 @@ def digest(checkpoint: str, json_file: str | None) -> None:
     """
     from bornbiased_jax.checkpoints.digests import combine
     from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     reader = open_reader(checkpoint)
@@ -33,4 +34,4 @@ def digest(checkpoint: str, json_file: str | None) -> None:
     options.write_result(json_file, value)
     click.echo(found, err=json_file == "-")
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
-    options.tell(value, to_stderr=True)
+    options.tell(sentences.digest(value), to_stderr=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bornbiased_jax.cli import options
+
+if TYPE_CHECKING:
+    from bornbiased_jax.results import Listing
 
 
 @click.command("doctor")
@@ -21,30 +24,33 @@ def doctor(json_file: str | None) -> None:
       bornbiased doctor --json -
     """
     from bornbiased_jax.doctor import diagnose
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     found = diagnose()
-    options.write_result(json_file, found)
-    _print(found, to_stderr=json_file == "-")
-    options.tell(found, to_stderr=json_file == "-")
+    options.print_result(found, _tables(found), sentences.doctor(found), json_file)
 
 
-def _print(found: Mapping[str, Any], *, to_stderr: bool) -> None:
-    versions = {"bornbiased": found["version"], "Python": found["python"], **found["libraries"]}
-    rows = [[name, version or "missing"] for name, version in versions.items()]
-    options.print_table("Versions", ["what", "version"], rows, to_stderr=to_stderr, words=True)
+def _tables(found: Mapping[str, Any]) -> list[Listing]:
+    from bornbiased_jax.results import Listing
+
+    libraries = {name: version or "missing" for name, version in found["libraries"].items()}
+    versions = {"bornbiased": found["version"], "Python": found["python"], **libraries}
     cache = found["cache"]
-    rows = [["device", f"{row['kind']} ({row['platform']}, {_size(row['memory_bytes'])})"] for row in found["devices"]]
-    rows += [["cores", found["cores"]], ["memory to be had", _size(found["memory_bytes"])]]
-    rows += [["cache", f"{cache['folder']}: {_size(cache['bytes'])} in {cache['files']:,} files"]]
-    options.print_table("This machine", ["what", "found"], rows, to_stderr=to_stderr, words=True)
-    rows = [
+    machine = [
+        ["device", f"{row['kind']} ({row['platform']}, {_size(row['memory_bytes'])})"] for row in found["devices"]
+    ]
+    machine += [["cores", found["cores"]], ["memory to be had", _size(found["memory_bytes"])]]
+    machine += [["cache", f"{cache['folder']}: {_size(cache['bytes'])} in {cache['files']:,} files"]]
+    extras = [
         [name, extra["for"], "complete" if extra["installed"] else f"missing: {', '.join(extra['missing'])}"]
         for name, extra in found["extras"].items()
     ]
-    options.print_table("Extras", ["extra", "needed for", "here"], rows, to_stderr=to_stderr, words=True)
-    for problem in found["problems"]:
-        click.echo(problem, err=to_stderr)
+    return [
+        Listing("Versions", ["what", "version"], list(map(list, versions.items())), is_text=True),
+        Listing("This machine", ["what", "found"], machine, is_text=True),
+        Listing("Extras", ["extra", "needed for", "here"], extras, "\n".join(found["problems"]), is_text=True),
+    ]
 
 
 def _size(size: int | None) -> str:

@@ -58,6 +58,7 @@ def intervene(
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.intervention import intervene_checkpoint
+    from bornbiased_jax.results import Intervention
     from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
@@ -72,7 +73,7 @@ def intervene(
     )
     options.write_result(json_file, report)
     _print(report, to_stderr=json_file == "-")
-    options.tell(report, to_stderr=json_file == "-")
+    options.tell(Intervention(report).sentences(), to_stderr=json_file == "-")
 
 
 def _print(report: Mapping[str, Any], *, to_stderr: bool) -> None:

@@ -87,6 +87,7 @@ def fingerprint(
       bornbiased fingerprint model --out model.fingerprint --storage bfloat16
     """
     from bornbiased_jax import files, parallel
+    from bornbiased_jax.results import sentences
     from bornbiased_jax.seedprint import trace
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
@@ -118,7 +119,7 @@ def fingerprint(
     about["digest"] = files.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")
-    options.tell(facts, to_stderr=json_file == "-")
+    options.tell(sentences.fingerprint(facts), to_stderr=json_file == "-")
 
 
 @click.command("seedprint")

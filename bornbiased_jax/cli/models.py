@@ -24,13 +24,13 @@ def list_models(json_file: str | None) -> None:
     options.prepare_json(json_file)
     from bornbiased_jax.init import parameter_shapes
     from bornbiased_jax.parameters import count_parameters
+    from bornbiased_jax.results import Listing, sentences
 
     described: dict[str, dict[str, Any]] = {
         name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": dataclasses.asdict(cfg)}
         for name, cfg in PRESETS.items()
     }
     value = {"models": described, "fields": list(FIELDS)}
-    options.write_result(json_file, value)
     rows = [
         [
             name,
@@ -47,5 +47,4 @@ def list_models(json_file: str | None) -> None:
         for name, cfg in PRESETS.items()
     ]
     columns = ["preset", "parameters", "layers", "d_model", "heads/kv", "d_ff", "vocab", "norm", "MLP", "positions"]
-    options.print_table("Presets", columns, rows, to_stderr=json_file == "-")
-    options.tell(value, to_stderr=json_file == "-")
+    options.print_result(value, [Listing("Presets", columns, rows)], sentences.models(value), json_file)

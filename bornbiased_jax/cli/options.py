@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +15,9 @@ from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, within
 from bornbiased_jax.schema import cut, shown
+
+if TYPE_CHECKING:
+    from bornbiased_jax.results import Listing
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
@@ -230,24 +233,13 @@ def open_model(reference: str, scratch: Path | None, **how: Any) -> Any:
     return checkpoints.open_checkpoint(reference, **how)
 
 
-def tell(value: Mapping[str, Any], *, to_stderr: bool) -> None:
-    """End a command with what it found in two or three sentences.
+def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:
+    """End a command with its result in two or three sentences.
 
     Args:
-        value: what --json writes.
         to_stderr: standard output carries JSON, or the result itself for another program.
     """
-    from bornbiased_jax.results.sentences import sentences
-
-    _, _, command = click.get_current_context().command_path.partition(" ")  # without the program's name
-    click.echo(" ".join(sentences(command, value)), err=to_stderr)
-
-
-def explain(*names: str, to_stderr: bool = False) -> None:
-    """Words of the field, below the table in which they stand."""
-    from bornbiased_jax.results import terms
-
-    click.echo(terms.explain(*names), err=to_stderr)
+    click.echo(" ".join(sentences), err=to_stderr)
 
 
 def common_options(function: F) -> F:
@@ -317,10 +309,26 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
         files.write_json(json_file, value)
 
 
-def print_table(
-    title: str, columns: list[str], rows: list[list[Any]], *, to_stderr: bool = False, words: bool = False
+def print_result(
+    value: Mapping[str, Any], tables: Iterable[Listing], sentences: Sequence[str], json_file: str | None
 ) -> None:
-    """A table for people; on standard error when standard output carries JSON. Words begin at the left."""
+    """Write a result where --json says, and print its tables and its sentences."""
+    write_result(json_file, value)
+    for table in tables:
+        print_table(*table, to_stderr=json_file == "-")
+    tell(sentences, to_stderr=json_file == "-")
+
+
+def print_table(
+    title: str,
+    columns: list[str],
+    rows: list[list[Any]],
+    note: str = "",
+    is_text: bool = False,
+    *,
+    to_stderr: bool = False,
+) -> None:
+    """Print a table for people; on standard error when standard output carries JSON. Text is aligned at the left."""
     from rich.console import Console
     from rich.table import Table
 
@@ -330,7 +338,9 @@ def print_table(
     # A title is wrapped to its table's width: as wide as the title at least.
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, min_width=len(title))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if words or index == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if is_text or index == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row])
     console.print(table)
+    if note:
+        click.echo(note, err=to_stderr)

@@ -47,6 +47,8 @@ def predict(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from bornbiased_jax.inputs import KINDS
     from bornbiased_jax.predict import predict as predict_config
+    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.results.terms import explain
 
     options.prepare_json(json_file)
     if checkpoint is None:
@@ -58,7 +60,6 @@ def predict(
 
         cfg = open_reader(checkpoint).cfg
     found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
-    options.write_result(json_file, found)
     rows = [
         [layer + 1, mean, std, intra]
         for layer, (mean, std, intra) in enumerate(
@@ -71,12 +72,11 @@ def predict(
         )
     ]
     columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
-    options.print_table(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, to_stderr=json_file == "-")
     fraction = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
-    click.echo(
+    note = (
         f"Fraction of the top-1 token: {fraction[0]:.3%} "
-        f"(80% of seeds with fresh embeddings: {fraction[1]:.3%}–{fraction[2]:.3%})",
-        err=json_file == "-",
+        f"(80% of seeds with fresh embeddings: {fraction[1]:.3%}–{fraction[2]:.3%})\n"
+        f"{explain('top-1 token', 'top-1 fraction')}"
     )
-    options.explain("top-1 token", "top-1 fraction", to_stderr=json_file == "-")
-    options.tell(found, to_stderr=json_file == "-")
+    table = Listing(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, note)
+    options.print_result(found, [table], sentences.prediction(found), json_file)

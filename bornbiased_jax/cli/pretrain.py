@@ -74,13 +74,15 @@ def given_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, what: str = "") -> int:
     """Tell how far a run came, as JSON too where that was asked for; the exit code."""
+    from bornbiased_jax.results import sentences
+
     reached = f"{summary['out']}: {what}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
     options.write_result(json_file, summary)
     click.echo(reached, err=json_file == "-")
-    options.tell(summary, to_stderr=json_file == "-")
+    options.tell(sentences.training(summary), to_stderr=json_file == "-")
     if not summary["finished"]:
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED
@@ -166,10 +168,10 @@ def runs(directory: str, json_file: str | None) -> None:
       bornbiased runs runs
     """
     from bornbiased_jax.pretrain import list_runs
+    from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
     found = list_runs(directory)
-    options.write_result(json_file, {"runs": found})
     rows = [
         [
             run["path"],
@@ -184,8 +186,8 @@ def runs(directory: str, json_file: str | None) -> None:
         for run in found
     ]
     columns = ["run", "model", "data", "seeds", "step", "last loss", "tokens", "checkpoints"]
-    options.print_table("Runs", columns, rows, to_stderr=json_file == "-")
-    options.tell({"runs": found}, to_stderr=json_file == "-")
+    value = {"runs": found}
+    options.print_result(value, [Listing("Runs", columns, rows)], sentences.runs(value), json_file)
 
 
 @click.command("plot")
@@ -202,13 +204,14 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
       bornbiased plot runs/a --out curves.svg
     """
     from bornbiased_jax.pretrain import plot_run
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     image = plot_run(directory, out)
     value = {"run": directory, "image": str(image)}
     options.write_result(json_file, value)
     click.echo(str(image), err=json_file == "-")
-    options.tell(value, to_stderr=True)
+    options.tell(sentences.plot(value), to_stderr=True)
 
 
 @click.command("export")
@@ -227,6 +230,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
     from bornbiased_jax.checkpoints.export import check_folder
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     if peft:
@@ -236,7 +240,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
         value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
         options.write_result(json_file, value)
         click.echo(f"{directory}: LoRA adapter of {base}", err=json_file == "-")
-        options.tell(value, to_stderr=json_file == "-")
+        options.tell(sentences.export(value), to_stderr=json_file == "-")
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -248,4 +252,4 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name}
     options.write_result(json_file, value)
     click.echo(f"{directory}: {family}", err=json_file == "-")
-    options.tell(value, to_stderr=json_file == "-")
+    options.tell(sentences.export(value), to_stderr=json_file == "-")

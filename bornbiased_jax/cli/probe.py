@@ -100,10 +100,8 @@ def preference_command(**arguments: Any) -> None:
         table_seed = arguments["embedding_seed"] if shared else None
         tokens = arguments["input_spec"] == "tokens"
         beside_theory.add_fractions(cfg, records, tokens=tokens, table_seed=table_seed)
-    value, to_stderr = _write(arguments["json_file"], records)
-    options.print_table(*Preference(records).listing(), to_stderr=to_stderr)
-    options.explain("top-1 token", "top-1 fraction", "over uniform", "log10 p", to_stderr=to_stderr)
-    options.tell(value, to_stderr=to_stderr)
+    result = Preference(records)
+    options.print_result(_value(records), [result.listing()], result.sentences(), arguments["json_file"])
 
 
 @probe.command("contraction")
@@ -123,12 +121,8 @@ def contraction_command(**arguments: Any) -> None:
 
     if arguments["theory"]:
         beside_theory.add_cosines(cfg, records, tokens=arguments["input_spec"] == "tokens")
-    value, to_stderr = _write(arguments["json_file"], records)
-    for listing in Contraction(records).listings():
-        options.print_table(*listing, to_stderr=to_stderr)
-    terms = ("cosine between sequences", "cosine within a sequence", "log10 p")
-    options.explain(*terms, to_stderr=to_stderr)
-    options.tell(value, to_stderr=to_stderr)
+    result = Contraction(records)
+    options.print_result(_value(records), result.listings(), result.sentences(), arguments["json_file"])
 
 
 class _Prepared(NamedTuple):
@@ -228,11 +222,9 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     return subject.cfg, records
 
 
-def _write(json_file: str | None, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-    """Write the records where --json says; the value, and whether standard output carries it."""
+def _value(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The records as --json writes them."""
     from bornbiased_jax.record import provenance
 
     seeds = sorted({row["seed"] for row in rows if row["seed"] is not None})
-    value = {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}
-    options.write_result(json_file, value)
-    return value, json_file == "-"
+    return {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}

@@ -50,6 +50,7 @@ def reproduce(
       bornbiased reproduce table1 calibration --out out/laptop --engine processes --workers 4
     """
     import experiments
+    from bornbiased_jax.results import Listing, sentences
     from experiments import runner
 
     options.prepare_json(json_file)
@@ -61,10 +62,8 @@ def reproduce(
         columns = ["name", "paper", "title", "cost"]
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
         value: dict[str, Any] = {"scale": scale, "experiments": listed}
-        options.write_result(json_file, value)
         columns[-1] += f" ({scale})"
-        options.print_table("Experiments", columns, rows, to_stderr=json_file == "-")
-        options.tell(value, to_stderr=json_file == "-")
+        options.print_result(value, [Listing("Experiments", columns, rows)], sentences.reproduce(value), json_file)
         return 0
     engine = engines.engine(common)
     mesh = options.start(**common)
@@ -82,7 +81,7 @@ def reproduce(
     click.echo(f"The page: {outcome.page}", err=json_file == "-")
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
-    options.tell(told, to_stderr=json_file == "-")
+    options.tell(sentences.reproduce(told), to_stderr=json_file == "-")
     return outcome.exit_code
 
 

@@ -105,6 +105,7 @@ def sinks(
     from bornbiased_jax.folders import Folder
     from bornbiased_jax.quantise import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.report.sink_figures import MAKER, draw_report
+    from bornbiased_jax.results import Sinks
     from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
@@ -134,26 +135,24 @@ def sinks(
         _print(report)
         for path in drawn:
             click.echo(str(path))
-    options.tell(report, to_stderr=json_file == "-")
+    options.tell(Sinks(report).sentences(), to_stderr=json_file == "-")
 
 
 def _print(report: SinkReport) -> None:
     from bornbiased_jax.evaluation.sink_report import largest_block
     from bornbiased_jax.results import Sinks
+    from bornbiased_jax.results.terms import explain
 
     rates, *neurons = Sinks(report).listings()
     options.print_table(*rates)
-    options.explain("sink rate")
     largest = largest_block(report)
     if largest is not None:
         columns = ["block", "position", "channel", "largest |h|", "DomRatio first", "DomRatio others", "effective rank"]
         names = ("block", "position", "channel", "largest", "dom_ratio_first", "dom_ratio_rest", "effective_rank")
         title = "Where the residual stream is largest (channels count from 0)"
-        options.print_table(title, columns, [[largest[name] for name in names]])
-        options.explain("DomRatio", "effective rank")
+        options.print_table(title, columns, [[largest[name] for name in names]], explain("DomRatio", "effective rank"))
     for listing in neurons:
         options.print_table(*listing)
-        options.explain("super neuron")
     _print_streaming(report)
     _print_steps(report)
     if "quantisation" in report:
@@ -180,8 +179,7 @@ def _print(report: SinkReport) -> None:
             ]
             for cell in report["quantisation"]
         ]
-        options.print_table("What rounding costs, in nats a token", columns, rows)
-        options.explain("Δ loss", "KL", "D_sink")
+        options.print_table("What rounding costs, in nats a token", columns, rows, explain("Δ loss", "KL", "D_sink"))
 
 
 def _print_streaming(report: Mapping[str, Any]) -> None:

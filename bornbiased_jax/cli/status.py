@@ -20,19 +20,15 @@ def status(directory: str, json_file: str | None) -> None:
       bornbiased status out/probes
     """
     from bornbiased_jax.ledger.status import status as look
+    from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
     found = look(directory)
-    options.write_result(json_file, found)
-    to_stderr = json_file == "-"
     columns = ["page", "chunks", "failed", "chunks/min", "left", "last one ago", "what"]
-    options.print_table(
-        "Chunks done of those asked for", columns, [_row(page) for page in found["pages"]], to_stderr=to_stderr
-    )
-    for page in found["pages"]:
-        for chunk, reason in page["failures"].items():
-            click.echo(f"{chunk}: {reason}", err=to_stderr)
-    options.tell(found, to_stderr=to_stderr)
+    rows = [_row(page) for page in found["pages"]]
+    failures = [f"{chunk}: {reason}" for page in found["pages"] for chunk, reason in page["failures"].items()]
+    table = Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))
+    options.print_result(found, [table], sentences.status(found), json_file)
 
 
 def _row(page: Any) -> list[str]:

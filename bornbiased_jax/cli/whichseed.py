@@ -56,6 +56,7 @@ def whichseed(
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.results import sentences
     from bornbiased_jax.seedprint.whichseed import which_seed
 
     options.prepare_json(json_file)
@@ -72,4 +73,4 @@ def whichseed(
     options.write_result(json_file, value)
     err = json_file == "-"
     click.echo("not found in its coordinates" if found.seed is None else f"seed {found.seed}", err=err)
-    options.tell(value, to_stderr=err)
+    options.tell(sentences.whichseed(value), to_stderr=err)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bornbiased_jax.results import sentences
 from bornbiased_jax.results.listing import Listing, fragment
-from bornbiased_jax.results.sentences import sentences
+from bornbiased_jax.results.terms import explain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ class Sinks:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return sentences("sinks", self.report)
+        return sentences.sinks(self.report)
 
     @property
     def super_neurons(self) -> list[str]:
@@ -48,14 +49,15 @@ class Sinks:
             strongest = f"{score:.3f} (block {block}, head {head})"
             rows.append([length, rate, report["sink_rate_of_average"][length], strongest])
         columns = ["length", "sink rate", "of averages", "strongest head"]
-        listings = [Listing(f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}", columns, rows)]
+        title = f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+        listings = [Listing(title, columns, rows, explain("sink rate"))]
         neurons = [row for row in report.get("super_neurons", []) if row["super"]]
         if neurons:
             keys = ("block", "neuron", "channel", "write", "channel_share", "firing_ratio")
             rows = [["only the first" if row[key] is None else row[key] for key in keys] for row in neurons]
             columns = ["block", "neuron", "to channel", "writes", "fraction of its row", "first over rest"]
             title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
-            listings.append(Listing(title, columns, rows))
+            listings.append(Listing(title, columns, rows, explain("super neuron")))
         return listings
 
     def plot(self) -> Figure:
@@ -85,7 +87,7 @@ class Intervention:
 
     def sentences(self) -> list[str]:
         """What was found, as the command ends with it."""
-        return sentences("intervene", self.report)
+        return sentences.intervene(self.report)
 
     def listing(self) -> Listing:
         """A row for each block: the fraction of its heads that are sinks, as it is and after."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.results import sentences
 from bornbiased_jax.results.beside_theory import add_cosines, add_fractions, check, cosine_cells, fraction_cells
 from bornbiased_jax.results.listing import Listing, fragment
-from bornbiased_jax.results.sentences import sentences
+from bornbiased_jax.results.terms import explain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ class Preference:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return sentences("probe preference", {"records": self.records})
+        return sentences.preference({"records": self.records})
 
     def listing(self) -> Listing:
         """A row for each record; with theory its prediction beside the measurement."""
@@ -46,7 +47,8 @@ class Preference:
             "ratio_to_uniform": "over uniform",
             "log10_p": "log10 p",
         }
-        return _listing("Top-1 tokens", columns, self.records, fraction_cells)
+        terms = explain("top-1 token", "top-1 fraction", "over uniform", "log10 p")
+        return _listing("Top-1 tokens", columns, self.records, fraction_cells)._replace(note=terms)
 
     def plot(self) -> Figure:
         """The fraction of inputs by the rank of the token, a curve for each of the first six records."""
@@ -87,7 +89,7 @@ class Contraction:
 
     def sentences(self) -> list[str]:
         """What was found and how sure that is, as the command ends with it."""
-        return sentences("probe contraction", {"records": self.records})
+        return sentences.contraction({"records": self.records})
 
     def listings(self) -> list[Listing]:
         """A row for each record, then for each length a row for each block; with theory its interval beside it."""
@@ -107,7 +109,9 @@ class Contraction:
             }
             for record in self.records
         ]
-        return [_listing("Contraction by seed", columns, rows), *map(_by_block, self._by_length())]
+        *first, last = _listing("Contraction by seed", columns, rows), *map(_by_block, self._by_length())
+        terms = explain("cosine between sequences", "cosine within a sequence", "log10 p")
+        return [*first, last._replace(note=terms)]
 
     def plot(self) -> Figure:
         """The cosine after each block, mean and range over seeds for each length; theory dashed, with its interval."""

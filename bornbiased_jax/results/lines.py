@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.results import sentences
 from bornbiased_jax.results.listing import Listing, fragment
-from bornbiased_jax.results.sentences import sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ class Training:
 
     def sentences(self) -> list[str]:
         """How far the run came and what it reached, as `bornbiased pretrain` ends, but for its speed."""
-        return sentences("pretrain", {**self.run, "out": self.run["path"], "peak_share": None})
+        return sentences.training({**self.run, "out": self.run["path"], "peak_share": None})
 
     def listing(self) -> Listing:
         """A row for each seed: the first and the last loss, and the last on text held out."""

@@ -9,11 +9,13 @@ from jinja2 import Environment
 
 
 class Listing(NamedTuple):
-    """A table: its title, the heads of its columns, and its rows of numbers and words."""
+    """A table: its title, the heads of its columns, its rows, lines of text below it, and whether it has no numbers."""
 
     title: str
     columns: list[str]
     rows: list[list[Any]]
+    note: str = ""
+    is_text: bool = False
 
 
 # A notebook has its own fonts and colours, light or dark: only words and tables are given.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.audit.finding import INFORMATION, TITLES, Kind
@@ -379,44 +379,3 @@ def doctor(value: Mapping[str, Any]) -> list[str]:
     else:
         found.append("What every extra needs is installed.")
     return found
-
-
-_WRITERS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "models": models,
-    "probe preference": preference,
-    "probe contraction": contraction,
-    "predict": prediction,
-    "seedprint": seedprint,
-    "whichseed": whichseed,
-    "audit": audit,
-    "fingerprint": fingerprint,
-    "digest": digest,
-    "derive": derive,
-    "pretrain": training,
-    "adapt": training,
-    "runs": runs,
-    "plot": plot,
-    "export": export,
-    "evaluate": evaluate,
-    "generate": generate,
-    "parity": parity,
-    "sinks": sinks,
-    "intervene": intervene,
-    "reproduce": reproduce,
-    "status": status,
-    "doctor": doctor,
-}
-
-
-def sentences(command: str, value: Mapping[str, Any]) -> list[str]:
-    """Say what a command found, and how sure it is.
-
-    Args:
-        command: its words ("probe preference").
-        value: what it writes with ``--json``.
-
-    Example:
-        >>> sentences("generate", {"ids": [1, 2], "text": ""})[1]
-        'The same model and prompt give the same continuation: nothing is drawn.'
-    """
-    return _WRITERS[command](value)

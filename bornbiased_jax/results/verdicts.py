@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.results import sentences
 from bornbiased_jax.results.listing import Listing, fragment
-from bornbiased_jax.results.sentences import sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ class Lineage:
 
     def sentences(self) -> list[str]:
         """What was found, how sure that is and what would hide a birth, as the command says it."""
-        return sentences("seedprint", self.verdict.to_json())
+        return sentences.seedprint(self.verdict.to_json())
 
     def listing(self) -> Listing:
         """A row for each test that was made."""

@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
-from bornbiased_jax.results.sentences import sentences
+from bornbiased_jax.results import sentences
 from bornbiased_jax.seedprint.verdict import undefined
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
@@ -116,6 +116,10 @@ KEYS = {
     "status": {"done", "asked", "failed", "pages"},
 }
 
+# The function that writes a command's sentences, where it has another name than the command.
+SENTENCES = {"probe preference": "preference", "probe contraction": "contraction", "predict": "prediction"}
+SENTENCES |= {"pretrain": "training", "adapt": "training"}
+
 
 @pytest.mark.parametrize("path", KEYS)
 def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
@@ -135,7 +139,8 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     told = capsys.readouterr()
     assert told.out
     # The sentences are those of what --json wrote.
-    assert " ".join(sentences(path, written)) in told.out + told.err
+    write = getattr(sentences, SENTENCES.get(path, path))
+    assert " ".join(write(written)) in told.out + told.err
     assert run([*call, "--help"]) == 0
     assert "--json FILE" in capsys.readouterr().out
 

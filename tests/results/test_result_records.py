@@ -13,7 +13,7 @@ from bornbiased_jax import progress, results
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain import from_schedule, pretrain
-from bornbiased_jax.results.sentences import sentences
+from bornbiased_jax.results import sentences
 from bornbiased_jax.seedprint.verdict import undefined
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
@@ -57,8 +57,7 @@ def made(tmp_path_factory):
 
 
 KINDS = ["preference", "contraction", "lineage", "sinks", "intervention", "training"]
-COMMANDS = {"preference": "probe preference", "contraction": "probe contraction", "sinks": "sinks"}
-COMMANDS |= {"intervention": "intervene", "lineage": "seedprint", "training": "pretrain"}
+SENTENCES = {kind: kind for kind in KINDS} | {"intervention": "intervene", "lineage": "seedprint"}
 
 
 class Text(HTMLParser):
@@ -117,7 +116,7 @@ def test_the_sentences_are_those_of_the_commands(made):
         "intervention": made["intervention"].report,
     }
     for kind, value in values.items():
-        assert made[kind].sentences() == sentences(COMMANDS[kind], value)
+        assert made[kind].sentences() == getattr(sentences, SENTENCES[kind])(value)
     assert "2 seeds at step 3 of 3" in made["training"].sentences()[0]
     assert "matmul" not in repr(made["training"])
 

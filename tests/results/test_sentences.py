@@ -4,15 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax.results.sentences import _WRITERS, sentences
+from bornbiased_jax.results import sentences
 from bornbiased_jax.results.terms import TERMS
-from tests.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def test_every_command_has_its_words():
-    assert set(_WRITERS) == set(commands())
 
 
 def test_terms_are_the_glossarys():
@@ -30,14 +25,14 @@ def born(seed, count, log10_p, **changes):
 
 
 def test_a_preference_is_told_with_its_size_and_its_p():
-    first, *_ = sentences("probe preference", {"records": [born(0, 76, -183.4)]})
+    first, *_ = sentences.preference({"records": [born(0, 76, -183.4)]})
     assert first == (
         "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times the uniform fraction; by chance 10⁻¹⁸³."
     )
 
 
 def test_the_strongest_of_several_leads_and_the_others_are_counted():
-    told = sentences("probe preference", {"records": [born(0, 9, -0.1), born(1, 76, -183.4), born(2, 60, -140.0)]})
+    told = sentences.preference({"records": [born(0, 9, -0.1), born(1, 76, -183.4), born(2, 60, -140.0)]})
     assert told[0].startswith("Seed 1 prefers token 31,338")
     assert told[1].startswith("2 of 3 results") and "2 different tokens" in told[1]
 
@@ -45,12 +40,12 @@ def test_the_strongest_of_several_leads_and_the_others_are_counted():
 @pytest.mark.parametrize("log10_p", [0.0, -0.5, -2.2])
 def test_no_preference_is_claimed_where_chance_explains_it(log10_p):
     """10^-2.2 is below 0.01 and no more than one of two may reach."""
-    told = " ".join(sentences("probe preference", {"records": [born(0, 5, 0.0), born(1, 5, log10_p)]}))
+    told = " ".join(sentences.preference({"records": [born(0, 5, 0.0), born(1, 5, log10_p)]}))
     assert "prefers" not in told and "No token is preferred more than chance allows" in told
 
 
 def test_a_checkpoint_has_no_seed():
-    (first, *_) = sentences("probe preference", {"records": [born(None, 76, -183.4)]})
+    (first, *_) = sentences.preference({"records": [born(None, 76, -183.4)]})
     assert first.startswith("The model prefers")
 
 
@@ -60,16 +55,16 @@ def contracted(seed, by_layer, log10_p, seq_len=64):
 
 def test_contraction_goes_from_the_first_block_to_the_last():
     records = [contracted(0, [0.1, 0.2, 0.4], -90.0), contracted(1, [0.11, 0.3, 0.5], -50.2)]
-    told = sentences("probe contraction", {"records": records})
+    told = sentences.contraction({"records": records})
     assert "from 0.100 to 0.110 after the first block to 0.400 to 0.500 after block 3 (T = 64)" in told[0]
     assert "10⁻⁵⁰ at most" in told[1] and "is real" in told[1]
-    weak = sentences("probe contraction", {"records": [*records, contracted(2, [0.0, 0.0, 0.0], -0.3)]})
+    weak = sentences.contraction({"records": [*records, contracted(2, [0.0, 0.0, 0.0], -0.3)]})
     assert "is real" not in weak[1] and "0.5" in weak[1]
 
 
 def test_a_prediction_says_for_whom_its_band_holds():
     value = {"inter_cosine_by_layer": [0.1, 0.31], "inter_cosine_by_layer_std": [0.01, 0.02]}
-    told = sentences("predict", value | {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03})
+    told = sentences.prediction(value | {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03})
     assert "0.310" in told[0] and "0.020" in told[0]
     assert "fresh embeddings 80% lie between 1% and 3%" in told[1]
 
@@ -78,10 +73,10 @@ SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "
 
 
 def test_a_seed_that_is_found_and_not_confirmed_is_told_so():
-    told = sentences("whichseed", {**SEARCHED, "seed": 7})
+    told = sentences.whichseed({**SEARCHED, "seed": 7})
     assert told[0] == "Of 100 seeds searched, seed 7 is the birth: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "stay unseen" in sentences("whichseed", {**SEARCHED, "seed": None})[1]
+    assert "stay unseen" in sentences.whichseed({**SEARCHED, "seed": None})[1]
 
 
 def audited(*kinds, tested=0):
@@ -99,17 +94,17 @@ def audited(*kinds, tested=0):
 
 
 def test_an_audit_counts_defects_and_says_how_far_it_reached():
-    told = sentences("audit", audited("duplicate", "duplicate", "gap", "shared-birth", tested=3))
+    told = sentences.audit(audited("duplicate", "duplicate", "gap", "shared-birth", tested=3))
     assert told[0] == "4 checkpoints of 2 runs: duplicates (2) and steps missing from the grid (1)."
     assert told[1].startswith("3 pairs were tested") and "0.0001" in told[1]
-    clean = sentences("audit", audited("shared-birth"))
+    clean = sentences.audit(audited("shared-birth"))
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 
 
 def test_sinks_have_an_error_and_a_suspect():
     value = {"sink_rate": {"32": 0.5, "128": 0.72}, "sink_rate_std": {"128": 0.1}, "num_sequences": 100}
     value |= {"epsilon": 0.25, "position": 1, "super_neurons": [{"super": True, "block": 12, "neuron": 1229}]}
-    told = sentences("sinks", value)
+    told = sentences.sinks(value)
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
 
@@ -117,7 +112,7 @@ def test_sinks_have_an_error_and_a_suspect():
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
 def test_an_intervention_is_told_by_its_sign(after, word):
     value = {"position": 1, "sink_rate": after, "loss": 3.25, "before": {"sink_rate": 0.5, "loss": 3.0}}
-    told = sentences("intervene", value)
+    told = sentences.intervene(value)
     assert f"are {word}" in told[0] and "+0.2500" in told[1]
 
 
@@ -127,37 +122,37 @@ def evaluated(**changes):
 
 
 def test_a_perplexity_on_training_text_is_told_so():
-    assert "remembered" in sentences("evaluate", evaluated(training_text=True))[-1]
-    assert "remembered" not in " ".join(sentences("evaluate", evaluated()))
+    assert "remembered" in sentences.evaluate(evaluated(training_text=True))[-1]
+    assert "remembered" not in " ".join(sentences.evaluate(evaluated()))
     # A birth has been trained on nothing yet.
-    assert len(sentences("evaluate", evaluated(training_text=True, step=0))) == 2
-    assert "as among 9.04 equally likely" in sentences("evaluate", evaluated())[0]
+    assert len(sentences.evaluate(evaluated(training_text=True, step=0))) == 2
+    assert "as among 9.04 equally likely" in sentences.evaluate(evaluated())[0]
 
 
 def test_a_run_that_was_stopped_is_told_to_go_on():
     value = {"out": "runs/a", "step": 3, "steps": 9, "finished": False, "loss": [4.5, 4.75], "tokens": 96}
-    told = sentences("pretrain", value | {"validation_loss": None, "peak_share": None})
+    told = sentences.training(value | {"validation_loss": None, "peak_share": None})
     assert "2 seeds at step 3 of 9" in told[0] and "4.50 to 4.75" in told[1] and "goes on from there" in told[2]
 
 
 def test_what_an_installation_lacks_is_told():
     value = {"extras": {"hf": {"installed": False}, "torch": {"installed": True}}, "problems": [], "cores": 2}
-    told = sentences("doctor", value | {"backend": "cpu"})
+    told = sentences.doctor(value | {"backend": "cpu"})
     assert told[0].startswith("Nothing is wrong") and "hf;" in told[1] and "torch" not in told[1]
-    broken = sentences("doctor", {**value, "backend": None, "problems": ["a", "b"]})
+    broken = sentences.doctor({**value, "backend": None, "problems": ["a", "b"]})
     assert broken[0].startswith("2 things to mend") and "no device" in broken[0]
 
 
 @pytest.mark.parametrize(("preserved", "word"), [(True, "the same function"), (False, "another function")])
 def test_a_descendant_says_whether_its_function_moved(preserved, word):
     value = {"out": "d", "checkpoint": "m", "changes": ["rotate:7", "noise:0.1"], "logit_difference": None}
-    told = sentences("derive", {**value, "function_preserved": preserved})
+    told = sentences.derive({**value, "function_preserved": preserved})
     assert "rotate:7 and noise:0.1" in told[0] and word in told[1]
 
 
 def test_reproduce_leads_with_what_was_found():
     value = {"scale": "laptop", "done": ["table1"], "kept": ["figure2"], "failed": {"figure1": "no"}, "page": "i.html"}
-    told = sentences("reproduce", {**value, "headlines": {"table1": "Seeds differ."}})
+    told = sentences.reproduce({**value, "headlines": {"table1": "Seeds differ."}})
     assert told[0] == "Seeds differ."
     assert told[1] == "2 experiments have a result, 1 of them made now; 1 other has none."
 
@@ -165,5 +160,5 @@ def test_reproduce_leads_with_what_was_found():
 @pytest.mark.parametrize(("done", "failed", "word"), [(3, 0, "goes on"), (3, 1, "1 failed"), (4, 0, "Nothing is left")])
 def test_a_ledger_says_what_is_left(done, failed, word):
     value = {"folder": "kept", "done": done, "asked": 4, "failed": failed, "pages": [{}]}
-    told = sentences("status", value)
+    told = sentences.status(value)
     assert told[0] == f"{done} of 4 chunks are done, in 1 page of kept." and word in told[1]
