@@ -101,7 +101,7 @@ def preference_command(**arguments: Any) -> None:
         tokens = arguments["input_spec"] == "tokens"
         beside_theory.add_fractions(cfg, records, tokens=tokens, table_seed=table_seed)
     result = Preference(records)
-    options.print_result(_value(records), [result.listing()], result.sentences(), arguments["json_file"])
+    options.print_result(result.to_json(), [result.table()], result.summary(), arguments["json_file"])
 
 
 @probe.command("contraction")
@@ -122,7 +122,7 @@ def contraction_command(**arguments: Any) -> None:
     if arguments["theory"]:
         beside_theory.add_cosines(cfg, records, tokens=arguments["input_spec"] == "tokens")
     result = Contraction(records)
-    options.print_result(_value(records), result.listings(), result.sentences(), arguments["json_file"])
+    options.print_result(result.to_json(), result.tables(), result.summary(), arguments["json_file"])
 
 
 class _Prepared(NamedTuple):
@@ -220,11 +220,3 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
             )
         records += [{**row, "seed": None} for row in rows] if arguments["checkpoint"] else rows
     return subject.cfg, records
-
-
-def _value(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The records as --json writes them."""
-    from bornbiased_jax.record import provenance
-
-    seeds = sorted({row["seed"] for row in rows if row["seed"] is not None})
-    return {"records": rows, "provenance": provenance(seeds=seeds, precision="float32 highest")}

@@ -86,6 +86,23 @@ def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool
         yield record, known[sizes]
 
 
+def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how many measurements lie inside theory's interval, in one sentence; none without a theory."""
+    predictions = [record["theory"] for record in records if "theory" in record]
+    if not predictions:
+        return []
+    inside = sum(prediction["inside"] for prediction in predictions)
+    population = (
+        "given the one table that all seeds share"
+        if predictions[0].get("given_table")
+        else "over seeds, with fresh embeddings"
+    )
+    return [
+        f"{inside} of {len(predictions)} measurements lie inside theory's {100 * predictions[0]['coverage']:.0f}% "
+        f"interval, {population}; nothing in it is fitted."
+    ]
+
+
 def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
     """Columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
     told = record["theory"]

@@ -1,4 +1,4 @@
-"""What newborn models prefer, and how alike they make unrelated inputs: measured, and beside theory."""
+"""Results of `probe`: which tokens untrained models prefer, and how alike they make unrelated inputs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results import sentences
-from bornbiased_jax.results.beside_theory import add_cosines, add_fractions, check, cosine_cells, fraction_cells
-from bornbiased_jax.results.listing import Listing, fragment
+from bornbiased_jax.results.beside_theory import (
+    add_cosines,
+    add_fractions,
+    check,
+    cosine_cells,
+    fraction_cells,
+    theory_summary,
+)
+from bornbiased_jax.results.listing import Listing, data_frame, fragment
+from bornbiased_jax.results.phrases import LEVEL, chance, count, percent, span
 from bornbiased_jax.results.terms import explain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from bornbiased_jax.inputs import Inputs
     from bornbiased_jax.probes import ProbeRecord, Subject
@@ -32,12 +40,47 @@ class Preference:
 
     records: Sequence[Mapping[str, Any]]
 
-    def sentences(self) -> list[str]:
-        """What was found and how sure that is, as the command ends with it."""
-        return sentences.preference({"records": self.records})
+    def to_json(self) -> dict[str, Any]:
+        """Give what the command writes with --json: the records, with the provenance of a call made now."""
+        return _to_json(self.records)
 
-    def listing(self) -> Listing:
-        """A row for each record; with theory its prediction beside the measurement."""
+    def summary(self) -> list[str]:
+        """Say which token is preferred, how much more than by chance, and by how many seeds."""
+        best = min(self.records, key=lambda record: (record["log10_p"], -record["top1_share"]))
+        level = LEVEL / len(self.records)
+        preferring = [record for record in self.records if 10.0 ** record["log10_p"] < level]
+        if not preferring:
+            return [
+                f"No token is preferred more than chance allows: the most frequent one has {best['top1_count']:,} of "
+                f"{best['num_inputs']:,} inputs, and among {best['vocab_size']:,} equally likely tokens the luckiest "
+                f"would do as well with probability {chance(best['log10_p'])}.",
+                "That is no proof of indifference: more inputs, a wider model or larger weights (--set "
+                "init=normal-0.02) show smaller preferences.",
+                *theory_summary(self.records),
+            ]
+        model = "The model" if best["seed"] is None else f"Seed {best['seed']}"
+        length = f" at T = {best['seq_len']}" if len({record["seq_len"] for record in self.records}) > 1 else ""
+        uniform = best["top1_share"] * best["vocab_size"]
+        sentences = [
+            f"{model} prefers token {best['top1_id']:,}{length}: {percent(best['top1_share'])} of "
+            f"{best['num_inputs']:,} inputs, {uniform:,.0f} times the uniform fraction; by chance "
+            f"{chance(best['log10_p'])}."
+        ]
+        if len(self.records) > 1:
+            tokens = {record["top1_id"] for record in preferring}
+            sentences.append(
+                f"{len(preferring)} of {count(len(self.records), 'result')} show more than chance allows (p < "
+                f"{LEVEL:g}, corrected for the vocabulary and for all of them), with "
+                f"{count(len(tokens), 'different token')}."
+            )
+        scope = (
+            "The p-value is about these weights and inputs: it says that the preference is real, and whether another "
+            "seed has one only that seed's row can say."
+        )
+        return sentences + (theory_summary(self.records) or [scope])
+
+    def table(self) -> Listing:
+        """List a row for each record; with theory its prediction beside the measurement."""
         columns = {
             "seed": "seed",
             "seq_len": "T",
@@ -51,7 +94,7 @@ class Preference:
         return _listing("Top-1 tokens", columns, self.records, fraction_cells)._replace(note=terms)
 
     def plot(self) -> Figure:
-        """The fraction of inputs by the rank of the token, a curve for each of the first six records."""
+        """Draw the fraction of inputs by the rank of the token, a curve for each of the first six records."""
         from bornbiased_jax.report import figures
 
         figure, ax = figures.new()
@@ -59,7 +102,7 @@ class Preference:
         for record, colour in zip(self.records, figures.SERIES, strict=False):
             name = "the model" if record["seed"] is None else f"seed {record['seed']}"
             name += f", T = {record['seq_len']}" if several else ""
-            fractions = [count / record["num_inputs"] for count in record["ranked_counts"]]
+            fractions = [number / record["num_inputs"] for number in record["ranked_counts"]]
             ranks = range(1, len(fractions) + 1)
             figures.line(ax, ranks, fractions, name=f"{name}: token {record['top1_id']}", colour=colour, markers=True)
         by_chance = self.records[0]["uniform_top_count"] / self.records[0]["num_inputs"]
@@ -70,11 +113,19 @@ class Preference:
         figures.legend(ax)
         return figure
 
+    def to_pandas(self) -> DataFrame:
+        """Make a data frame with a row for each record.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return data_frame(self.records)
+
     def __repr__(self) -> str:
-        return " ".join(self.sentences())
+        return " ".join(self.summary())
 
     def _repr_html_(self) -> str:
-        return fragment(self.sentences(), [self.listing()])
+        return fragment(self.summary(), [self.table()])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -87,12 +138,36 @@ class Contraction:
 
     records: Sequence[Mapping[str, Any]]
 
-    def sentences(self) -> list[str]:
-        """What was found and how sure that is, as the command ends with it."""
-        return sentences.contraction({"records": self.records})
+    def to_json(self) -> dict[str, Any]:
+        """Give what the command writes with --json: the records, with the provenance of a call made now."""
+        return _to_json(self.records)
 
-    def listings(self) -> list[Listing]:
-        """A row for each record, then for each length a row for each block; with theory its interval beside it."""
+    def summary(self) -> list[str]:
+        """Say how alike unrelated inputs become from the first block to the last, and how sure that is."""
+        seq_len = max(record["seq_len"] for record in self.records)
+        longest = [record for record in self.records if record["seq_len"] == seq_len]
+        first, last = ([record["inter_cosine_by_layer"][block] for record in longest] for block in (0, -1))
+        models = f"of {count(len(longest), 'seed')}" if longest[0]["seed"] is not None else "of the model"
+        sentences = [
+            f"The cosine between last-position states of unrelated inputs {models} goes from {span(first, 3)} after "
+            f"the first block to {span(last, 3)} after block {len(longest[0]['inter_cosine_by_layer'])} (T = "
+            f"{seq_len}): 0 is none of it shared, 1 one direction for all."
+        ]
+        weakest = max(record["log10_p"] for record in self.records)
+        if 10.0**weakest < LEVEL / len(self.records):
+            sentences.append(
+                f"Independent directions would agree as much with probability {chance(weakest)} at most, in every "
+                "row: the shared direction is real."
+            )
+        else:
+            sentences.append(
+                f"In some row independent directions would agree as much with probability {chance(weakest)}: there no "
+                "shared direction is shown."
+            )
+        return sentences + theory_summary(self.records)
+
+    def table(self) -> Listing:
+        """List a row for each record."""
         columns = {
             "seed": "seed",
             "seq_len": "T",
@@ -109,12 +184,16 @@ class Contraction:
             }
             for record in self.records
         ]
-        *first, last = _listing("Contraction by seed", columns, rows), *map(_by_block, self._by_length())
+        return _listing("Contraction by seed", columns, rows)
+
+    def tables(self) -> list[Listing]:
+        """List a row for each record, then for each length a row for each block; with theory its interval."""
+        *tables, last = self.table(), *map(_by_block, self._by_length())
         terms = explain("cosine between sequences", "cosine within a sequence", "log10 p")
-        return [*first, last._replace(note=terms)]
+        return [*tables, last._replace(note=terms)]
 
     def plot(self) -> Figure:
-        """The cosine after each block, mean and range over seeds for each length; theory dashed, with its interval."""
+        """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
         from bornbiased_jax.report import figures
 
         figure, ax = figures.new()
@@ -141,11 +220,27 @@ class Contraction:
         lengths = dict.fromkeys(record["seq_len"] for record in self.records)
         return [[record for record in self.records if record["seq_len"] == length] for length in lengths]
 
+    def to_pandas(self) -> DataFrame:
+        """Make a data frame with a row for each record and block.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        columns = {"inter_cosine": "inter_cosine_by_layer", "intra_cosine": "intra_cosine_by_layer"}
+        return data_frame(
+            [
+                {"seed": record["seed"], "seq_len": record["seq_len"], "block": block + 1}
+                | {column: record[key][block] for column, key in columns.items()}
+                for record in self.records
+                for block in range(len(record["inter_cosine_by_layer"]))
+            ]
+        )
+
     def __repr__(self) -> str:
-        return " ".join(self.sentences())
+        return " ".join(self.summary())
 
     def _repr_html_(self) -> str:
-        return fragment(self.sentences(), self.listings())
+        return fragment(self.summary(), self.tables())
 
 
 def preference(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Preference:
@@ -164,7 +259,7 @@ def preference(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Pre
     Example:
         >>> from bornbiased_jax.config import preset
         >>> small = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> preference(small, seeds=[42, 43], seq_len=4, num_inputs=60).listing().columns[:3]
+        >>> preference(small, seeds=[42, 43], seq_len=4, num_inputs=60).table().columns[:3]
         ['seed', 'T', 'top-1 token']
     """
     tokens, table_seed = choices.get("inputs", "tokens") == "tokens", choices.get("embedding_seed", 0)
@@ -249,6 +344,13 @@ def _newborn(
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     return measured(newborn(cfg, fixed_embedding_seed=embedding_seed), seeds, drawn, part)
+
+
+def _to_json(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    from bornbiased_jax.record import provenance
+
+    seeds = sorted({record["seed"] for record in records if record["seed"] is not None})
+    return {"records": records, "provenance": provenance(seeds=seeds, precision="float32 highest")}
 
 
 def _listing(

@@ -1,11 +1,16 @@
-"""Tables of results, and the HTML that a notebook shows of sentences and tables."""
+"""Tables of results, and what notebooks make of them: HTML and pandas data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment
+
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Listing(NamedTuple):
@@ -50,3 +55,16 @@ def fragment(sentences: Sequence[str], listings: Sequence[Listing]) -> str:
     """
     template = Environment(autoescape=True).from_string(_FRAGMENT)
     return template.render(sentences=sentences, listings=listings, written=written)
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Make a pandas data frame of rows; a mapping within a row becomes columns named KEY.KEY.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError("to_pandas() needs pandas, which is no dependency: pip install pandas") from error
+    return pandas.json_normalize(list(rows))

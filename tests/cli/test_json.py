@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bornbiased_jax import results
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
@@ -117,8 +118,12 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"probe preference": "preference", "probe contraction": "contraction", "predict": "prediction"}
-SENTENCES |= {"pretrain": "training", "adapt": "training"}
+SENTENCES = {"predict": "prediction", "pretrain": "training", "adapt": "training"}
+# A command's result from what it writes, where it has a class.
+RESULTS = {
+    "probe preference": lambda value: results.Preference(value["records"]),
+    "probe contraction": lambda value: results.Contraction(value["records"]),
+}
 
 
 @pytest.mark.parametrize("path", KEYS)
@@ -139,8 +144,9 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     told = capsys.readouterr()
     assert told.out
     # The sentences are those of what --json wrote.
-    write = getattr(sentences, SENTENCES.get(path, path))
-    assert " ".join(write(written)) in told.out + told.err
+    write = getattr(sentences, SENTENCES.get(path, path), None)
+    summary = RESULTS[path](written).summary() if path in RESULTS else write(written)
+    assert " ".join(summary) in told.out + told.err
     assert run([*call, "--help"]) == 0
     assert "--json FILE" in capsys.readouterr().out
 

@@ -87,7 +87,7 @@ def test_a_result_is_frozen_says_its_words_and_shows_its_tables(made, kind):
         setattr(result, dataclasses.fields(result)[0].name, None)
     shown = Text(result._repr_html_())
     text = " ".join(shown.words)
-    for sentence in result.sentences():
+    for sentence in (result.summary if hasattr(result, "summary") else result.sentences)():
         assert sentence in text and sentence in repr(result)
     assert shown.rows >= 1 and "{" not in text
 
@@ -109,8 +109,6 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
 @pytest.mark.slow
 def test_the_sentences_are_those_of_the_commands(made):
     values = {
-        "preference": {"records": made["preference"].records},
-        "contraction": {"records": made["contraction"].records},
         "lineage": made["lineage"].verdict.to_json(),
         "sinks": made["sinks"].report,
         "intervention": made["intervention"].report,
@@ -137,11 +135,11 @@ def test_what_a_name_holds_is_escaped(made):
 
 @pytest.mark.slow
 def test_theory_stands_beside_the_measurement(made):
-    assert made["preference"].listing().columns[-3:] == ["theory", "80% band", "inside"]
-    assert "99% interval" in made["contraction"].listings()[1].columns
+    assert made["preference"].table().columns[-3:] == ["theory", "80% band", "inside"]
+    assert "99% interval" in made["contraction"].tables()[1].columns
     drawn = [line.get_label() for line in made["contraction"].plot().axes[0].get_lines()]
     assert drawn == ["measured, T = 8", "theory, T = 8"]
-    assert "inside" not in results.preference(CFG, **SIZES).listing().columns
+    assert "inside" not in results.preference(CFG, **SIZES).table().columns
     with pytest.raises(InputError, match="predicts random inputs"):
         results.preference(CFG, theory=True, inputs="text:a.txt", **SIZES)
     with pytest.raises(InputError, match="at least 2"):

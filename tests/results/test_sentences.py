@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bornbiased_jax import results
 from bornbiased_jax.results import sentences
 from bornbiased_jax.results.terms import TERMS
 
@@ -25,14 +26,14 @@ def born(seed, count, log10_p, **changes):
 
 
 def test_a_preference_is_told_with_its_size_and_its_p():
-    first, *_ = sentences.preference({"records": [born(0, 76, -183.4)]})
+    first, *_ = results.Preference([born(0, 76, -183.4)]).summary()
     assert first == (
         "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times the uniform fraction; by chance 10⁻¹⁸³."
     )
 
 
 def test_the_strongest_of_several_leads_and_the_others_are_counted():
-    told = sentences.preference({"records": [born(0, 9, -0.1), born(1, 76, -183.4), born(2, 60, -140.0)]})
+    told = results.Preference([born(0, 9, -0.1), born(1, 76, -183.4), born(2, 60, -140.0)]).summary()
     assert told[0].startswith("Seed 1 prefers token 31,338")
     assert told[1].startswith("2 of 3 results") and "2 different tokens" in told[1]
 
@@ -40,12 +41,12 @@ def test_the_strongest_of_several_leads_and_the_others_are_counted():
 @pytest.mark.parametrize("log10_p", [0.0, -0.5, -2.2])
 def test_no_preference_is_claimed_where_chance_explains_it(log10_p):
     """10^-2.2 is below 0.01 and no more than one of two may reach."""
-    told = " ".join(sentences.preference({"records": [born(0, 5, 0.0), born(1, 5, log10_p)]}))
+    told = " ".join(results.Preference([born(0, 5, 0.0), born(1, 5, log10_p)]).summary())
     assert "prefers" not in told and "No token is preferred more than chance allows" in told
 
 
 def test_a_checkpoint_has_no_seed():
-    (first, *_) = sentences.preference({"records": [born(None, 76, -183.4)]})
+    (first, *_) = results.Preference([born(None, 76, -183.4)]).summary()
     assert first.startswith("The model prefers")
 
 
@@ -55,10 +56,10 @@ def contracted(seed, by_layer, log10_p, seq_len=64):
 
 def test_contraction_goes_from_the_first_block_to_the_last():
     records = [contracted(0, [0.1, 0.2, 0.4], -90.0), contracted(1, [0.11, 0.3, 0.5], -50.2)]
-    told = sentences.contraction({"records": records})
+    told = results.Contraction(records).summary()
     assert "from 0.100 to 0.110 after the first block to 0.400 to 0.500 after block 3 (T = 64)" in told[0]
     assert "10⁻⁵⁰ at most" in told[1] and "is real" in told[1]
-    weak = sentences.contraction({"records": [*records, contracted(2, [0.0, 0.0, 0.0], -0.3)]})
+    weak = results.Contraction([*records, contracted(2, [0.0, 0.0, 0.0], -0.3)]).summary()
     assert "is real" not in weak[1] and "0.5" in weak[1]
 
 
