@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -12,9 +12,6 @@ from bornbiased_jax.cli import engines, options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, Vocabulary
 from bornbiased_jax.seedprint.lineage_tests import TESTS
-
-if TYPE_CHECKING:
-    from bornbiased_jax.seedprint.baselines import Score
 
 F = TypeVar("F", bound=Callable[..., Any])
 STORAGES = ("float32", "bfloat16")
@@ -196,6 +193,7 @@ def seedprint(
     """
     from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.results import Lineage
     from bornbiased_jax.seedprint import trace
     from bornbiased_jax.seedprint.baselines import weight_scores
 
@@ -214,28 +212,11 @@ def seedprint(
         pair = (opened[base], opened[suspect])
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, scratch=place, **arguments)
-    scores = weight_scores(*pair) if baselines else []
-    value, text = verdict.to_json(), verdict.text()
-    if baselines:
-        value["baselines"] = [score.to_json() for score in scores]
-        text = f"{text}\n{_table(scores)}"
-    options.write_result(json_file, value)
+    result = Lineage(base, suspect, verdict, weight_scores(*pair) if baselines else None)
+    options.write_result(json_file, result.to_json())
     if page is not None:
         from bornbiased_jax.report.lineage_page import draw_verdict
 
-        files.write_text(page, draw_verdict(value, command=options.command_line("page", "json_file", "quiet")))
-    # The verdict's text has its three sentences at its head, before the points that it rests on.
-    click.echo(text, err=json_file == "-")
-
-
-def _table(scores: Sequence[Score]) -> str:
-    """The baselines as lines of text."""
-    said = {None: "undefined", True: "same", False: "not the same"}
-    width = max(len(score.method) for score in scores)
-    lines = ["Published scores of the weights, read at their threshold of 0.8, or at p < 0.01 where they give a p:"]
-    for score in scores:
-        value = score.reason if score.value is None else f"{score.value:.4f}"
-        if score.log10_p is not None:
-            value += f", log10 p {score.log10_p:.2f}"
-        lines.append(f"  {score.method:<{width}}  {value}  ({said[score.same]})")
-    return "\n".join(lines)
+        command = options.command_line("page", "json_file", "quiet")
+        files.write_text(page, draw_verdict(result.to_json(), command=command))
+    click.echo(result.text(), err=json_file == "-")

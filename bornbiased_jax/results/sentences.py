@@ -9,7 +9,6 @@ from typing import Any
 
 from bornbiased_jax.audit.finding import INFORMATION, TITLES, Kind
 from bornbiased_jax.results.phrases import among, count, percent, rounded, span
-from bornbiased_jax.seedprint.summary import summary
 
 
 def models(value: Mapping[str, Any]) -> list[str]:
@@ -34,11 +33,6 @@ def prediction(value: Mapping[str, Any]) -> list[str]:
         "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement beside it, and conditions on the "
         "one embedding table that `probe` holds fixed.",
     ]
-
-
-def seedprint(value: Mapping[str, Any]) -> list[str]:
-    """The verdict's own sentences."""
-    return [summary(value)]
 
 
 def whichseed(value: Mapping[str, Any]) -> list[str]:

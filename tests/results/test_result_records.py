@@ -109,7 +109,6 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
 @pytest.mark.slow
 def test_the_sentences_are_those_of_the_commands(made):
     values = {
-        "lineage": made["lineage"].verdict.to_json(),
         "sinks": made["sinks"].report,
         "intervention": made["intervention"].report,
     }
@@ -167,15 +166,15 @@ def test_super_neurons_can_be_silenced_as_they_are_named(made):
 def test_one_test_is_a_row_and_its_null_is_drawn():
     probe = {"test": "weights"}
     one = results.lineage(f"seed:1@{LLAMA}", f"seed:2@{LLAMA}", **probe)
-    assert [row[0] for row in one.listing().rows] == ["weights"]
-    assert one.listing().title == f"seed:1@{LLAMA} and seed:2@{LLAMA}: unrelated"
+    assert [row[0] for row in one.table().rows] == ["weights"]
+    assert one.table().title == f"seed:1@{LLAMA} and seed:2@{LLAMA}: unrelated"
     assert isinstance(one.plot(), Figure)
 
 
 def test_a_verdict_on_no_statistic_cannot_be_drawn():
     silent = undefined("weights", "the widths differ", num_inputs=None, alpha=1e-4)
     result = results.Lineage("a", "b", silent)
-    assert "–" in result.listing().rows[0] and repr(result).startswith("undefined: ")
+    assert "–" in result.table().rows[0] and repr(result).startswith("undefined: ")
     with pytest.raises(InputError, match="nothing to draw.*the widths differ"):
         result.plot()
 
