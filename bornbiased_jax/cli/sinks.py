@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.ranges import Count, Fraction, SeqLen
-
-if TYPE_CHECKING:
-    from bornbiased_jax.evaluation import SinkReport
 
 
 @click.command("sinks")
@@ -128,81 +124,13 @@ def sinks(
         quiet=quiet,
         **arguments,
     )
-    options.write_result(json_file, report)
+    result = Sinks(report)
+    options.write_result(json_file, result.to_json())
     opened.close()
     drawn = [] if place is None else draw_report(report, place)
     if json_file != "-":
-        _print(report)
+        for table in result.tables():
+            options.print_table(*table)
         for path in drawn:
             click.echo(str(path))
-    options.tell(Sinks(report).sentences(), to_stderr=json_file == "-")
-
-
-def _print(report: SinkReport) -> None:
-    from bornbiased_jax.evaluation.sink_report import largest_block
-    from bornbiased_jax.results import Sinks
-    from bornbiased_jax.results.terms import explain
-
-    rates, *neurons = Sinks(report).listings()
-    options.print_table(*rates)
-    largest = largest_block(report)
-    if largest is not None:
-        columns = ["block", "position", "channel", "largest |h|", "DomRatio first", "DomRatio others", "effective rank"]
-        names = ("block", "position", "channel", "largest", "dom_ratio_first", "dom_ratio_rest", "effective_rank")
-        title = "Where the residual stream is largest (channels count from 0)"
-        options.print_table(title, columns, [[largest[name] for name in names]], explain("DomRatio", "effective rank"))
-    for listing in neurons:
-        options.print_table(*listing)
-    _print_streaming(report)
-    _print_steps(report)
-    if "quantisation" in report:
-        columns = [
-            "quantised",
-            "scale of a",
-            "first kept",
-            "Δ loss",
-            "95% interval",
-            "median KL",
-            "same top-1",
-            "D_sink",
-        ]
-        rows = [
-            [
-                cell["scheme"],
-                cell["granularity"],
-                cell["keep_sinks"],
-                "destroyed" if cell["destroyed"] else f"{cell['delta_nats']:+.4f}",
-                "" if cell["delta_interval"] is None else "{:+.4f} to {:+.4f}".format(*cell["delta_interval"]),
-                "" if cell["kl_median"] is None else f"{cell['kl_median']:.2g}",
-                f"{cell['same_top1']:.1%}",
-                "" if cell["d_sink"] is None else f"{cell['d_sink']:+.4f}",
-            ]
-            for cell in report["quantisation"]
-        ]
-        options.print_table("What rounding costs, in nats a token", columns, rows, explain("Δ loss", "KL", "D_sink"))
-
-
-def _print_streaming(report: Mapping[str, Any]) -> None:
-    rows = [
-        [
-            "all tokens" if entry["window"] is None else f"the last {entry['window']}",
-            entry["keep_sinks"],
-            "not finite" if entry["loss"] is None else f"{entry['loss']:.4f}",
-            "" if entry["loss_interval"] is None else "{:.4f} to {:.4f}".format(*entry["loss_interval"]),
-        ]
-        for entry in report.get("streaming", ())
-    ]
-    if rows:
-        title = f"Loss in nats a token with a rolling cache, from position {report['streaming'][0]['from_position']} on"
-        options.print_table(title, ["cache", "first kept", "loss", "95% interval"], rows)
-
-
-def _print_steps(report: Mapping[str, Any]) -> None:
-    rows = [
-        [entry["step"], ", ".join(f"{rate:.1%}" for rate in entry["sink_rate"]),
-         ", ".join(f"{score:.3f}" for score in entry["largest_score"])]
-        for entry in report.get("by_step", ())
-    ]  # fmt: skip
-    if rows:
-        seeds = ", ".join(map(str, report["by_step"][0]["seeds"]))
-        options.print_table(f"Sinks by step, seeds {seeds}", ["step", "heads that are sinks", "largest score"], rows)
+    options.tell(result.summary(), to_stderr=json_file == "-")

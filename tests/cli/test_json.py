@@ -123,6 +123,7 @@ SENTENCES = {"predict": "prediction", "pretrain": "training", "adapt": "training
 RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
+    "sinks": results.Sinks,
     "seedprint": lambda value: results.Lineage("a", "b", VERDICT),
 }
 

@@ -109,7 +109,6 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
 @pytest.mark.slow
 def test_the_sentences_are_those_of_the_commands(made):
     values = {
-        "sinks": made["sinks"].report,
         "intervention": made["intervention"].report,
     }
     for kind, value in values.items():
@@ -160,7 +159,7 @@ def test_curves_are_the_measured_numbers(made):
 @pytest.mark.slow
 def test_super_neurons_can_be_silenced_as_they_are_named(made):
     assert made["sinks"].super_neurons == ["blocks/1/mlp:3"]
-    assert made["sinks"].listings()[1].rows[0][-1] == "only the first"
+    assert made["sinks"].tables()[-1].rows[0][-1] == "only the first"
 
 
 def test_one_test_is_a_row_and_its_null_is_drawn():

@@ -105,7 +105,7 @@ def test_an_audit_counts_defects_and_says_how_far_it_reached():
 def test_sinks_have_an_error_and_a_suspect():
     value = {"sink_rate": {"32": 0.5, "128": 0.72}, "sink_rate_std": {"128": 0.1}, "num_sequences": 100}
     value |= {"epsilon": 0.25, "position": 1, "super_neurons": [{"super": True, "block": 12, "neuron": 1229}]}
-    told = sentences.sinks(value)
+    told = results.Sinks(value).summary()
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
 
