@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -71,18 +70,5 @@ def intervene(
         quiet=quiet,
         **arguments,
     )
-    options.write_result(json_file, report)
-    _print(report, to_stderr=json_file == "-")
-    options.tell(Intervention(report).sentences(), to_stderr=json_file == "-")
-
-
-def _print(report: Mapping[str, Any], *, to_stderr: bool) -> None:
-    from bornbiased_jax.results import Intervention
-
-    options.print_table(*Intervention(report).listing(), to_stderr=to_stderr)
-    before = report["before"]
-    click.echo(
-        f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
-        f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after.",
-        err=to_stderr,
-    )
+    result = Intervention(report)
+    options.print_result(result.to_json(), [result.table()], result.summary(), json_file)

@@ -1,4 +1,4 @@
-"""The attention sinks of a checkpoint, and what is left of them after an intervention."""
+"""Results of `sinks` and `intervene`: the attention sinks of a checkpoint, as it is and after an intervention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bornbiased_jax.results import sentences
 from bornbiased_jax.results.listing import Listing, data_frame, fragment
 from bornbiased_jax.results.phrases import count, percent
 from bornbiased_jax.results.terms import explain
@@ -197,7 +196,7 @@ def _rounding(report: SinkReport) -> Listing:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Intervention:
-    """What is left of the sinks, block by block, and what it cost.
+    """Sinks by block and the loss, before and after an intervention.
 
     Attributes:
         report: what ``bornbiased intervene --json`` writes.
@@ -205,20 +204,35 @@ class Intervention:
 
     report: Mapping[str, Any]
 
-    def sentences(self) -> list[str]:
-        """What was found, as the command ends with it."""
-        return sentences.intervene(self.report)
+    def to_json(self) -> dict[str, Any]:
+        """Give what the command writes with --json."""
+        return dict(self.report)
 
-    def listing(self) -> Listing:
-        """A row for each block: the fraction of its heads that are sinks, as it is and after."""
-        report = self.report
-        pairs = zip(report["before"]["by_block"], report["by_block"], strict=True)
-        rows = [[block, before, after] for block, (before, after) in enumerate(pairs, 1)]
+    def summary(self) -> list[str]:
+        """Say how many sinks are left, and how far the loss moved."""
+        report, before = self.report, self.report["before"]
+        difference = report["sink_rate"] - before["sink_rate"]
+        change = "are fewer" if difference < 0 else "are more" if difference > 0 else "are as many"
+        return [
+            f"Sinks at position {report['position']} {change}: {percent(before['sink_rate'])} of the heads as it is, "
+            f"{percent(report['sink_rate'])} after the intervention.",
+            f"The loss moved by {report['loss'] - before['loss']:+.4f} nats a token, to {report['loss']:.4f}; both are "
+            "means over the same windows of one text.",
+        ]
+
+    def table(self) -> Listing:
+        """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
+        report, before = self.report, self.report["before"]
         title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
-        return Listing(title, ["block", "as it is", "after"], rows)
+        note = (
+            f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
+            f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
+        )
+        rows = [list(row.values()) for row in self._blocks()]
+        return Listing(title, ["block", "as it is", "after"], rows, note)
 
     def plot(self) -> Figure:
-        """The fraction of heads that are sinks by block, as it is and after."""
+        """Draw the fraction of heads that are sinks by block, as it is and after."""
         from bornbiased_jax.report import figures
 
         figure, ax = figures.new()
@@ -232,11 +246,23 @@ class Intervention:
         figures.legend(ax)
         return figure
 
+    def to_pandas(self) -> DataFrame:
+        """Make a data frame with a row for each block.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return data_frame(self._blocks())
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        pairs = zip(self.report["before"]["by_block"], self.report["by_block"], strict=True)
+        return [{"block": block, "before": before, "after": after} for block, (before, after) in enumerate(pairs, 1)]
+
     def __repr__(self) -> str:
-        return " ".join(self.sentences())
+        return " ".join(self.summary())
 
     def _repr_html_(self) -> str:
-        return fragment(self.sentences(), [self.listing()])
+        return fragment(self.summary(), [self.table()])
 
 
 def sinks(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Sinks:

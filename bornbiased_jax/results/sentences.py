@@ -203,19 +203,6 @@ def parity(value: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def intervene(value: Mapping[str, Any]) -> list[str]:
-    """What is left of the sinks, and what it cost."""
-    before, cost = value["before"], value["loss"] - value["before"]["loss"]
-    moved = value["sink_rate"] - before["sink_rate"]
-    what = "are fewer" if moved < 0 else "are more" if moved > 0 else "are as many"
-    return [
-        f"Sinks at position {value['position']} {what}: {percent(before['sink_rate'])} of the heads as it is, "
-        f"{percent(value['sink_rate'])} after the intervention.",
-        f"The loss moved by {cost:+.4f} nats a token, to {value['loss']:.4f}; both are means over the same windows of "
-        "one text.",
-    ]
-
-
 def reproduce(value: Mapping[str, Any]) -> list[str]:
     """The leading result, and how many there are."""
     if "experiments" in value:

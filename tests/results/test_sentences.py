@@ -113,7 +113,7 @@ def test_sinks_have_an_error_and_a_suspect():
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
 def test_an_intervention_is_told_by_its_sign(after, word):
     value = {"position": 1, "sink_rate": after, "loss": 3.25, "before": {"sink_rate": 0.5, "loss": 3.0}}
-    told = sentences.intervene(value)
+    told = results.Intervention(value).summary()
     assert f"are {word}" in told[0] and "+0.2500" in told[1]
 
 
