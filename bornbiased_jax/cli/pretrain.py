@@ -74,15 +74,16 @@ def given_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, what: str = "") -> int:
     """Tell how far a run came, as JSON too where that was asked for; the exit code."""
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results import Training
 
+    result = Training(summary)
     reached = f"{summary['out']}: {what}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    options.write_result(json_file, summary)
+    options.write_result(json_file, result.to_json())
     click.echo(reached, err=json_file == "-")
-    options.tell(sentences.training(summary), to_stderr=json_file == "-")
+    options.tell(result.summary(), to_stderr=json_file == "-")
     if not summary["finished"]:
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED

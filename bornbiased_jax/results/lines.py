@@ -1,18 +1,20 @@
-"""How the seeds of a run learned, by what it logged."""
+"""Results of `pretrain` and `adapt`: how the seeds of a run learned."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results import sentences
-from bornbiased_jax.results.listing import Listing, fragment
+from bornbiased_jax.results.listing import Listing, data_frame, fragment
+from bornbiased_jax.results.phrases import count, rounded, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -20,29 +22,55 @@ class Training:
     """A run and the lines that it logged.
 
     Attributes:
-        run: one entry of what ``bornbiased runs --json`` writes.
+        run: what ``bornbiased pretrain --json`` writes; of a run that was read from its folder also what
+            ``bornbiased runs --json`` writes, and no speed.
         lines: those of ``metrics.jsonl``, one a logged step; losses in nats a token, in the order of the seeds.
     """
 
     run: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
+    lines: Sequence[Mapping[str, Any]] = ()
 
-    def sentences(self) -> list[str]:
-        """How far the run came and what it reached, as `bornbiased pretrain` ends, but for its speed."""
-        return sentences.training({**self.run, "out": self.run["path"], "peak_share": None})
+    def to_json(self) -> dict[str, Any]:
+        """Give what the command writes with --json."""
+        return dict(self.run)
 
-    def listing(self) -> Listing:
-        """A row for each seed: the first and the last loss, and the last on text held out."""
+    def summary(self) -> list[str]:
+        """Say how far the run came, what it reached and how fast."""
+        run, losses, held_out = self.run, self.run["loss"], self.run["validation_loss"]
+        step = f"Step {run['step']:,}"
+        if losses:
+            step = f"{count(len(losses), 'seed')} at step {run['step']:,} of {run['steps']:,}"
+        sentences = [f"{step}, after {run['tokens']:,} tokens each."]
+        if losses:
+            perplexity = rounded(math.exp(min(min(losses), 700)))
+            validation = "." if held_out is None else f"; on text held out it is {span(held_out)}."
+            sentences.append(
+                f"The last logged loss on training text is {span(losses)} nats a token, a perplexity of {perplexity} "
+                f"at best{validation}"
+            )
+        if run["peak_share"] is not None:
+            sentences.append(
+                f"Training ran at {100 * run['peak_share']:.0f}% of the matmul rate, the speed of bare matrix "
+                "products of these shapes on this machine."
+            )
+        elif not run["finished"]:
+            sentences.append("It was stopped before its end, and the same command goes on from there.")
+        else:
+            sentences.append(f"Each seed opens as {run['out']}@seed=N wherever a checkpoint is asked for.")
+        return sentences
+
+    def table(self) -> Listing:
+        """List a row for each seed: the first and the last loss, and the last on text held out."""
         first, last, held_out = self.lines[0], self.lines[-1], self.run["validation_loss"]
         rows = [
             [str(seed), first["loss"][at], last["loss"][at], "–" if held_out is None else held_out[at]]
             for at, seed in enumerate(self.run["seeds"])
         ]
         columns = ["seed", f"loss at step {first['step']}", f"at step {last['step']}", "held out"]
-        return Listing(f"{self.run['path']}, nats a token", columns, rows)
+        return Listing(f"{self.run['out']}, nats a token", columns, rows)
 
     def plot(self) -> Figure:
-        """Loss by step, a curve for each of the first six seeds; the loss on text held out as open circles."""
+        """Draw loss by step, a curve for each of the first six seeds; the loss on text held out as open circles."""
         from bornbiased_jax.report import figures
 
         figure, ax = figures.new()
@@ -57,15 +85,30 @@ class Training:
         figures.legend(ax)
         return figure
 
+    def to_pandas(self) -> DataFrame:
+        """Make a data frame with a row for each logged step and seed.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return data_frame(
+            [
+                {"step": line["step"], "seed": seed, "loss": line["loss"][index]}
+                | ({"validation_loss": line["validation_loss"][index]} if "validation_loss" in line else {})
+                for line in self.lines
+                for index, seed in enumerate(self.run["seeds"])
+            ]
+        )
+
     def __repr__(self) -> str:
-        return " ".join(self.sentences())
+        return " ".join(self.summary())
 
     def _repr_html_(self) -> str:
-        return fragment(self.sentences(), [self.listing()])
+        return fragment(self.summary(), [self.table()])
 
 
 def training(folder: str | Path) -> Training:
-    """What a run of :func:`bornbiased_jax.pretrain.pretrain` logged so far.
+    """Read what a run of :func:`bornbiased_jax.pretrain.pretrain` logged so far.
 
     Args:
         folder: the run's.
@@ -81,4 +124,4 @@ def training(folder: str | Path) -> Training:
     run, lines = describe(path), read_metrics(path)
     if not lines:
         raise InputError(f"{path} has logged nothing yet: let it run first")
-    return Training({**run, "path": str(folder)}, lines)
+    return Training({**run, "path": str(folder), "out": str(folder), "peak_share": None}, lines)

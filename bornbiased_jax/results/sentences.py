@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bornbiased_jax.audit.finding import INFORMATION, TITLES, Kind
-from bornbiased_jax.results.phrases import among, count, percent, rounded, span
+from bornbiased_jax.results.phrases import among, count, percent, rounded
 
 
 def models(value: Mapping[str, Any]) -> list[str]:
@@ -104,29 +104,6 @@ def derive(value: Mapping[str, Any]) -> list[str]:
     moved = value["logit_difference"]
     checked = "" if moved is None else f": the logits moved by {moved:.1g} of their standard deviation"
     return [made, f"It computes the same function as its parent{checked}."]
-
-
-def training(value: Mapping[str, Any]) -> list[str]:
-    """How far a run came, what it reached and how fast."""
-    seeds = count(len(value["loss"] or ()), "seed")
-    where = f"{seeds} at step {value['step']:,} of {value['steps']:,}" if value["loss"] else f"Step {value['step']:,}"
-    found = [f"{where}, after {value['tokens']:,} tokens each."]
-    if value["loss"]:
-        perplexity = f"a perplexity of {rounded(math.exp(min(min(value['loss']), 700)))}"
-        held_out = value["validation_loss"]
-        text = f"The last logged loss on training text is {span(value['loss'])} nats a token, {perplexity} at best"
-        text += "." if held_out is None else f"; on text held out it is {span(held_out)}."
-        found.append(text)
-    if value["peak_share"] is not None:
-        found.append(
-            f"Training ran at {100 * value['peak_share']:.0f}% of the matmul rate, the speed of bare matrix products "
-            "of these shapes on this machine."
-        )
-    elif not value["finished"]:
-        found.append("It was stopped before its end, and the same command goes on from there.")
-    else:
-        found.append(f"Each seed opens as {value['out']}@seed=N wherever a checkpoint is asked for.")
-    return found
 
 
 def runs(value: Mapping[str, Any]) -> list[str]:

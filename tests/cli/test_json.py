@@ -118,13 +118,15 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction", "pretrain": "training", "adapt": "training"}
+SENTENCES = {"predict": "prediction"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "sinks": results.Sinks,
     "intervene": results.Intervention,
+    "pretrain": results.Training,
+    "adapt": results.Training,
     "seedprint": lambda value: results.Lineage("a", "b", VERDICT),
 }
 

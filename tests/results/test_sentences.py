@@ -132,7 +132,7 @@ def test_a_perplexity_on_training_text_is_told_so():
 
 def test_a_run_that_was_stopped_is_told_to_go_on():
     value = {"out": "runs/a", "step": 3, "steps": 9, "finished": False, "loss": [4.5, 4.75], "tokens": 96}
-    told = sentences.training(value | {"validation_loss": None, "peak_share": None})
+    told = results.Training(value | {"validation_loss": None, "peak_share": None}).summary()
     assert "2 seeds at step 3 of 9" in told[0] and "4.50 to 4.75" in told[1] and "goes on from there" in told[2]
 
 
