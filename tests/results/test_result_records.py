@@ -1,6 +1,7 @@
 """Results in Python: the records hold what commands write, say it, show it and draw it."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.pretrain import from_schedule, pretrain
 from bornbiased_jax.seedprint.verdict import undefined
+from tests.cli.test_json import KEYS
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
 SIZES = dict(seeds=[0, 1, 2], seq_len=8, num_inputs=60)
@@ -55,7 +57,9 @@ def made(tmp_path_factory):
     }
 
 
-KINDS = ["preference", "contraction", "lineage", "sinks", "intervention", "training"]
+COMMANDS = {"preference": "probe preference", "contraction": "probe contraction", "sinks": "sinks"}
+COMMANDS |= {"intervention": "intervene", "lineage": "seedprint", "training": "pretrain"}
+KINDS = list(COMMANDS)
 
 
 class Text(HTMLParser):
@@ -102,6 +106,33 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
     assert shown.startswith(b"\x89PNG") and shown == made[kind].plot()._repr_png_() and len(shown) < 60_000
     assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
     assert ("matplotlib.pyplot" in sys.modules) is asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_json_has_the_keys_that_the_command_writes(made, kind):
+    assert KEYS[COMMANDS[kind]] <= set(json.loads(json.dumps(made[kind].to_json(), allow_nan=False)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_pandas_without_pandas_names_the_remedy(made, kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        made[kind].to_pandas()
+
+
+@pytest.mark.slow
+def test_data_frames_hold_the_measured_numbers(made):
+    pytest.importorskip("pandas")
+    frames = {kind: result.to_pandas() for kind, result in made.items()}
+    assert list(frames["preference"]["top1_share"]) == [record["top1_share"] for record in made["preference"].records]
+    assert "theory.inside" in frames["preference"].columns
+    assert list(frames["contraction"]["block"]) == [1, 2] * 3
+    assert len(frames["lineage"]) == len(made["lineage"].table().rows)
+    assert dict(frames["sinks"].groupby("length").size()) == {8: 2, 16: 2}
+    assert list(frames["intervention"]["after"]) == made["intervention"].report["by_block"]
+    assert list(frames["training"]["loss"][:2]) == made["training"].lines[0]["loss"]
 
 
 @pytest.mark.slow
