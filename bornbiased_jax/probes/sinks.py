@@ -256,7 +256,6 @@ def _column_sums(
     edit: Edit | Edits | None,
 ) -> tuple[jax.Array, jax.Array]:
     """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
-
     options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), edit=edit)
     found = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
     return found[0], found[1]

@@ -1,8 +1,9 @@
-"""Results as small records, for Python and notebooks: what a command finds, in words, as a table and as a figure.
+"""Results of commands as frozen dataclasses, for the command line, Python and notebooks.
 
-Each function calls what the command of its name calls and returns a frozen record with the same facts. A record says
-its sentences (``repr``), shows itself in a notebook with its tables (``_repr_html_``) and draws itself (``plot()``, a
-matplotlib figure without pyplot).
+Each function calls what the command of its name calls and returns a result: ``to_json()`` is what ``--json`` writes,
+``summary()`` the sentences that the command ends with (``repr``; a notebook shows the table as well), ``table()`` the
+table that it prints, ``plot()`` a matplotlib figure without pyplot, ``to_pandas()`` a data frame where pandas is
+installed. Results of several tables list all of them in ``tables()``.
 """
 
 from bornbiased_jax.results.attention import Intervention, Sinks, intervention, sinks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sinks:
-    """Which heads give one position much of their attention.
+    """Attention sinks: heads that give one position much of their attention.
 
     Attributes:
         report: what ``bornbiased sinks --json`` writes.

@@ -32,7 +32,7 @@ Part = Literal["preference", "contraction"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Preference:
-    """Which token each seed's newborn model answers most inputs with.
+    """The token that each seed's untrained model predicts for most inputs.
 
     Attributes:
         records: one a seed and length, with the keys that ``bornbiased probe preference --json`` writes.
@@ -130,7 +130,7 @@ class Preference:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Contraction:
-    """How alike each seed's newborn model makes the last-position states of unrelated inputs, block by block.
+    """Cosines between last-position states of unrelated inputs in each seed's untrained model, block by block.
 
     Attributes:
         records: one a seed and length, with the keys that ``bornbiased probe contraction --json`` writes.

@@ -23,7 +23,7 @@ class Listing(NamedTuple):
     is_text: bool = False
 
 
-# A notebook has its own fonts and colours, light or dark: only words and tables are given.
+# A notebook has its own fonts and colors, light or dark.
 _FRAGMENT = """\
 {% for sentence in sentences %}<p>{{ sentence }}</p>
 {% endfor %}
@@ -38,7 +38,7 @@ _FRAGMENT = """\
 
 
 def written(cell: Any) -> str:
-    """A cell as text: numbers with four digits that count.
+    """Write a cell as text; a float with four significant digits.
 
     >>> written(0.123456), written(7), written("as it is")
     ('0.1235', '7', 'as it is')
@@ -47,7 +47,7 @@ def written(cell: Any) -> str:
 
 
 def fragment(sentences: Sequence[str], listings: Sequence[Listing]) -> str:
-    """Sentences and tables as HTML, whatever is in them escaped.
+    """Write sentences and tables as HTML, escaped.
 
     >>> print(fragment(["1 < 2"], []))
     <p>1 &lt; 2</p>

@@ -1,4 +1,4 @@
-"""Numbers as they stand in a sentence."""
+"""Numbers and names, written for a sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def chance(log10_p: float) -> str:
-    """A probability given as its log₁₀.
+    """Write a probability that is given as its log₁₀.
 
     >>> chance(-0.4), chance(-2.3), chance(-183.2), chance(0.0)
     ('0.4', '0.005', '10⁻¹⁸³', '1')
@@ -23,7 +23,7 @@ def chance(log10_p: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Write a number with its noun.
 
     >>> count(1, "seed"), count(2000, "seed")
     ('1 seed', '2,000 seeds')
@@ -32,7 +32,7 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage with the digits that count.
+    """Write a fraction as a percentage with two significant digits.
 
     >>> percent(0.0190), percent(0.5), percent(0.00042), percent(0.0)
     ('1.9%', '50%', '0.042%', '0%')
@@ -41,7 +41,7 @@ def percent(fraction: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Three digits that count, without a power of ten as long as a reader can do without.
+    """Write three significant digits, with a power of ten only from a billion on.
 
     >>> rounded(9.0412), rounded(4292.4), rounded(1.5e12)
     ('9.04', '4,290', '1.5e+12')
@@ -50,7 +50,7 @@ def rounded(value: float) -> str:
 
 
 def span(values: Sequence[float], digits: int = 2) -> str:
-    """One value, or from the least to the largest.
+    """Write one value, or the range from the least to the largest.
 
     >>> span([0.5]), span([0.25, 0.5, 0.3])
     ('0.50', '0.25 to 0.50')
@@ -60,7 +60,7 @@ def span(values: Sequence[float], digits: int = 2) -> str:
 
 
 def among(names: Sequence[str]) -> str:
-    """Names in a row.
+    """Join names by commas and "and".
 
     >>> among(["a"]), among(["a", "b"]), among(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
@@ -69,7 +69,7 @@ def among(names: Sequence[str]) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes in words.
+    """Write bytes as MB or GB.
 
     >>> size(512.0), size(1.5e9), size(3.2e14)
     ('0 MB', '1.50 GB', '320,000 GB')

@@ -1,4 +1,4 @@
-"""Results in sentences: what each command found and how sure it is, from the object that its ``--json`` writes."""
+"""Sentences of the commands whose results have no class, each from the object that ``--json`` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bornbiased_jax.results.phrases import among, count, percent, rounded
 
 
 def models(value: Mapping[str, Any]) -> list[str]:
-    """The presets in two sentences."""
+    """Say how many presets there are and how large they are."""
     sizes = {name: preset["num_parameters"] for name, preset in value["models"].items()}
     small, large = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
     return [
@@ -23,7 +23,7 @@ def models(value: Mapping[str, Any]) -> list[str]:
 
 
 def prediction(value: Mapping[str, Any]) -> list[str]:
-    """Theory's cosine and top-1 fraction, and for whom its band holds."""
+    """Say which cosine and top-1 fraction theory expects, and for which seeds its band holds."""
     cosine, std = value["inter_cosine_by_layer"][-1], value["inter_cosine_by_layer_std"][-1]
     return [
         f"Theory expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
@@ -36,45 +36,40 @@ def prediction(value: Mapping[str, Any]) -> list[str]:
 
 
 def whichseed(value: Mapping[str, Any]) -> list[str]:
-    """The seed, how sure it is, and what the search cannot see."""
-    of = f"Of {count(value['num_seeds'], 'seed')} searched"
+    """Say which seed it is, how sure that is, and what the search cannot see."""
+    searched = f"Of {count(value['num_seeds'], 'seed')} searched"
     confirmed = value["confirmed"]
     if value["seed"] is None:
         return [
-            f"{of} none is shown to be the birth: {value['reason']}.",
+            f"{searched} none is shown to be the birth: {value['reason']}.",
             "A seed outside the range, another framework's seed, or coordinates that were rotated or renumbered stay "
             "unseen.",
         ]
-    told = [f"{of}, seed {value['seed']} is the birth: {value['reason']}."]
+    sentences = [f"{searched}, seed {value['seed']} is the birth: {value['reason']}."]
     if confirmed is not None:
-        kept = confirmed["verdict"] == "same-lineage"
-        told.append(
-            f"The exact test of all weights {'confirms it' if kept else 'does not confirm it'}: {confirmed['reason']}."
-        )
-    return [*told, "Seeds are those of this package: another framework draws other weights from the same number."]
+        decision = "confirms it" if confirmed["verdict"] == "same-lineage" else "does not confirm it"
+        sentences.append(f"The exact test of all weights {decision}: {confirmed['reason']}.")
+    return [*sentences, "Seeds are those of this package: another framework draws other weights from the same number."]
 
 
 def audit(value: Mapping[str, Any]) -> list[str]:
-    """How many findings of which kind, and how far the tests reach."""
+    """Say how many findings of which kind there are, and how far the tests reach."""
     kinds: Counter[Kind] = Counter(finding["kind"] for finding in value["findings"])
     defects = [f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind not in INFORMATION and kinds[kind]]
-    read = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
+    checkpoints = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
     tested = sum(pair["p_value"] is not None for pair in value["pairs"])
-    found = [f"{read}: nothing contradicts their labels." if value["clean"] else f"{read}: {among(defects)}."]
+    scope = "No pair was tested in the weights: copies and gaps are facts, and shared births were not looked for."
     if tested:
-        found.append(
+        scope = (
             f"{count(tested, 'pair')} were tested in the weights; that any unrelated pair is called related has "
             f"probability {value['alpha']:g} at most over the whole audit."
         )
-    else:
-        found.append(
-            "No pair was tested in the weights: copies and gaps are facts, and shared births were not looked for."
-        )
-    return found
+    contradictions = "nothing contradicts their labels" if value["clean"] else among(defects)
+    return [f"{checkpoints}: {contradictions}.", scope]
 
 
 def fingerprint(value: Mapping[str, Any]) -> list[str]:
-    """What was stored and what it is good for."""
+    """Say what was stored and what it is good for."""
     return [
         f"{value['num_outputs']:,} outputs of width {value['width']} are in {value['out']}: what the model answers to "
         "inputs that their digest names.",
@@ -84,7 +79,7 @@ def fingerprint(value: Mapping[str, Any]) -> list[str]:
 
 
 def digest(value: Mapping[str, Any]) -> list[str]:
-    """What the digest commits to."""
+    """Say what the digest commits to."""
     return [
         f"{value['digest'][:12]}… commits to {count(len(value['tensors']), 'tensor')} of {value['checkpoint']}, their "
         "numbers and the order of their coordinates.",
@@ -94,33 +89,32 @@ def digest(value: Mapping[str, Any]) -> list[str]:
 
 
 def derive(value: Mapping[str, Any]) -> list[str]:
-    """What was changed, and whether the function is still the same."""
-    made = f"{value['out']} is {value['checkpoint']} after {among(list(value['changes']))}."
+    """Say what was changed, and whether the function is still the same."""
+    origin = f"{value['out']} is {value['checkpoint']} after {among(list(value['changes']))}."
     if not value["function_preserved"]:
         return [
-            made,
+            origin,
             "It computes another function than its parent; what it was born from is known, so that tests can be tried.",
         ]
-    moved = value["logit_difference"]
-    checked = "" if moved is None else f": the logits moved by {moved:.1g} of their standard deviation"
-    return [made, f"It computes the same function as its parent{checked}."]
+    difference = value["logit_difference"]
+    check = "" if difference is None else f": the logits moved by {difference:.1g} of their standard deviation"
+    return [origin, f"It computes the same function as its parent{check}."]
 
 
 def runs(value: Mapping[str, Any]) -> list[str]:
-    """How many runs, and how many are finished."""
-    listed = value["runs"]
-    done = sum(run["finished"] for run in listed)
-    open_runs = len(listed) - done
+    """Say how many runs there are, and how many are finished."""
+    finished = sum(run["finished"] for run in value["runs"])
+    open_runs = len(value["runs"]) - finished
     rest = "each resumes when its command is given again" if open_runs else "none is left to resume"
     return [
-        f"{count(len(listed), 'run')}, {done} finished and {open_runs} not: {rest}.",
+        f"{count(len(value['runs']), 'run')}, {finished} finished and {open_runs} not: {rest}.",
         "A run opens as PATH@seed=N,step=N wherever a checkpoint is asked for; losses are nats a token of training "
         "text.",
     ]
 
 
 def plot(value: Mapping[str, Any]) -> list[str]:
-    """What the image shows."""
+    """Say what the image shows."""
     return [
         f"{value['image']} shows loss, learning rate, gradient norm and speed of {value['run']} by step.",
         "The loss is that of training text, each seed a curve; seeds that see the same data rise and fall together.",
@@ -128,7 +122,7 @@ def plot(value: Mapping[str, Any]) -> list[str]:
 
 
 def export(value: Mapping[str, Any]) -> list[str]:
-    """What was written."""
+    """Say what was written."""
     if "base" in value:
         return [
             f"{value['directory']} holds the LoRA adapter of {value['base']} alone, in PEFT's layout.",
@@ -142,26 +136,24 @@ def export(value: Mapping[str, Any]) -> list[str]:
 
 
 def evaluate(value: Mapping[str, Any]) -> list[str]:
-    """What the perplexity means, over how much text, and whether that was training text."""
+    """Say what the perplexity means, over how much text, and whether that was training text."""
     perplexity = value["perplexity"]
     choices = rounded(perplexity) if math.isfinite(perplexity) else "more than any float can count"
-    found = [
+    sentences = [
         f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at a "
         f"context of {value['context']:,} tokens.",
+        f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences.",
     ]
-    found.append(
-        f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences."
-    )
     if value["training_text"] and value.get("step", 1):
-        found.append(
+        sentences.append(
             "The run was trained on this text: the number says how well it is remembered, not how well text is "
             "modelled."
         )
-    return found
+    return sentences
 
 
 def generate(value: Mapping[str, Any]) -> list[str]:
-    """How many tokens, and that they are the likeliest."""
+    """Say how many tokens there are, and that they are the likeliest."""
     return [
         f"{count(len(value['ids']), 'token')} with the prompt, each the likeliest after those before it.",
         "The same model and prompt give the same continuation: nothing is drawn.",
@@ -169,7 +161,7 @@ def generate(value: Mapping[str, Any]) -> list[str]:
 
 
 def parity(value: Mapping[str, Any]) -> list[str]:
-    """How far the logits lie apart, beside their own size."""
+    """Say how far the logits lie apart, as a fraction of their standard deviation."""
     largest, std = value["max_abs_error"], value["logit_std"]
     relative = largest / std if std else math.inf
     return [
@@ -181,46 +173,40 @@ def parity(value: Mapping[str, Any]) -> list[str]:
 
 
 def reproduce(value: Mapping[str, Any]) -> list[str]:
-    """The leading result, and how many there are."""
+    """Give the leading result, and say how many there are."""
     if "experiments" in value:
         return [
             f"{count(len(value['experiments']), 'experiment')} at scale {value['scale']}, each with what it costs.",
             "`bornbiased reproduce NAME` runs one; what was run before is kept.",
         ]
     done, kept, failed = (len(value[name]) for name in ("done", "kept", "failed"))
-    found = list(value.get("headlines", {}).values())[:1]
-    found.append(
+    others = f"; {count(failed, 'other')} {'has' if failed == 1 else 'have'} none" if failed else ""
+    return [
+        *list(value.get("headlines", {}).values())[:1],
         f"{count(done + kept, 'experiment')} {'has' if done + kept == 1 else 'have'} a result, {done} of them made now"
-        + (f"; {count(failed, 'other')} {'has' if failed == 1 else 'have'} none." if failed else ".")
-    )
-    found.append(f"{value['page']} shows each beside what was printed and what theory says.")
-    return found
+        f"{others}.",
+        f"{value['page']} shows each beside what was printed and what theory says.",
+    ]
 
 
 def status(value: Mapping[str, Any]) -> list[str]:
-    """How much of the work in a ledger is done, and what is to be done about the rest."""
-    done, asked, failed = value["done"], value["asked"], value["failed"]
-    found = [
-        f"{done:,} of {count(asked, 'chunk')} are done, in {count(len(value['pages']), 'page')} of {value['folder']}."
-    ]
-    if failed:
-        found.append(f"{failed:,} failed, for the reasons above; the command that asked for them tries them again.")
-    elif done < asked:
-        found.append("The command that asked for the others goes on with them when it is given again.")
-    else:
-        found.append("Nothing is left to compute.")
-    return found
+    """Say how many chunks of a ledger are done, and how to compute the rest."""
+    chunks, pages = count(value["asked"], "chunk"), count(len(value["pages"]), "page")
+    remedy = "Nothing is left to compute."
+    if value["failed"]:
+        remedy = f"{value['failed']:,} failed, for the reasons above; the command that asked for them tries them again."
+    elif value["done"] < value["asked"]:
+        remedy = "The command that asked for the others goes on with them when it is given again."
+    return [f"{value['done']:,} of {chunks} are done, in {pages} of {value['folder']}.", remedy]
 
 
 def doctor(value: Mapping[str, Any]) -> list[str]:
-    """Whether anything is wrong, and which extras lack something."""
-    lacking = [name for name, extra in value["extras"].items() if not extra["installed"]]
+    """Say whether anything is wrong, and which extras lack something."""
+    incomplete = [name for name, extra in value["extras"].items() if not extra["installed"]]
     problems = value["problems"]
-    whole = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to mend, named above"
+    state = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to mend, named above"
     backend = f"JAX computes on {value['backend']}" if value["backend"] else "JAX has no device to compute on"
-    found = [f"{whole}; {backend}, with {count(value['cores'], 'core')}."]
-    if lacking:
-        found.append(f"Not complete: {among(lacking)}; `pip install 'bornbiased-jax[{lacking[0]}]'` adds the first.")
-    else:
-        found.append("What every extra needs is installed.")
-    return found
+    extras = "What every extra needs is installed."
+    if incomplete:
+        extras = f"Not complete: {among(incomplete)}; `pip install 'bornbiased-jax[{incomplete[0]}]'` adds the first."
+    return [f"{state}; {backend}, with {count(value['cores'], 'core')}.", extras]

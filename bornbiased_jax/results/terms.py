@@ -1,4 +1,4 @@
-"""Words of the field, each explained in one clause where it first stands."""
+"""Terms of the field, each explained in one clause below the table that it heads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMS: dict[str, str] = {
 
 
 def explain(*names: str) -> str:
-    """The terms with their explanations, a line each.
+    """Explain terms, a line each.
 
     >>> explain("bits per byte")
     '  bits per byte: the same per byte of text, comparable between tokenizers'

@@ -49,7 +49,8 @@ def ratio_interval(
     It holds every R > 0 for which Student's t does not reject that the mean of over − R · under is zero.
 
     Args:
-        over, under: the pairs' numbers, two pairs at least.
+        over: the numbers above, of two pairs at least.
+        under: the numbers below.
         confidence: of the interval.
 
     Returns:
