@@ -88,11 +88,7 @@ class Sinks:
         return sink_map(score_LH, epsilon=self.report["epsilon"], position=self.report["position"])
 
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each length, block and head.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """Make a data frame with a row for each length, block and head; needs pandas."""
         return data_frame(
             [
                 {"length": int(length), "block": block, "head": head, "score": score}
@@ -107,6 +103,107 @@ class Sinks:
 
     def _repr_html_(self) -> str:
         return fragment(self.summary(), [table for table in (self.table(), _neurons(self.report)) if table.rows])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Intervention:
+    """Sinks by block and the loss, before and after an intervention.
+
+    Attributes:
+        report: what ``bornbiased intervene --json`` writes.
+    """
+
+    report: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what the command writes with --json."""
+        return dict(self.report)
+
+    def summary(self) -> list[str]:
+        """Say how many sinks are left, and how far the loss moved."""
+        report, before = self.report, self.report["before"]
+        difference = report["sink_rate"] - before["sink_rate"]
+        change = "are fewer" if difference < 0 else "are more" if difference > 0 else "are as many"
+        return [
+            f"Sinks at position {report['position']} {change}: {percent(before['sink_rate'])} of the heads as it is, "
+            f"{percent(report['sink_rate'])} after the intervention.",
+            f"The loss moved by {report['loss'] - before['loss']:+.4f} nats a token, to {report['loss']:.4f}; both are "
+            "means over the same windows of one text.",
+        ]
+
+    def table(self) -> Listing:
+        """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
+        report, before = self.report, self.report["before"]
+        title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+        note = (
+            f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
+            f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
+        )
+        rows = [list(row.values()) for row in self._blocks()]
+        return Listing(title, ["block", "as it is", "after"], rows, note)
+
+    def plot(self) -> Figure:
+        """Draw the fraction of heads that are sinks by block, as it is and after."""
+        from bornbiased_jax.report import figures
+
+        figure, ax = figures.new()
+        blocks = range(1, len(self.report["by_block"]) + 1)
+        figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
+        after = self.report["by_block"]
+        figures.line(ax, blocks, after, name="after the intervention", colour=figures.SERIES[1], markers=True)
+        ax.set_ylim(-0.03, 1.03)
+        figures.count_axis(ax)
+        figures.label(ax, "block", "fraction of heads that are sinks")
+        figures.legend(ax)
+        return figure
+
+    def to_pandas(self) -> DataFrame:
+        """Make a data frame with a row for each block; needs pandas."""
+        return data_frame(self._blocks())
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        pairs = zip(self.report["before"]["by_block"], self.report["by_block"], strict=True)
+        return [{"block": block, "before": before, "after": after} for block, (before, after) in enumerate(pairs, 1)]
+
+    def __repr__(self) -> str:
+        return " ".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.summary(), [self.table()])
+
+
+def sinks(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Sinks:
+    """Look for attention sinks on a text.
+
+    Args:
+        checkpoint: a reference, or what :func:`bornbiased_jax.checkpoints.open_checkpoint` returned.
+        text: a file, a folder, ``builtin:prose`` or ``builtin:code``.
+        options: as :func:`bornbiased_jax.evaluation.sinks_report` takes them (``lengths``, ``epsilon`` …).
+
+    Raises:
+        InputError: what that function refuses.
+    """
+    from bornbiased_jax.evaluation import sinks_report
+
+    return Sinks(sinks_report(checkpoint, text, **options))
+
+
+def intervention(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Intervention:
+    """Cut or move what makes a sink, and see what is left of it.
+
+    Args:
+        checkpoint, text: as in :func:`sinks`.
+        options: as :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` takes them: ``silence``,
+            ``write``, ``clear``, ``first_token``, ``length``, ``num_sequences`` …
+
+    Raises:
+        InputError: what that function refuses.
+    """
+    from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+    from bornbiased_jax.evaluation.intervention import intervene_checkpoint
+
+    opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
+    return Intervention(intervene_checkpoint(opened, text, **options))
 
 
 def _largest(report: SinkReport) -> Listing:
@@ -192,108 +289,3 @@ def _rounding(report: SinkReport) -> Listing:
     ]
     terms = explain("Δ loss", "KL", "D_sink")
     return Listing("What rounding costs, in nats a token", list(columns), rows, terms)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Intervention:
-    """Sinks by block and the loss, before and after an intervention.
-
-    Attributes:
-        report: what ``bornbiased intervene --json`` writes.
-    """
-
-    report: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
-        return dict(self.report)
-
-    def summary(self) -> list[str]:
-        """Say how many sinks are left, and how far the loss moved."""
-        report, before = self.report, self.report["before"]
-        difference = report["sink_rate"] - before["sink_rate"]
-        change = "are fewer" if difference < 0 else "are more" if difference > 0 else "are as many"
-        return [
-            f"Sinks at position {report['position']} {change}: {percent(before['sink_rate'])} of the heads as it is, "
-            f"{percent(report['sink_rate'])} after the intervention.",
-            f"The loss moved by {report['loss'] - before['loss']:+.4f} nats a token, to {report['loss']:.4f}; both are "
-            "means over the same windows of one text.",
-        ]
-
-    def table(self) -> Listing:
-        """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
-        report, before = self.report, self.report["before"]
-        title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
-        note = (
-            f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
-            f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
-        )
-        rows = [list(row.values()) for row in self._blocks()]
-        return Listing(title, ["block", "as it is", "after"], rows, note)
-
-    def plot(self) -> Figure:
-        """Draw the fraction of heads that are sinks by block, as it is and after."""
-        from bornbiased_jax.report import figures
-
-        figure, ax = figures.new()
-        blocks = range(1, len(self.report["by_block"]) + 1)
-        figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
-        after = self.report["by_block"]
-        figures.line(ax, blocks, after, name="after the intervention", colour=figures.SERIES[1], markers=True)
-        ax.set_ylim(-0.03, 1.03)
-        figures.count_axis(ax)
-        figures.label(ax, "block", "fraction of heads that are sinks")
-        figures.legend(ax)
-        return figure
-
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each block.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        return data_frame(self._blocks())
-
-    def _blocks(self) -> list[dict[str, Any]]:
-        pairs = zip(self.report["before"]["by_block"], self.report["by_block"], strict=True)
-        return [{"block": block, "before": before, "after": after} for block, (before, after) in enumerate(pairs, 1)]
-
-    def __repr__(self) -> str:
-        return " ".join(self.summary())
-
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [self.table()])
-
-
-def sinks(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Sinks:
-    """Look for attention sinks on a text.
-
-    Args:
-        checkpoint: a reference, or what :func:`bornbiased_jax.checkpoints.open_checkpoint` returned.
-        text: a file, a folder, ``builtin:prose`` or ``builtin:code``.
-        options: as :func:`bornbiased_jax.evaluation.sinks_report` takes them (``lengths``, ``epsilon`` …).
-
-    Raises:
-        InputError: what that function refuses.
-    """
-    from bornbiased_jax.evaluation import sinks_report
-
-    return Sinks(sinks_report(checkpoint, text, **options))
-
-
-def intervention(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Intervention:
-    """Cut or move what makes a sink, and see what is left of it.
-
-    Args:
-        checkpoint, text: as in :func:`sinks`.
-        options: as :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` takes them: ``silence``,
-            ``write``, ``clear``, ``first_token``, ``length``, ``num_sequences`` …
-
-    Raises:
-        InputError: what that function refuses.
-    """
-    from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-    from bornbiased_jax.evaluation.intervention import intervene_checkpoint
-
-    opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    return Intervention(intervene_checkpoint(opened, text, **options))

@@ -114,11 +114,7 @@ class Preference:
         return figure
 
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each record.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """Make a data frame with a row for each record; needs pandas."""
         return data_frame(self.records)
 
     def __repr__(self) -> str:
@@ -144,14 +140,13 @@ class Contraction:
 
     def summary(self) -> list[str]:
         """Say how alike unrelated inputs become from the first block to the last, and how sure that is."""
-        seq_len = max(record["seq_len"] for record in self.records)
-        longest = [record for record in self.records if record["seq_len"] == seq_len]
+        longest = max(self._by_length(), key=lambda records: records[0]["seq_len"])
         first, last = ([record["inter_cosine_by_layer"][block] for record in longest] for block in (0, -1))
         models = f"of {count(len(longest), 'seed')}" if longest[0]["seed"] is not None else "of the model"
         sentences = [
             f"The cosine between last-position states of unrelated inputs {models} goes from {span(first, 3)} after "
             f"the first block to {span(last, 3)} after block {len(longest[0]['inter_cosine_by_layer'])} (T = "
-            f"{seq_len}): 0 is none of it shared, 1 one direction for all."
+            f"{longest[0]['seq_len']}): 0 is none of it shared, 1 one direction for all."
         ]
         weakest = max(record["log10_p"] for record in self.records)
         if 10.0**weakest < LEVEL / len(self.records):
@@ -216,16 +211,8 @@ class Contraction:
         figures.legend(ax)
         return figure
 
-    def _by_length(self) -> list[list[Mapping[str, Any]]]:
-        lengths = dict.fromkeys(record["seq_len"] for record in self.records)
-        return [[record for record in self.records if record["seq_len"] == length] for length in lengths]
-
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each record and block.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """Make a data frame with a row for each record and block; needs pandas."""
         columns = {"inter_cosine": "inter_cosine_by_layer", "intra_cosine": "intra_cosine_by_layer"}
         return data_frame(
             [
@@ -235,6 +222,10 @@ class Contraction:
                 for block in range(len(record["inter_cosine_by_layer"]))
             ]
         )
+
+    def _by_length(self) -> list[list[Mapping[str, Any]]]:
+        lengths = dict.fromkeys(record["seq_len"] for record in self.records)
+        return [[record for record in self.records if record["seq_len"] == length] for length in lengths]
 
     def __repr__(self) -> str:
         return " ".join(self.summary())

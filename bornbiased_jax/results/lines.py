@@ -86,11 +86,7 @@ class Training:
         return figure
 
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each logged step and seed.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """Make a data frame with a row for each logged step and seed; needs pandas."""
         return data_frame(
             [
                 {"step": line["step"], "seed": seed, "loss": line["loss"][index]}

@@ -70,11 +70,7 @@ class Lineage:
         return figure
 
     def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each test.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """Make a data frame with a row for each test; needs pandas."""
         return data_frame(self._tests())
 
     def _tests(self) -> list[dict[str, Any]]:
