@@ -237,6 +237,7 @@ def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:
     """End a command with its result in two or three sentences.
 
     Args:
+        sentences: of the result.
         to_stderr: standard output carries JSON, or the result itself for another program.
     """
     click.echo(" ".join(sentences), err=to_stderr)
