@@ -170,6 +170,27 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
     return found
 
 
+def by_scale(scales: Sequence[str] = SCALES, /, **settings: Any) -> dict[str, dict[str, Any]]:
+    """Settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
+
+    A mapping holds further settings in the same form; an ellipsis leaves a setting out at its scale.
+
+    Example:
+        >>> by_scale(("smoke", "laptop"), seeds=[42], steps=(8, 320), data=(..., "a.txt"))
+        {'smoke': {'seeds': [42], 'steps': 8}, 'laptop': {'seeds': [42], 'steps': 320, 'data': 'a.txt'}}
+    """
+    return {scale: _at(settings, index) for index, scale in enumerate(scales)}
+
+
+def _at(settings: Mapping[str, Any], index: int) -> dict[str, Any]:
+    chosen = {name: value[index] if isinstance(value, tuple) else value for name, value in settings.items()}
+    return {
+        name: _at(value, index) if isinstance(value, Mapping) else value
+        for name, value in chosen.items()
+        if value is not ...
+    }
+
+
 def _nothing(record: Record) -> Sequence[Any]:
     return ()
 

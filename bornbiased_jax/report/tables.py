@@ -94,6 +94,41 @@ class Table:
         ]
 
 
+def tabulate(
+    title: str,
+    settings: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+    note: str = "",
+    *,
+    configuration: Configuration = "ours",
+    first_screen: bool = False,
+) -> Table:
+    """Make a table of rows that say themselves how their numbers are written.
+
+    Args:
+        title, settings, note, first_screen: as of :class:`Table`.
+        rows: the settings of each and its cells, quantity -> (format, value) or a text; then, where there are any,
+            paper, theory and configuration as of :class:`Row`. Columns stand in the order in which rows name them.
+        configuration: of the rows that do not say theirs.
+
+    Example:
+        >>> from bornbiased_jax.report.numbers import fixed
+        >>> tabulate("Loss", ["seed"], [([42], {"loss": (fixed(2), 3.14159), "kept": "yes"})]).rows[0].measured
+        {'loss': 3.14159, 'kept': 'yes'}
+    """
+    formats: dict[str, Format] = {}
+    made = []
+    for place, cells, *others in rows:
+        measured: dict[str, Value] = {}
+        for name, cell in cells.items():
+            written = isinstance(cell, tuple) and callable(cell[0])
+            formats[name] = cell[0] if written else formats.get(name, str)
+            measured[name] = cell[1] if written else cell
+        made.append(Row(place, measured, *others, *({}, {}, configuration)[len(others) :]))
+    columns = [Quantity(name, format) for name, format in formats.items()]
+    return Table(title, settings, columns, made, note, first_screen)
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """A statement for the page's first screen, with its number from each source.

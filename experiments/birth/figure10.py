@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bornbiased_jax.config import preset
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, identifier, integer
-from bornbiased_jax.report.tables import Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Panel, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -26,14 +26,13 @@ def tables(record: Record) -> Sequence[Table]:
         )
         names = [str(i + 1) for i in range(len(found["top_dimension_by_layer"]) - 1)] + ["final norm"]
         rows = [
-            Row([name], {"dimension": d, "count": c, "p": p}, configuration="ours")
+            ([name], {"dimension": (identifier, d), "count": (integer, c), "p": (from_log10(3), p)})
             for name, (d, c, p) in zip(names, columns, strict=True)
         ]
         made.append(
-            Table(
+            tabulate(
                 f"{births.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
                 ["after block"],
-                [Quantity("dimension", identifier), Quantity("count", integer), Quantity("p", from_log10(3))],
                 rows,
                 note="The dimension that is most often the largest of all D, and the corrected p of its count.",
             )

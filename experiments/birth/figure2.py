@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -53,9 +53,9 @@ def tables(record: Record) -> Sequence[Table]:
         for birth in probed["records"]:
             pulled = birth["contraction"]
             measured = {
-                "last block": pulled["inter_cosine_by_layer"][-1],
-                "final norm": pulled["inter_cosine_final"],
-                "p": pulled["log10_p"],
+                "last block": (significant(3), pulled["inter_cosine_by_layer"][-1]),
+                "final norm": (significant(3), pulled["inter_cosine_final"]),
+                "p": (from_log10(3), pulled["log10_p"]),
             }
             predicted = {}
             if theory:
@@ -68,16 +68,11 @@ def tables(record: Record) -> Sequence[Table]:
                 group["seq_len"],
                 birth["seed"],
             ]
-            rows.append(Row(settings, measured, {}, predicted))
+            rows.append((settings, measured, {}, predicted))
     return [
-        Table(
+        tabulate(
             "Inter-sequence cosine of last-token states",
             ["model", "inputs", "N", "T", "seed"],
-            [
-                Quantity("last block", significant(3)),
-                Quantity("final norm", significant(3)),
-                Quantity("p", from_log10(3)),
-            ],
             rows,
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
@@ -85,6 +80,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "Theory: mean ± standard deviation across seeds. The paper draws Figure 2 for T = 1,024 and prints no "
                 "numbers; Table 2 prints 0.46 for Gaussian inputs."
             ),
+            configuration="other",
         )
     ]
 

@@ -15,9 +15,9 @@ from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import births
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 
 NORMS = {"layernorm": "with LayerNorm", "none": "without"}
 # In standard deviations of the pre-activation, so that both histograms show their shape.
@@ -80,34 +80,28 @@ def tables(record: Record) -> Sequence[Table]:
         last = [cosine[-1] for cosine in variant["cosine_by_seed"]]
         ours = record["settings"]["model"] == "gpt2-nano"
         rows.append(
-            Row(
+            (
                 [NORMS[variant["norm"]]],
                 {
-                    "σ, block 1": variant["std_by_layer"][0],
-                    "σ, last block": variant["std_by_layer"][-1],
-                    "odd share": _linear_fraction(variant["std_by_layer"][0]),
-                    "cosine, last block": float(np.mean(last)),
+                    "σ, block 1": (significant(3), variant["std_by_layer"][0]),
+                    "σ, last block": (significant(3), variant["std_by_layer"][-1]),
+                    "odd share": (percent(2), _linear_fraction(variant["std_by_layer"][0])),
+                    "cosine, last block": (significant(3), float(np.mean(last))),
                 },
-                paper={"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if ours else {},
-                theory={
+                {"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if ours else {},
+                {
                     "σ, block 1": variant["expected_std"],
                     "cosine, last block": variant["cosine_theory"][-1],
                 },
-                configuration="paper" if ours else "other",
+                "paper" if ours else "other",
             )
         )
-    quantities = [
-        Quantity("σ, block 1", significant(3)),
-        Quantity("σ, last block", significant(3)),
-        Quantity("odd share", percent(2)),
-        Quantity("cosine, last block", significant(3)),
-    ]
     note = (
         "σ: standard deviation of what enters GELU. Odd share: how much of the power of GELU's output its "
         "odd part carries, which contracts nothing. Cosine: between different sequences, mean across seeds, "
         "MLP-only stack on Gaussian vectors. The paper's σ are those of Section 4.2."
     )
-    return [Table("Pre-activations with and without LayerNorm", ["stack"], quantities, rows, note=note)]
+    return [tabulate("Pre-activations with and without LayerNorm", ["stack"], rows, note=note)]
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -186,17 +180,13 @@ EXPERIMENT = Experiment(
         "0.02·√D, wide enough to meet the bend; on bare embeddings they are fifty times narrower and "
         "contract almost nothing."
     ),
-    settings={
-        "smoke": {
-            "model": "gpt2-tiny",
-            "changes": {"num_layers": 2, "vocab_size": 256},
-            "seq_len": 2,
-            "num_inputs": 64,
-            "seeds": [42, 43],
-        },
-        "laptop": {"model": "gpt2-nano", "seq_len": 2, "num_inputs": 500, "seeds": [42]},
-        "paper": {"model": "gpt2-nano", "seq_len": 2, "num_inputs": 2000, "seeds": [42, 123]},
-    },
+    settings=by_scale(
+        model=("gpt2-tiny", "gpt2-nano", "gpt2-nano"),
+        changes=({"num_layers": 2, "vocab_size": 256}, ..., ...),
+        seq_len=2,
+        num_inputs=(64, 500, 2000),
+        seeds=([42, 43], [42], [42, 123]),
+    ),
     cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,

@@ -8,7 +8,7 @@ from typing import Any
 from scipy import stats
 
 from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -29,19 +29,18 @@ def tables(record: Record) -> Sequence[Table]:
         hits, n, low, high = overlap(probed)
         same = group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
         rows.append(
-            Row(
+            (
                 [births.name_of(group), group["seq_len"], group["num_inputs"], n],
-                {"overlap": hits / n, "95% interval": f"{100 * low:.0f}–{100 * high:.0f}%"},
+                {"overlap": (percent(0), hits / n), "95% interval": (fixed(0), f"{100 * low:.0f}–{100 * high:.0f}%")},
                 {"overlap": 0.76} if same else {},
                 {"overlap": theory["overlap"]} if theory else {},
                 "paper" if same else "other",
             )
         )
     return [
-        Table(
+        tabulate(
             "Seeds whose contraction direction, projected on the vocabulary, picks their top-1 token",
             ["model", "T", "N", "seeds"],
-            [Quantity("overlap", percent(0)), Quantity("95% interval", fixed(0))],
             rows,
             note=(
                 "The direction is the mean unit output of the final norm over all inputs. The paper reports 76% for "

@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -24,10 +24,10 @@ def tables(record: Record) -> Sequence[Table]:
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
         distinct = len({birth["preference"]["top1_id"] for birth in probed["records"]})
         measured: dict[str, Any] = {
-            "fraction": (float(np.mean(fractions)), float(np.std(fractions, ddof=1))),
-            "× uniform": float(np.mean(ratios)),
-            "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
-            "top-1 tokens": distinct,
+            "fraction": (percent(2), (float(np.mean(fractions)), float(np.std(fractions, ddof=1)))),
+            "× uniform": (times(1), float(np.mean(ratios))),
+            "cosine": (fixed(4), (float(np.mean(cosines)), float(np.std(cosines, ddof=1)))),
+            "top-1 tokens": (integer, distinct),
         }
         predicted: dict[str, Any] = {}
         if theory:
@@ -36,17 +36,11 @@ def tables(record: Record) -> Sequence[Table]:
                 "cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1]),
             }
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(fractions)]
-        rows.append(Row(settings, measured, {}, predicted, "ours"))
+        rows.append((settings, measured, {}, predicted))
     return [
-        Table(
+        tabulate(
             "Strength of the preference by architecture, size and length",
             ["model", "inputs", "T", "seeds"],
-            [
-                Quantity("fraction", percent(2)),
-                Quantity("× uniform", times(1)),
-                Quantity("cosine", fixed(4)),
-                Quantity("top-1 tokens", integer),
-            ],
             rows,
             note=(
                 "Mean ± standard deviation across seeds. Fraction: of the top-1 token. Cosine: between last-token "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -56,10 +56,10 @@ def tables(record: Record) -> Sequence[Table]:
         for birth in probed["records"]:
             found = birth["preference"]
             measured = {
-                "top-1": found["top1_id"],
-                "fraction": found["top1_share"],
-                "× uniform": found["ratio_to_uniform"],
-                "p": found["log10_p"],
+                "top-1": (identifier, found["top1_id"]),
+                "fraction": (percent(2), found["top1_share"]),
+                "× uniform": (times(1), found["ratio_to_uniform"]),
+                "p": (from_log10(3), found["log10_p"]),
             }
             paper: dict[str, Any] = {}
             if same_configuration(group, birth["seed"]):
@@ -73,17 +73,11 @@ def tables(record: Record) -> Sequence[Table]:
                 group["seq_len"],
                 birth["seed"],
             ]
-            rows.append(Row(settings, measured, paper, predicted, "paper" if paper else "other"))
+            rows.append((settings, measured, paper, predicted, "paper" if paper else "other"))
     return [
-        Table(
+        tabulate(
             "The most predicted token",
             ["model", "inputs", "N", "T", "seed"],
-            [
-                Quantity("top-1", identifier),
-                Quantity("fraction", percent(2)),
-                Quantity("× uniform", times(1)),
-                Quantity("p", from_log10(3)),
-            ],
             rows,
             note=(
                 "Fraction of N sequences whose largest logit is at the top-1 token. p: binomial tail, corrected for "

@@ -10,7 +10,7 @@ from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Table
 from experiments._shared import births
 from experiments._shared.operations import of_sequence
-from experiments.base import Experiment, Record
+from experiments.base import Experiment, Record, by_scale
 from experiments.birth import figure1, figure2, figure10, table1
 
 PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
@@ -83,10 +83,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
             "One row of Table 1 with as many inputs as its p-values ask for, and what Figures 1, 2 and 10 draw of the "
             "same birth. Token ids are those of this implementation's weights."
         ),
-        settings={
-            "smoke": {"seeds": [seed], "groups": [{**smallest, "seeds": [seed]}]},
-            "paper": {"seeds": [seed], "groups": [probed]},
-        },
+        settings=by_scale(("smoke", "paper"), seeds=[seed], groups=([{**smallest, "seeds": [seed]}], [probed])),
         cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},
         run=births.run_groups,
         tables=tables,

@@ -9,7 +9,7 @@ from typing import Any
 from scipy import stats
 
 from bornbiased_jax.report.numbers import from_log10, integer, significant
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.significance import log10_chi2_tail
 from bornbiased_jax.stats.tails import LN10
 from experiments._shared import ablations, births
@@ -63,12 +63,12 @@ def tables(record: Record) -> Sequence[Table]:
             # Gaussian inputs share no tokens: all pairs count.
             mean, std = pulled["inter_cosine_final"], pulled["inter_cosine_std_final"]
             measured = {
-                "cosine": mean,
-                "std over pairs": std,
-                "effective D": effective_dimension(mean, std),
-                "p, pairs": log10_pairs_p(mean, std, num_inputs),
-                "p, direction": log10_direction_p(mean, std, num_inputs),
-                "p, isotropy": pulled["log10_p"],
+                "cosine": (significant(3), mean),
+                "std over pairs": (significant(3), std),
+                "effective D": (integer, effective_dimension(mean, std)),
+                "p, pairs": (from_log10(2), log10_pairs_p(mean, std, num_inputs)),
+                "p, direction": (from_log10(2), log10_direction_p(mean, std, num_inputs)),
+                "p, isotropy": (from_log10(2), pulled["log10_p"]),
             }
             paper: dict[str, Any] = {}
             if same:
@@ -82,19 +82,11 @@ def tables(record: Record) -> Sequence[Table]:
                 std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
                 predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
             settings = [name, births.name_of(group), num_inputs, ablations.length_of(group), birth["seed"]]
-            rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
+            rows.append((settings, measured, paper, predicted, "paper" if same else "other"))
     return [
-        Table(
+        tabulate(
             "Average cosine between last-token states after the final norm, by module",
             ["mode", "model", "N", "T", "seed"],
-            [
-                Quantity("cosine", significant(3)),
-                Quantity("std over pairs", significant(3)),
-                Quantity("effective D", integer),
-                Quantity("p, pairs", from_log10(2)),
-                Quantity("p, direction", from_log10(2)),
-                Quantity("p, isotropy", from_log10(2)),
-            ],
             rows,
             note=(
                 "Theory: mean ± standard deviation across seeds, for N inputs. Three tests. Pairs: two-sided "

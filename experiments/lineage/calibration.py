@@ -10,7 +10,7 @@ import numpy as np
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
-from experiments.base import Experiment, Record
+from experiments.base import Experiment, Record, by_scale
 from experiments.lineage.calibrating import KINDS, TESTS, run
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
@@ -256,59 +256,31 @@ EXPERIMENT = Experiment(
         "again in itself turned towards another birth, at the same sizes. Power of a miscalibrated test is not "
         "comparable: it always rejects."
     ),
-    settings={
-        "smoke": {
-            "models": ["gpt2-tiny"],
-            "inits": ["gpt2-scaled"],
-            "changes": {**_SMALL, "num_layers": 1, "d_model": 32, "d_ff": 48, "vocab_size": 128},
-            "num_inputs": 32,
-            "seq_len": 4,
-            "pairs": {"permutation": {"tokens": 60, "gaussian": 12}, "published": 12, "population": 3},
-            "num_references": 100,
-            "power": {
-                "model": "gpt2-tiny",
-                "init": "gpt2-scaled",
-                "drifts": [0.9],
-                "drift": 0.9,
-                "num_pairs": 6,
-                "sizes": {"num_inputs": [32]},
+    settings=by_scale(
+        models=(["gpt2-tiny"], _MODELS, ["gpt2-nano", "llama-nano", "qwen-nano"]),
+        inits=(["gpt2-scaled"], _INITS, _INITS),
+        changes=({**_SMALL, "num_layers": 1, "d_model": 32, "d_ff": 48, "vocab_size": 128}, _SMALL, {}),
+        num_inputs=(32, 128, 2_000),
+        seq_len=(4, 8, 64),
+        pairs={
+            "permutation": {"tokens": (60, 850, 850), "gaussian": (12, 150, 100)},
+            "published": (12, 300, 100),
+            "population": (3, 40, 10),
+        },
+        num_references=100,
+        power={
+            "model": ("gpt2-tiny", "llama-tiny", "llama-nano"),
+            "init": ("gpt2-scaled", "normal-0.02", "normal-0.02"),
+            "drifts": ([0.9], [0.9, 0.97, 0.99, 0.997], [0.9, 0.97, 0.99, 0.997]),
+            "drift": (0.9, 0.997, 0.997),
+            "num_pairs": (6, 40, 40),
+            "sizes": {
+                "num_inputs": ([32], [32, 128, 512], [500, 2_000, 10_000]),
+                "seq_len": (..., [4, 16, 64], [16, 64, 256]),
+                "d_model": (..., [32, 64, 128], [192, 384, 768]),
             },
         },
-        "laptop": {
-            "models": _MODELS,
-            "inits": _INITS,
-            "changes": _SMALL,
-            "num_inputs": 128,
-            "seq_len": 8,
-            "pairs": {"permutation": {"tokens": 850, "gaussian": 150}, "published": 300, "population": 40},
-            "num_references": 100,
-            "power": {
-                "model": "llama-tiny",
-                "init": "normal-0.02",
-                "drifts": [0.9, 0.97, 0.99, 0.997],
-                "drift": 0.997,
-                "num_pairs": 40,
-                "sizes": {"num_inputs": [32, 128, 512], "seq_len": [4, 16, 64], "d_model": [32, 64, 128]},
-            },
-        },
-        "paper": {
-            "models": ["gpt2-nano", "llama-nano", "qwen-nano"],
-            "inits": _INITS,
-            "changes": {},
-            "num_inputs": 2_000,
-            "seq_len": 64,
-            "pairs": {"permutation": {"tokens": 850, "gaussian": 100}, "published": 100, "population": 10},
-            "num_references": 100,
-            "power": {
-                "model": "llama-nano",
-                "init": "normal-0.02",
-                "drifts": [0.9, 0.97, 0.99, 0.997],
-                "drift": 0.997,
-                "num_pairs": 40,
-                "sizes": {"num_inputs": [500, 2_000, 10_000], "seq_len": [16, 64, 256], "d_model": [192, 384, 768]},
-            },
-        },
-    },
+    ),
     cost={
         "smoke": "seconds",
         "laptop": "eight minutes on two cores of an x86-64 virtual machine that did other work as well",

@@ -30,7 +30,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.seedprint.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.base import Context, Experiment, part_of
+from experiments.base import Context, Experiment, by_scale, part_of
 from experiments.lineage import court_tables
 from experiments.lineage.court_models import Model, births, trained
 from experiments.lineage.court_tests import TESTS, examine, matchings
@@ -211,9 +211,6 @@ def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
     }
 
 
-_LLAMA = {"num_layers": 4, "num_heads": 4, "num_kv_heads": 4, "vocab_size": 260, "max_seq_len": 64}
-_CORPORA = ["builtin:prose", "builtin:code"]
-
 EXPERIMENT = Experiment(
     name="court",
     title="Which test of lineage keeps its promise",
@@ -225,50 +222,41 @@ EXPERIMENT = Experiment(
         "Whether a test finds descendants, and changed ones, is another question; a test that never rejects keeps "
         "every promise made here."
     ),
-    settings={
-        "smoke": {
-            "model": "llama-tiny",
-            "changes": {**_LLAMA, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2},
-            "widths": [16],
-            "corpora": _CORPORA,
-            "seeds_an_order": 2,
-            "schedule": {"steps": 3, "batch_size": 4, "context": 16, "warmup": 1},
-            "probe": {"num_inputs": 32, "seq_len": 8, "text": "builtin:prose", "num_sentences": 16, "num_matched": 8,
-                      "sentence_len": 8},
-            "num_permutations": 200,
-            "num_ranked": 1,
+    settings=by_scale(
+        model="llama-tiny",
+        changes={
+            "num_layers": (2, 4, 6),
+            "num_heads": (2, 4, 8),
+            "num_kv_heads": (2, 4, 8),
+            "vocab_size": 260,
+            "max_seq_len": (64, 64, 256),
         },
-        "laptop": {
-            "model": "llama-tiny",
-            "changes": _LLAMA,
-            "widths": [64, 96],
-            "corpora": _CORPORA,
-            "seeds_an_order": 8,
-            "schedule": {"steps": 200, "batch_size": 16, "context": 32, "warmup": 20, "learning_rate": 4e-3,
-                         "min_learning_rate": 4e-4},
-            "probe": {"num_inputs": 256, "seq_len": 16, "text": "builtin:prose", "num_sentences": 200,
-                      "num_matched": 32, "sentence_len": 16},
-            "num_permutations": 1_000,
-            "num_ranked": 16,
+        widths=([16], [64, 96], [256, 384]),
+        corpora=["builtin:prose", "builtin:code"],
+        seeds_an_order=(2, 8, 8),
+        schedule={
+            "steps": (3, 200, 5_000),
+            "batch_size": (4, 16, 32),
+            "context": (16, 32, 256),
+            "warmup": (1, 20, 200),
+            "learning_rate": (..., 4e-3, 1e-3),
+            "min_learning_rate": (..., 4e-4, 1e-4),
         },
-        "paper": {
-            "model": "llama-tiny",
-            "changes": {**_LLAMA, "num_layers": 6, "num_heads": 8, "num_kv_heads": 8, "max_seq_len": 256},
-            "widths": [256, 384],
-            "corpora": _CORPORA,
-            "seeds_an_order": 8,
-            "schedule": {"steps": 5_000, "batch_size": 32, "context": 256, "warmup": 200, "learning_rate": 1e-3,
-                         "min_learning_rate": 1e-4},
-            "probe": {"num_inputs": 2_000, "seq_len": 64, "text": "builtin:prose", "num_sentences": 200,
-                      "num_matched": 64, "sentence_len": 64},
-            "num_permutations": 2_000,
-            "num_ranked": 16,
+        probe={
+            "num_inputs": (32, 256, 2_000),
+            "seq_len": (8, 16, 64),
+            "text": "builtin:prose",
+            "num_sentences": (16, 200, 200),
+            "num_matched": (8, 32, 64),
+            "sentence_len": (8, 16, 64),
         },
-    },
+        num_permutations=(200, 1_000, 2_000),
+        num_ranked=(1, 16, 16),
+    ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,
     claims=court_tables.claims,
     tables=court_tables.tables,
     figures=court_tables.plots,
     headline=court_tables.headline,
-)  # fmt: skip
+)

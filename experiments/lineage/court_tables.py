@@ -7,7 +7,7 @@ from typing import Any
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value, tabulate
 from experiments.base import Record
 
 _WORDS = {True: "keeps it", False: "BREAKS it", None: "not tried"}
@@ -39,8 +39,8 @@ def _promises(record: Record) -> Table:
             continue
         worst = max(summaries, key=lambda summary: summary["rates"][0]["rate"])
         where = list(dict.fromkeys(entry["kind"] for entry in promise["broken"]))
-        measured: dict[str, Value] = {
-            "pairs": sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries),
+        measured: dict[str, Any] = {
+            "pairs": (integer, sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)),
             "promise": _WORDS[promise["kept"]],
             "called the same, worst kind": _fraction(worst["rates"][0]),
             "worst kind": worst["kind"],
@@ -48,14 +48,7 @@ def _promises(record: Record) -> Table:
         }
         source = "published" if promise["published"] else "ours"
         reads = "score > 0.8" if _is_score(summaries) else "p ≤ 0.01"
-        rows.append(Row([promise["test"], source, reads], measured, configuration="ours"))
-    quantities = [
-        Quantity("pairs", integer),
-        Quantity("promise"),
-        Quantity("called the same, worst kind"),
-        Quantity("worst kind"),
-        Quantity("broken on"),
-    ]
+        rows.append(([promise["test"], source, reads], measured))
     note = (
         f"Unrelated pairs. {_about(record)} A promise is broken where on some kind of pair the fraction called the "
         "same is above the level beyond doubt (95% for all intervals of a test together). Keeping it on so few models "
@@ -63,7 +56,7 @@ def _promises(record: Record) -> Table:
         "AWM's z belong to published models of 7 billion parameters; at these widths they do not hold."
     )
     title = "Which test keeps its promise"
-    return Table(title, ["test", "source", "read at"], quantities, rows, note, first_screen=True)
+    return tabulate(title, ["test", "source", "read at"], rows, note, first_screen=True)
 
 
 def _about(record: Record) -> str:
@@ -85,28 +78,20 @@ def _sizes(record: Record) -> Table:
     for summary in record["result"]["tests"]:
         if len(summary["rates"]) != 2:
             continue
-        measured: dict[str, Value] = {
+        measured: dict[str, Any] = {
             "p ≤ 0.01": _fraction(summary["rates"][0]),
             "p ≤ 0.05": _fraction(summary["rates"][1]),
-            "KS p": summary["ks_p"],
-            "disjoint pairs": summary["ks_pairs"],
-            "smallest p": summary["least"],
-            "undefined": summary["num_undefined"],
+            "KS p": (significant(2), summary["ks_p"]),
+            "disjoint pairs": (integer, summary["ks_pairs"]),
+            "smallest p": (significant(2), summary["least"]),
+            "undefined": (integer, summary["num_undefined"]),
         }
-        rows.append(Row([summary["test"], summary["kind"], summary["num_pairs"]], measured, configuration="ours"))
-    quantities = [
-        Quantity("p ≤ 0.01"),
-        Quantity("p ≤ 0.05"),
-        Quantity("KS p", significant(2)),
-        Quantity("disjoint pairs", integer),
-        Quantity("smallest p", significant(2)),
-        Quantity("undefined", integer),
-    ]
+        rows.append(([summary["test"], summary["kind"], summary["num_pairs"]], measured))
     note = (
         "95% intervals, models resampled. KS against uniform on pairs that share no model. Algorithm 1 and iclr read "
         "random tokens, or Gaussian vectors that both models share, as published."
     )
-    return Table("Sizes on unrelated pairs", ["test", "pairs of", "number"], quantities, rows, note)
+    return tabulate("Sizes on unrelated pairs", ["test", "pairs of", "number"], rows, note)
 
 
 def _scores(record: Record) -> Table:

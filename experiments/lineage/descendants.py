@@ -52,7 +52,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.models.loss import loss_sum
-from experiments.base import Context, Experiment, part_of
+from experiments.base import Context, Experiment, by_scale, part_of
 from experiments.lineage import descendants_tables
 from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of
 from experiments.lineage.descendants_families import Families, make_families
@@ -242,20 +242,6 @@ def _short(values: Mapping[str, Reading]) -> dict[str, list[float | None]]:
     }
 
 
-_LLAMA = {"num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "d_model": 32, "d_ff": 64, "vocab_size": 260,
-          "max_seq_len": 64}  # fmt: skip
-_STRENGTHS = {
-    "noise": [0.1, 0.5, 2.0],
-    "prune": [0.3, 0.6, 0.9],
-    "round": [8, 4, 2],
-    "merge": [0.25, 0.5, 0.75],
-    "slerp": [0.25, 0.5, 0.75],
-    "drop-layers": ["2", "1,3"],
-    "repeat-layers": ["2-3"],
-    "resize-vocab": [256, 320],
-}
-_CORPORA = ["builtin:prose", "builtin:code"]
-
 EXPERIMENT = Experiment(
     name="descendants",
     title="Which test finds which descendant",
@@ -267,67 +253,62 @@ EXPERIMENT = Experiment(
         "A test is to be trusted after a change where it finds the descendants and does not accuse the unrelated; no "
         "test finds all. A student that learned another model's predictions is no descendant of its birth."
     ),
-    settings={
-        "smoke": {
-            "model": "llama-tiny",
-            "changes": {**_LLAMA, "num_layers": 2, "d_model": 16, "d_ff": 24},
-            "families": 4,
-            "partners": 1,
-            "corpora": _CORPORA,
-            "schedule": {"steps": 3, "batch_size": 2, "context": 16, "warmup": 1},
-            "further": {"tuned": [2], "distilled": [2], "learning_rate": 1e-3},
-            "rank": 2,
-            "strengths": {"noise": [0.1], "prune": [0.3], "round": [8], "merge": [0.5], "slerp": [0.5],
-                          "drop-layers": ["2"], "repeat-layers": ["2-2"], "resize-vocab": [256]},
-            "probe": {"num_inputs": 32, "seq_len": 4, "vocab_size": 256, "text": "builtin:prose",
-                      "num_sentences": 16, "num_matched": 4, "sentence_len": 8},
-            "num_offsets": 1,
-            "num_born": 4,
-            "num_fresh": 3,
-            "birth_permutations": 199,
+    settings=by_scale(
+        model="llama-tiny",
+        changes={
+            "num_layers": (2, 3, 6),
+            "num_heads": (4, 4, 8),
+            "num_kv_heads": (2, 2, 4),
+            "d_model": (16, 32, 256),
+            "d_ff": (24, 64, 512),
+            "vocab_size": 260,
+            "max_seq_len": (64, 64, 256),
         },
-        "laptop": {
-            "model": "llama-tiny",
-            "changes": _LLAMA,
-            "families": 46,
-            "partners": 46,
-            "corpora": _CORPORA,
-            "schedule": {"steps": 400, "batch_size": 8, "context": 32, "warmup": 40, "learning_rate": 4e-3,
-                         "min_learning_rate": 4e-4},
-            "further": {"tuned": [30, 100, 300], "distilled": [100, 300], "learning_rate": 2e-3},
-            "rank": 4,
-            "strengths": _STRENGTHS,
-            "probe": {"num_inputs": 128, "seq_len": 8, "vocab_size": 256, "text": "builtin:prose",
-                      "num_sentences": 100, "num_matched": 16, "sentence_len": 16},
-            "num_offsets": 3,
-            "num_born": 10,
-            "num_fresh": 99,
-            "birth_permutations": 9_999,
+        families=(4, 46, 46),
+        partners=(1, 46, 46),
+        corpora=["builtin:prose", "builtin:code"],
+        schedule={
+            "steps": (3, 400, 5_000),
+            "batch_size": (2, 8, 32),
+            "context": (16, 32, 256),
+            "warmup": (1, 40, 200),
+            "learning_rate": (..., 4e-3, 1e-3),
+            "min_learning_rate": (..., 4e-4, 1e-4),
         },
-        "paper": {
-            "model": "llama-tiny",
-            "changes": {**_LLAMA, "num_layers": 6, "num_heads": 8, "num_kv_heads": 4, "d_model": 256, "d_ff": 512,
-                        "max_seq_len": 256},
-            "families": 46,
-            "partners": 46,
-            "corpora": _CORPORA,
-            "schedule": {"steps": 5_000, "batch_size": 32, "context": 256, "warmup": 200, "learning_rate": 1e-3,
-                         "min_learning_rate": 1e-4},
-            "further": {"tuned": [100, 1_000, 5_000], "distilled": [1_000, 5_000], "learning_rate": 5e-4},
-            "rank": 8,
-            "strengths": {**_STRENGTHS, "drop-layers": ["3", "2,5"], "repeat-layers": ["3-4"]},
-            "probe": {"num_inputs": 1_000, "seq_len": 64, "vocab_size": 256, "text": "builtin:prose",
-                      "num_sentences": 200, "num_matched": 64, "sentence_len": 64},
-            "num_offsets": 3,
-            "num_born": 12,
-            "num_fresh": 199,
-            "birth_permutations": 9_999,
+        further={
+            "tuned": ([2], [30, 100, 300], [100, 1_000, 5_000]),
+            "distilled": ([2], [100, 300], [1_000, 5_000]),
+            "learning_rate": (1e-3, 2e-3, 5e-4),
         },
-    },
+        rank=(2, 4, 8),
+        strengths={
+            "noise": ([0.1], [0.1, 0.5, 2.0], [0.1, 0.5, 2.0]),
+            "prune": ([0.3], [0.3, 0.6, 0.9], [0.3, 0.6, 0.9]),
+            "round": ([8], [8, 4, 2], [8, 4, 2]),
+            "merge": ([0.5], [0.25, 0.5, 0.75], [0.25, 0.5, 0.75]),
+            "slerp": ([0.5], [0.25, 0.5, 0.75], [0.25, 0.5, 0.75]),
+            "drop-layers": (["2"], ["2", "1,3"], ["3", "2,5"]),
+            "repeat-layers": (["2-2"], ["2-3"], ["3-4"]),
+            "resize-vocab": ([256], [256, 320], [256, 320]),
+        },
+        probe={
+            "num_inputs": (32, 128, 1_000),
+            "seq_len": (4, 8, 64),
+            "vocab_size": 256,
+            "text": "builtin:prose",
+            "num_sentences": (16, 100, 200),
+            "num_matched": (4, 16, 64),
+            "sentence_len": (8, 16, 64),
+        },
+        num_offsets=(1, 3, 3),
+        num_born=(4, 10, 12),
+        num_fresh=(3, 99, 199),
+        birth_permutations=(199, 9_999, 9_999),
+    ),
     cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,
     figures=descendants_tables.plots,
     headline=descendants_tables.headline,
-)  # fmt: skip
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value, tabulate
 from experiments.base import Record
 
 _DISTILLED = "distilled"
@@ -53,7 +53,7 @@ def _trust(record: Record) -> Table:
             cells = _cells(record, change=change["change"])
             asked = {cell["test"]: cell["trusted"] for cell in cells if tests[cell["test"]]["published"] is published}
             told.append(in_words(asked))
-        rows.append(Row([change["change"], *told], {"loss": change["loss"]}, configuration="ours"))
+        rows.append(([change["change"], *told], {"loss": (fixed(2), change["loss"])}))
     note = (
         f"{_about(record)} To be trusted: at its own level or threshold the test finds 90% of the descendants or more, "
         "and keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
@@ -62,9 +62,7 @@ def _trust(record: Record) -> Table:
         f"some changes. Loss: nats a token on the first text, {fixed(2)(record['result']['loss'])} before."
     )
     settings = ["change", "of this package", "published"]
-    return Table(
-        "Which test to trust after which change", settings, [Quantity("loss", fixed(2))], rows, note, first_screen=True
-    )
+    return tabulate("Which test to trust after which change", settings, rows, note, first_screen=True)
 
 
 def in_words(asked: Mapping[str, bool]) -> str:
@@ -115,34 +113,24 @@ def _overall(record: Record) -> Table:
     rows = []
     for row in record["result"]["tests"]:
         reads = f"{'p ≤' if row['by_p'] else 'score >'} {row['limit']:g}"
-        measured: dict[str, Value] = {
-            "AUC": row["auc"]["rate"],
-            "KS distance": row["ks"],
+        measured: dict[str, Any] = {
+            "AUC": (fixed(3), row["auc"]["rate"]),
+            "KS distance": (fixed(2), row["ks"]),
             "TPR at FPR ≤ 1%": _interval(row["tpr"]),
             "its FPR": _interval(row["fpr"]),
             "found": _interval(row["found"]),
             "called related": _interval(row["accused"]),
-            "accuracy": row["accuracy"],
-            "accuracy, calibrated": row["accuracy_calibrated"],
+            "accuracy": (percent(1), row["accuracy"]),
+            "accuracy, calibrated": (percent(1), row["accuracy_calibrated"]),
         }
         settings = [row["test"], "published" if row["published"] else "ours", reads]
-        rows.append(Row(settings, measured, configuration="ours"))
-    quantities = [
-        Quantity("AUC", fixed(3)),
-        Quantity("KS distance", fixed(2)),
-        Quantity("TPR at FPR ≤ 1%"),
-        Quantity("its FPR"),
-        Quantity("found"),
-        Quantity("called related"),
-        Quantity("accuracy", percent(1)),
-        Quantity("accuracy, calibrated", percent(1)),
-    ]
+        rows.append((settings, measured))
     note = (
         "All changes together, related pairs against unrelated ones. Found and called related: at the test's own level "
         "or threshold. Thresholds for TPR come from other births; the FPR is what they give on the births that they "
         "are used on. Accuracies count related and unrelated pairs alike."
     )
-    return Table("All changes together", ["test", "source", "read at"], quantities, rows, note)
+    return tabulate("All changes together", ["test", "source", "read at"], rows, note)
 
 
 def _accusations(record: Record) -> Table:
@@ -153,36 +141,28 @@ def _accusations(record: Record) -> Table:
         some = [entry for entry in entries if entry["test"] == name]
         worst = max(some, key=lambda entry: entry["accused"])
         most_often = max(some, key=lambda entry: entry["below_0.01"])
-        measured: dict[str, Value] = {
-            "kinds": len(some),
-            "pairs of each": min(entry["num_pairs"] for entry in some),
-            "level": worst["alpha"],
-            "most called related": worst["accused"],
+        measured: dict[str, Any] = {
+            "kinds": (integer, len(some)),
+            "pairs of each": (integer, min(entry["num_pairs"] for entry in some)),
+            "level": (significant(1), worst["alpha"]),
+            "most called related": (integer, worst["accused"]),
             "of that kind": worst["kind"],
-            "allowed": worst["most"],
-            "p ≤ 0.01, all kinds": sum(entry["below_0.01"] for entry in some) / sum(e["num_pairs"] for e in some),
-            "worst kind": most_often["below_0.01"],
-            "allowed at 0.01": most_often["most_below_0.01"],
+            "allowed": (integer, worst["most"]),
+            "p ≤ 0.01, all kinds": (
+                percent(2),
+                sum(entry["below_0.01"] for entry in some) / sum(e["num_pairs"] for e in some),
+            ),
+            "worst kind": (integer, most_often["below_0.01"]),
+            "allowed at 0.01": (integer, most_often["most_below_0.01"]),
         }
-        rows.append(Row([name], measured, configuration="ours"))
-    quantities = [
-        Quantity("kinds", integer),
-        Quantity("pairs of each", integer),
-        Quantity("level", significant(1)),
-        Quantity("most called related", integer),
-        Quantity("of that kind"),
-        Quantity("allowed", integer),
-        Quantity("p ≤ 0.01, all kinds", percent(2)),
-        Quantity("worst kind", integer),
-        Quantity("allowed at 0.01", integer),
-    ]
+        rows.append(([name], measured))
     note = (
         "Unrelated pairs of each kind of change, students and their teachers among those of distillation, called the "
         "same lineage at the test's own level. Allowed: the 99.9% quantile of a binomial count. p ≤ 0.01: the "
         "fraction over all kinds, then the number of the kind with the most. Kinds share their families, two of which "
         "are counted once: where no change moves a test's reading, its counts are one count."
     )
-    return Table("Accusations of exact tests", ["test"], quantities, rows, note)
+    return tabulate("Accusations of exact tests", ["test"], rows, note)
 
 
 def claims(record: Record) -> Sequence[Claim]:

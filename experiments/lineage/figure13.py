@@ -14,7 +14,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.stats.kendall import tau_b
 from experiments._shared.lineage import probe
@@ -80,17 +80,17 @@ def _labels(group: Mapping[str, Any]) -> list[Any]:
 def tables(record: Record) -> Sequence[Table]:
     """Mean and standard deviation of the taus, and of each pair's mean."""
     rows = [
-        Row(
+        (
             [*_labels(entry["group"]), entry["num_pairs"]],
             {
-                "mean": entry["mean"],
-                "std": entry["std"],
-                "beyond ±3": entry["beyond_3"],
-                "pair z": (entry["pair_z_mean"], entry["pair_z_std"]),
-                "pairs with z > 2.33": entry["pair_z_above"],
+                "mean": (fixed(3), entry["mean"]),
+                "std": (fixed(3), entry["std"]),
+                "beyond ±3": (percent(2), entry["beyond_3"]),
+                "pair z": (fixed(2), (entry["pair_z_mean"], entry["pair_z_std"])),
+                "pairs with z > 2.33": (percent(1), entry["pair_z_above"]),
             },
-            theory={"mean": 0.0, "std": 1.0, "beyond ±3": 2 * stats.norm.sf(3), "pairs with z > 2.33": 0.01},
-            configuration="ours",
+            {},
+            {"mean": 0.0, "std": 1.0, "beyond ±3": 2 * stats.norm.sf(3), "pairs with z > 2.33": 0.01},
         )
         for entry in record["result"]["groups"]
     ]
@@ -99,15 +99,8 @@ def tables(record: Record) -> Sequence[Table]:
         "of a pair by its standard error if coordinates were independent, mean ± standard deviation over pairs, "
         "0 ± 1 under the published null. Pairs share births, and so are not independent of one another."
     )
-    quantities = [
-        Quantity("mean", fixed(3)),
-        Quantity("std", fixed(3)),
-        Quantity("beyond ±3", percent(2)),
-        Quantity("pair z", fixed(2)),
-        Quantity("pairs with z > 2.33", percent(1)),
-    ]
     heads = ["model", "initialisation", "inputs", "N", "T", "pairs"]
-    return [Table("Kendall's tau of unrelated births", heads, quantities, rows, note)]
+    return [tabulate("Kendall's tau of unrelated births", heads, rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:

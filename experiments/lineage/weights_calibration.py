@@ -27,14 +27,14 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
 from bornbiased_jax.seedprint.weights.view import token_rows
 from bornbiased_jax.stats.permutations import permutation_p
-from experiments.base import Context, Experiment, Record, part_of
+from experiments.base import Context, Experiment, Record, by_scale, part_of
 
 
 class Case(NamedTuple):
@@ -185,18 +185,11 @@ def tables(record: Record) -> Sequence[Table]:
         measured = {
             "below 0.01": _percent(case["rates"][0]),
             "below 0.05": _percent(case["rates"][1]),
-            "KS p": case["ks_p"],
-            "z": (case["z_mean"], case["z_std"]),
-            "smallest adjusted p": smallest,
+            "KS p": (significant(2), case["ks_p"]),
+            "z": (fixed(2), (case["z_mean"], case["z_std"])),
+            "smallest adjusted p": (significant(2), smallest),
         }
-        rows.append(Row([case["test"], case["num_pairs"]], measured, configuration="ours"))
-    quantities = [
-        Quantity("below 0.01"),
-        Quantity("below 0.05"),
-        Quantity("KS p", significant(2)),
-        Quantity("z", fixed(2)),
-        Quantity("smallest adjusted p", significant(2)),
-    ]
+        rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
         f"Disjoint pairs of independent births, {settings['model']} with {changes['num_layers']} blocks, "
@@ -206,18 +199,21 @@ def tables(record: Record) -> Sequence[Table]:
         "is corrected for their number, and checked for too many small p alone."
     )
     tied = result["tied_rows_alone"]
-    wrong = Table(
+    wrong = tabulate(
         "Unrelated tied births in the bilinear test",
         ["permuted", "pairs"],
-        [Quantity("below 0.01", integer)],
         [
-            Row(["embedding and head together, as the test does", tied["num_pairs"]],
-                {"below 0.01": tied["below_0.01"]}, configuration="ours"),
-            Row(["embedding rows alone, which it never does", tied["num_pairs"]],
-                {"below 0.01": tied["below_0.01_rows_alone"]}, configuration="ours"),
+            (
+                ["embedding and head together, as the test does", tied["num_pairs"]],
+                {"below 0.01": (integer, tied["below_0.01"])},
+            ),
+            (
+                ["embedding rows alone, which it never does", tied["num_pairs"]],
+                {"below 0.01": (integer, tied["below_0.01_rows_alone"])},
+            ),
         ],
-    )  # fmt: skip
-    return [Table("The tests in the weights on unrelated births", ["test", "pairs"], quantities, rows, note), wrong]
+    )
+    return [tabulate("The tests in the weights on unrelated births", ["test", "pairs"], rows, note), wrong]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -279,32 +275,14 @@ EXPERIMENT = Experiment(
         "0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"
         "Trained models are another matter, and the court's."
     ),
-    settings={
-        "smoke": {
-            "model": "llama-tiny",
-            "changes": _LEAST,
-            "num_pairs": 40,
-            "num_permutations": 200,
-            "chunk": 40,
-            "num_tied": 20,
-        },
-        "laptop": {
-            "model": "llama-tiny",
-            "changes": _TINY,
-            "num_pairs": 5_000,
-            "num_permutations": 2_000,
-            "chunk": 500,
-            "num_tied": 200,
-        },
-        "paper": {
-            "model": "llama-tiny",
-            "changes": {**_TINY, "d_model": 96, "d_ff": 256, "vocab_size": 256},
-            "num_pairs": 20_000,
-            "num_permutations": 2_000,
-            "chunk": 500,
-            "num_tied": 200,
-        },
-    },  # fmt: skip
+    settings=by_scale(
+        model="llama-tiny",
+        changes=(_LEAST, _TINY, {**_TINY, "d_model": 96, "d_ff": 256, "vocab_size": 256}),
+        num_pairs=(40, 5_000, 20_000),
+        num_permutations=(200, 2_000, 2_000),
+        chunk=(40, 500, 500),
+        num_tied=(20, 200, 200),
+    ),  # fmt: skip
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: hours"},
     run=run,
     claims=claims,

@@ -21,8 +21,8 @@ from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantise import parse_scheme, prices
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
-from experiments.base import Context, Experiment, Record
+from bornbiased_jax.report.tables import Claim, Panel, Table, Value, tabulate
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
@@ -95,22 +95,17 @@ def _lengths(result: Mapping[str, Any]) -> Table:
     for length, rate in found["sink_rate"].items():
         score, block, head = strongest_head(found["score_by_layer_head"][length])
         deviation = found["sink_rate_std"][length]
-        measured: dict[str, Value] = {
-            "heads that are sinks": rate if deviation is None else (rate, deviation),
-            "by average score": found["sink_rate_of_average"][length],
+        measured: dict[str, Any] = {
+            "heads that are sinks": (percent(1), rate if deviation is None else (rate, deviation)),
+            "by average score": (percent(1), found["sink_rate_of_average"][length]),
             "strongest head": f"{score:.2f} (block {block}, head {head})",
         }
-        rows.append(Row([int(length)], measured, configuration="ours"))
-    quantities = [
-        Quantity("heads that are sinks", percent(1)),
-        Quantity("by average score", percent(1)),
-        Quantity("strongest head"),
-    ]
+        rows.append(([int(length)], measured))
     note = (
         f"{found['num_sequences']} sequences of {result['source']}; ε = {EPSILON:g}, thresholded in each sequence, ± "
         "over sequences; then thresholded once on the average."
     )
-    return Table("Sinks by length", ["T"], quantities, rows, note=note)
+    return tabulate("Sinks by length", ["T"], rows, note=note)
 
 
 def _blocks(result: Mapping[str, Any]) -> Table:
@@ -118,62 +113,45 @@ def _blocks(result: Mapping[str, Any]) -> Table:
     length = max(found["score_by_layer_head"], key=int)
     rows = []
     for layer, score_H in zip(found["outliers"]["layers"], found["score_by_layer_head"][length], strict=True):
-        measured: dict[str, Value] = {
+        measured: dict[str, Any] = {
             "sinks": f"{sum(score > EPSILON for score in score_H)} of {len(score_H)}",
-            "mean score": float(np.mean(score_H)),
-            "max |h|": layer["largest"],
+            "mean score": (fixed(2), float(np.mean(score_H))),
+            "max |h|": (significant(3), layer["largest"]),
             "at": f"position {layer['position']}, channel {layer['channel']}",
-            "massive": layer["share_of_sequences_massive"],
-            "DomRatio, first": layer["dom_ratio_first"],
-            "DomRatio, others": layer["dom_ratio_rest"],
+            "massive": (percent(0), layer["share_of_sequences_massive"]),
+            "DomRatio, first": (fixed(1), layer["dom_ratio_first"]),
+            "DomRatio, others": (fixed(1), layer["dom_ratio_rest"]),
         }
-        rows.append(Row([layer["block"]], measured, configuration="ours"))
-    quantities = [
-        Quantity("sinks"),
-        Quantity("mean score", fixed(2)),
-        Quantity("max |h|", significant(3)),
-        Quantity("at"),
-        Quantity("massive", percent(0)),
-        Quantity("DomRatio, first", fixed(1)),
-        Quantity("DomRatio, others", fixed(1)),
-    ]
+        rows.append(([layer["block"]], measured))
     outliers = found["outliers"]
     note = (
         f"Sinks: heads whose average score at T = {length} exceeds {EPSILON:g}. The residual stream after each block, "
         f"on {outliers['num_sequences']} sequences of {outliers['length']} tokens; massive: sequences with an "
         "activation above 100 and a thousand times the median; channels count from 0."
     )
-    return Table("Block by block", ["block"], quantities, rows, note=note)
+    return tabulate("Block by block", ["block"], rows, note=note)
 
 
 def _neurons(result: Mapping[str, Any]) -> Table:
     rows = [
-        Row(
+        (
             [neuron["block"], neuron["neuron"]],
             {
-                "writes": neuron["write"],
+                "writes": (significant(4), neuron["write"]),
                 "to channel": str(neuron["channel"]),
-                "share of row": neuron["channel_share"],
-                "first over rest": neuron["firing_ratio"],
+                "share of row": (percent(0), neuron["channel_share"]),
+                "first over rest": (significant(2), neuron["firing_ratio"]),
                 "super": "yes" if neuron["super"] else "no",
             },
-            configuration="ours",
         )
         for neuron in result["protocol"].get("super_neurons", [])
-    ]
-    quantities = [
-        Quantity("writes", significant(4)),
-        Quantity("to channel"),
-        Quantity("share of row", percent(0)),
-        Quantity("first over rest", significant(2)),
-        Quantity("super"),
     ]
     note = (
         "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "
         "their row of W_down in that channel. First over rest: mean |activation| at the first token over the others. "
         "Super: at least ten times, and a gate or up column at least twice as long as the block's median."
     )
-    return Table("What writes most at the first token", ["block", "neuron"], quantities, rows, note=note)
+    return tabulate("What writes most at the first token", ["block", "neuron"], rows, note=note)
 
 
 def _interval(middle: float | None, interval: Sequence[float] | None) -> Value:
@@ -184,25 +162,22 @@ def _rounding(record: Record) -> Table:
     chosen = record["settings"]["rounding"]
     rows = []
     for cell in record["result"]["rounding"]:
-        measured: dict[str, Value] = {
-            "Δ loss": "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
-            "median KL": cell["kl_median"],
-            "same top-1": cell["same_top1"],
-            "D_sink": cell["d_sink"],
+        measured: dict[str, Any] = {
+            "Δ loss": (
+                fixed(4),
+                "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
+            ),
+            "median KL": (significant(2), cell["kl_median"]),
+            "same top-1": (percent(1), cell["same_top1"]),
+            "D_sink": (fixed(4), cell["d_sink"]),
         }
-        rows.append(Row([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured, configuration="ours"))
-    quantities = [
-        Quantity("Δ loss", fixed(4)),
-        Quantity("median KL", significant(2)),
-        Quantity("same top-1", percent(1)),
-        Quantity("D_sink", fixed(4)),
-    ]
+        rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (
         f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token; ± is half of the 95% "
         "interval over sequences. The file's weights are quantised already and stay as they are stored. Scale: of a "
         "whole sequence (tensor) or of each position (token)."
     )
-    return Table("What rounding costs", ["rounded", "scale", "first kept"], quantities, rows, note=note)
+    return tabulate("What rounding costs", ["rounded", "scale", "first kept"], rows, note=note)
 
 
 def _streaming(record: Record) -> Table:
@@ -211,32 +186,30 @@ def _streaming(record: Record) -> Table:
     rows = []
     for entry in entries:
         name = "everything" if entry["window"] is None else f"the last {entry['window']}"
-        measured = {"loss": _interval(entry["loss"], entry["loss_interval"])}
-        rows.append(Row([name, entry["keep_sinks"]], measured, configuration="ours"))
+        measured = {"loss": (fixed(3), _interval(entry["loss"], entry["loss_interval"]))}
+        rows.append(([name, entry["keep_sinks"]], measured))
     note = (
         f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token from position "
         f"{entries[0]['from_position']} on; ± is half of the 95% interval over sequences. Positions are those inside "
         "the cache."
     )
-    return Table("Loss with a rolling cache", ["cache", "first kept"], [Quantity("loss", fixed(3))], rows, note=note)
+    return tabulate("Loss with a rolling cache", ["cache", "first kept"], rows, note=note)
 
 
 def _weights(result: Mapping[str, Any]) -> Table:
     rows = [
-        Row(
+        (
             [entry["kind"]],
             {
                 "std": _range(entry["std"]),
                 "kurtosis": _range(entry["kurtosis"]),
                 "largest over std": _range(entry["largest"]),
             },
-            configuration="ours",
         )
         for entry in result["weights"]
     ]
-    quantities = [Quantity("std"), Quantity("kurtosis"), Quantity("largest over std")]
     note = "Smallest, median and largest over the blocks. Kurtosis: 3 for a Gaussian, as which weights are born."
-    return Table("How the weights are distributed", ["matrix"], quantities, rows, note=note)
+    return tabulate("How the weights are distributed", ["matrix"], rows, note=note)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -314,37 +287,30 @@ EXPERIMENT = Experiment(
         "published protocol has WikiText-2 test. SmolLM2-135M-Instruct is taken where it is installed, any other "
         "checkpoint by --data 'model=PATH;TEXT'."
     ),
-    settings={
-        "smoke": {
-            "seeds": [0],
-            "characters": 4_000,
-            "protocol": {"lengths": [8, 16], "num_sequences": 2},
-            "rounding": {"length": 8, "num_sequences": 2, "schemes": ["a8"], "keep_sinks": [0, 1]},
-            "streaming": {"length": 16, "num_sequences": 2, "window": 6, "keep_sinks": [0, 1]},
+    settings=by_scale(
+        seeds=[0],
+        characters=(4_000, 400_000, 4_000_000),
+        protocol={
+            "lengths": ([8, 16], [32, 64, 128, 256, 512], [32, 64, 128, 256, 512]),
+            "num_sequences": (2, 100, 100),
         },
-        "laptop": {
-            "seeds": [0],
-            "characters": 400_000,
-            "protocol": {"lengths": [32, 64, 128, 256, 512], "num_sequences": 100},
-            "rounding": {
-                "length": 128, "num_sequences": 8, "schemes": ["a8", "a6", "kv8", "kv4"], "keep_sinks": _KEPT,
-            },
-            "streaming": {"length": 768, "num_sequences": 4, "window": 128, "keep_sinks": _KEPT},
+        rounding={
+            "length": (8, 128, 512),
+            "num_sequences": (2, 8, 32),
+            "schemes": (["a8"], ["a8", "a6", "kv8", "kv4"], ["a16", "a8", "a6", "kv8", "kv4"]),
+            "keep_sinks": ([0, 1], _KEPT, _KEPT),
         },
-        "paper": {
-            "seeds": [0],
-            "characters": 4_000_000,
-            "protocol": {"lengths": [32, 64, 128, 256, 512], "num_sequences": 100},
-            "rounding": {
-                "length": 512, "num_sequences": 32, "schemes": ["a16", "a8", "a6", "kv8", "kv4"], "keep_sinks": _KEPT,
-            },
-            "streaming": {"length": 4096, "num_sequences": 16, "window": 1020, "keep_sinks": _KEPT},
+        streaming={
+            "length": (16, 768, 4096),
+            "num_sequences": (2, 4, 16),
+            "window": (6, 128, 1020),
+            "keep_sinks": ([0, 1], _KEPT, _KEPT),
         },
-    },
+    ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured"},
     run=run,
     tables=tables,
     figures=panels,
     claims=claims,
     headline=headline,
-)  # fmt: skip
+)

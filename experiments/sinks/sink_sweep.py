@@ -37,7 +37,7 @@ from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
@@ -279,24 +279,20 @@ EXPERIMENT = Experiment(
         "its attention output is amplified, or (control) the output scaled, in one block at a time, for every block "
         "and every position of the first half."
     ),
-    settings={
-        "smoke": {
-            "seeds": [0], "characters": 20_000, "length": 12, "num_sequences": 2, "random_sequences": 4,
-            "factor": 10.0, "blocks_every": 12, "positions_every": 2,
-        },
-        "laptop": {
-            "seeds": [0], "characters": 20_000, "length": 32, "num_sequences": 4, "random_sequences": 64,
-            "factor": 10.0, "blocks_every": 1, "positions_every": 1,
-        },
-        "paper": {
-            "seeds": [0], "characters": 200_000, "length": 64, "num_sequences": 32, "random_sequences": 256,
-            "factor": 10.0, "blocks_every": 1, "positions_every": 1,
-        },
-    },
+    settings=by_scale(
+        seeds=[0],
+        characters=(20_000, 20_000, 200_000),
+        length=(12, 32, 64),
+        num_sequences=(2, 4, 32),
+        random_sequences=(4, 64, 256),
+        factor=10.0,
+        blocks_every=(12, 1, 1),
+        positions_every=(2, 1, 1),
+    ),
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
     tables=tables,
     figures=panels,
     claims=claims,
     headline=headline,
-)  # fmt: skip
+)

@@ -30,7 +30,7 @@ from bornbiased_jax.inputs import Inputs, from_tokens
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, tabulate
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.seedprint.weights.coordinates import trace_z
 from bornbiased_jax.stats.ranks import unit_ranks
@@ -224,15 +224,14 @@ def _blocks(record: Record) -> Table:
             measured: dict[str, Any] = {
                 "contrast": _range(contrast),
                 "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
-                "fresh births": found["num_fresh"],
+                "fresh births": (integer, found["num_fresh"]),
             }
-            rows.append(Row([name, step], measured, configuration="ours"))
+            rows.append(([name, step], measured))
     note = (
         "The trained embedding under the own birth's blocks, and under those of fresh births; contrast of their traces "
         "with the trained model in standard deviations of the fresh. p = (1 + #)/(K + 1) is exact."
     )
-    quantities = [Quantity("contrast"), Quantity("rank p, by seed"), Quantity("fresh births", integer)]
-    return Table("Blocks under the trained embedding", ["run", "step"], quantities, rows, note)
+    return tabulate("Blocks under the trained embedding", ["run", "step"], rows, note)
 
 
 def claims(record: Record) -> Sequence[Claim]:

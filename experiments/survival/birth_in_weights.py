@@ -22,7 +22,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, tabulate
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
@@ -156,22 +156,14 @@ def tables(record: Record) -> Sequence[Table]:
             continue
         bounds = [row["log10_p_bound"] for row in some if row["log10_p_bound"] is not None]
         measured: dict[str, Any] = {
-            "pairs": len(some),
-            "called same": sum(row["verdict"] == "same-lineage" for row in some),
-            "z, smallest": min(values),
-            "z": (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
-            "z, largest": max(values),
-            "log₁₀ p proven, largest": max(bounds) if bounds else None,
+            "pairs": (integer, len(some)),
+            "called same": (integer, sum(row["verdict"] == "same-lineage" for row in some)),
+            "z, smallest": (fixed(1), min(values)),
+            "z": (fixed(2), (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)),
+            "z, largest": (fixed(1), max(values)),
+            "log₁₀ p proven, largest": (fixed(1), max(bounds) if bounds else None),
         }
-        rows.append(Row([relation, test], measured, configuration="ours"))
-    quantities = [
-        Quantity("pairs", integer),
-        Quantity("called same", integer),
-        Quantity("z, smallest", fixed(1)),
-        Quantity("z", fixed(2)),
-        Quantity("z, largest", fixed(1)),
-        Quantity("log₁₀ p proven, largest", fixed(1)),
-    ]
+        rows.append(([relation, test], measured))
     facts = result["facts"]
     note = (
         f"{len(facts['seeds'])} seeds, {facts['tokens']:,} tokens each, the same text in the same order. Level 10⁻⁴. "
@@ -179,15 +171,14 @@ def tables(record: Record) -> Sequence[Table]:
         "z of the squared cross-Gram for coordinates, of form A for rotation, of the best pair of blocks for matched "
         "units. The last two tests are exact for a birth alone. Pairs share models."
     )
-    verdicts = Table("A birth in the weights", ["pair", "test"], quantities, rows, note=note, first_screen=False)
+    verdicts = tabulate("A birth in the weights", ["pair", "test"], rows, note=note, first_screen=False)
     modules = [
-        Row([name], {"z, smallest": min(values), "z, mean": float(np.mean(values))}, configuration="ours")
+        ([name], {"z, smallest": (fixed(1), min(values)), "z, mean": (fixed(1), float(np.mean(values)))})
         for name, values in _modules(record).items()
     ]
-    where = Table(
+    where = tabulate(
         "Where the birth is left",
         ["matrix"],
-        [Quantity("z, smallest", fixed(1)), Quantity("z, mean", fixed(1))],
         modules,
         note="Own births, coordinates, matrix by matrix.",
     )

@@ -18,10 +18,10 @@ from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared.lineage import birth, outputs, probe, verdicts
 from experiments._shared.training import loss_of, train_with_snapshots
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.lineage.calibration import INPUTS
 
 KINDS = ("tokens", "gaussian")
@@ -111,26 +111,20 @@ def tables(record: Record) -> Sequence[Table]:
     for snapshot in result["snapshots"]:
         for kind in KINDS:
             for test in ("permutation", "iclr", "paper"):
-                measured: dict[str, Value] = {
+                measured: dict[str, Any] = {
                     "same seed": _range(_pick(snapshot, kind, test, True)),
                     "other seeds": _range(_pick(snapshot, kind, test, False)),
-                    "‖W − W₀‖/‖W₀‖": float(np.mean(snapshot["moved"])),
-                    "held-out loss": float(np.mean(snapshot["held_out_loss"])),
+                    "‖W − W₀‖/‖W₀‖": (fixed(2), float(np.mean(snapshot["moved"]))),
+                    "held-out loss": (fixed(2), float(np.mean(snapshot["held_out_loss"]))),
                 }
-                rows.append(Row([snapshot["step"], INPUTS[kind], test], measured, configuration="ours"))
-    quantities = [
-        Quantity("same seed"),
-        Quantity("other seeds"),
-        Quantity("‖W − W₀‖/‖W₀‖", fixed(2)),
-        Quantity("held-out loss", fixed(2)),
-    ]
+                rows.append(([snapshot["step"], INPUTS[kind], test], measured))
     trained = [pair["tests"]["permutation"]["z"] for pair in result["trained"]]
     note = (
         f"z of a model at a step against the births; N = {settings['num_inputs']:,}, T = {settings['seq_len']}, seeds "
         f"{', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile of its p. Loss in nats per "
         f"byte. Trained models against one another at the end, permutation on tokens: {_range(trained)}."
     )
-    return [Table("Births against models in training", ["step", "inputs", "test"], quantities, rows, note)]
+    return [tabulate("Births against models in training", ["step", "inputs", "test"], rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -186,55 +180,30 @@ EXPERIMENT = Experiment(
         "birth on the way. On random tokens the permutation test should find the own birth and no other; on shared "
         "Gaussian vectors, the published input, every birth may look like the own one."
     ),
-    settings={
-        "smoke": {
-            "seeds": [42, 123],
-            "model": "llama-tiny",
-            "changes": {
-                "num_layers": 2,
-                "num_heads": 2,
-                "d_model": 32,
-                "d_ff": 48,
-                "vocab_size": 260,
-                "max_seq_len": 16,
-            },
-            "data": "builtin:code",
-            "schedule": {"steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
-            "snapshots": [0, 4],
-            "every": 2,
-            "num_inputs": 64,
-            "seq_len": 8,
+    settings=by_scale(
+        seeds=([42, 123], [42, 123, 1000], [42, 123, 1000, 2000]),
+        model=("llama-tiny", "llama-tiny", "llama-nano"),
+        changes={
+            "num_layers": (2, 4, ...),
+            "num_heads": (2, 4, ...),
+            "d_model": (32, 64, ...),
+            "d_ff": (48, 176, ...),
+            "vocab_size": 260,
+            "max_seq_len": (16, 64, 256),
         },
-        "laptop": {
-            "seeds": [42, 123, 1000],
-            "model": "llama-tiny",
-            "changes": {
-                "num_layers": 4,
-                "num_heads": 4,
-                "d_model": 64,
-                "d_ff": 176,
-                "vocab_size": 260,
-                "max_seq_len": 64,
-            },
-            "data": "builtin:prose",
-            "schedule": {"steps": 600, "batch_size": 16, "context": 64, "learning_rate": 1e-3},
-            "snapshots": [0, 100, 300, 600],
-            "every": 100,
-            "num_inputs": 1_000,
-            "seq_len": 32,
+        data=("builtin:code", "builtin:prose", "builtin:prose"),
+        schedule={
+            "steps": (4, 600, 10_000),
+            "batch_size": (4, 16, 64),
+            "context": (16, 64, 256),
+            "warmup": (1, ..., ...),
+            "learning_rate": (..., 1e-3, 6e-4),
         },
-        "paper": {
-            "seeds": [42, 123, 1000, 2000],
-            "model": "llama-nano",
-            "changes": {"vocab_size": 260, "max_seq_len": 256},
-            "data": "builtin:prose",
-            "schedule": {"steps": 10_000, "batch_size": 64, "context": 256, "learning_rate": 6e-4},
-            "snapshots": [0, 100, 1_000, 10_000],
-            "every": 100,
-            "num_inputs": 10_000,
-            "seq_len": 64,
-        },
-    },
+        snapshots=([0, 4], [0, 100, 300, 600], [0, 100, 1_000, 10_000]),
+        every=(2, 100, 100),
+        num_inputs=(64, 1_000, 10_000),
+        seq_len=(8, 32, 64),
+    ),
     cost={
         "smoke": "seconds",
         "laptop": "a minute on two cores",

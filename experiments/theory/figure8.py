@@ -20,7 +20,7 @@ from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record, part_of
+from experiments.base import Context, Experiment, Record, by_scale, part_of
 from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from theory.mean_field import profile
 
@@ -259,32 +259,14 @@ EXPERIMENT = Experiment(
         "overlap is that of the first two; the residual of the standard block keeps tokens apart for longer, "
         "and a norm lets the weak late tokens count as much as the first."
     ),
-    settings={
-        "smoke": {
-            "seeds": [42],
-            "num_layers": 6,
-            "num_heads": 4,
-            "d_model": 64,
-            "lengths": [16],
-            "num_inputs": [16],
-        },
-        "laptop": {
-            "seeds": [42],
-            "num_layers": 12,
-            "num_heads": 12,
-            "d_model": 768,
-            "lengths": [16, 512],
-            "num_inputs": [128, 16],
-        },
-        "paper": {
-            "seeds": [42],
-            "num_layers": 12,
-            "num_heads": 12,
-            "d_model": 768,
-            "lengths": [16, 512],
-            "num_inputs": [2_000, 2_000],
-        },
-    },
+    settings=by_scale(
+        seeds=[42],
+        num_layers=(6, 12, 12),
+        num_heads=(4, 12, 12),
+        d_model=(64, 768, 768),
+        lengths=([16], [16, 512], [16, 512]),
+        num_inputs=([16], [128, 16], [2_000, 2_000]),
+    ),
     cost={
         "smoke": "seconds",
         "laptop": "52 s on two cores",

@@ -15,8 +15,8 @@ from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.sinks.mitigations import MITIGATIONS
 from theory.mean_field import profile
 from theory.variance import output_variance
@@ -117,35 +117,27 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for row in record["result"]["cures"]:
         rows.append(
-            Row(
+            (
                 [row["cure"]],
                 {
-                    "position 1": _mean(row)[0],
-                    "last position": _mean(row)[-1],
-                    "ratio": _first_over_last(_mean(row)),
-                    "off uniform": _error(row, "uniform"),
-                    "off mean field": _error(row, "mean_field"),
+                    "position 1": (significant(3), _mean(row)[0]),
+                    "last position": (significant(3), _mean(row)[-1]),
+                    "ratio": (significant(3), _first_over_last(_mean(row))),
+                    "off uniform": (percent(1), _error(row, "uniform")),
+                    "off mean field": (percent(1), _error(row, "mean_field")),
                 },
-                theory={
+                {},
+                {
                     "position 1": row["uniform"][0],
                     "last position": row["uniform"][-1],
                     "ratio": _first_over_last(row["uniform"]),
                 },
-                configuration="ours",
             )
         )
-    quantities = [
-        Quantity("position 1", significant(3)),
-        Quantity("last position", significant(3)),
-        Quantity("ratio", significant(3)),
-        Quantity("off uniform", percent(1)),
-        Quantity("off mean field", percent(1)),
-    ]
     return [
-        Table(
+        tabulate(
             "Standard deviation of the attention output at birth",
             ["attention"],
-            quantities,
             rows,
             note=(
                 "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
@@ -215,17 +207,13 @@ EXPERIMENT = Experiment(
         "birth are not exactly zero: at width D they have variance (0.02²·D)², 0.094 at D = 768, which "
         "lifts the curve above σ/√i by a few per cent at later positions. The mean-field line includes it."
     ),
-    settings={
-        "smoke": {
-            "model": "llama-tiny",
-            "changes": {"d_model": 64},
-            "seq_len": 16,
-            "num_inputs": 64,
-            "seeds": [42, 123],
-        },
-        "laptop": {"model": "llama-nano", "seq_len": 32, "num_inputs": 256, "seeds": [42, 123]},
-        "paper": {"model": "llama-nano", "seq_len": 32, "num_inputs": 2000, "seeds": [42, 123, 1000, 2000]},
-    },
+    settings=by_scale(
+        model=("llama-tiny", "llama-nano", "llama-nano"),
+        changes=({"d_model": 64}, ..., ...),
+        seq_len=(16, 32, 32),
+        num_inputs=(64, 256, 2000),
+        seeds=([42, 123], [42, 123], [42, 123, 1000, 2000]),
+    ),
     cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,

@@ -15,7 +15,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments._shared import ablations, births
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.birth import findings1
 from theory.logits import Scatter
 from theory.mean_field import profile
@@ -399,24 +399,16 @@ EXPERIMENT = Experiment(
         "from it the distribution over seeds of the top-1 token's fraction. Here both meet measurements: "
         "many architectures, depths, widths and lengths, and many seeds of a few."
     ),
-    settings={
-        "smoke": {
-            "seeds": list(range(64)),
-            "groups": ablations.SMOKE,
-            "fits": [2],
-        },
-        "laptop": {
-            "seeds": list(range(8)),
-            "groups": [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP],
-            "fits": list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + len(_UNSEEN_LAPTOP))),
-            "unseen": [len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + place for place in range(len(_UNSEEN_LAPTOP))],
-        },
-        "paper": {
-            "seeds": list(range(16)),
-            "groups": [*_PAPER_GRID, *_PAPER_FITS],
-            "fits": list(range(len(_PAPER_GRID), len(_PAPER_GRID) + len(_PAPER_FITS))),
-        },
-    },
+    settings=by_scale(
+        seeds=(list(range(64)), list(range(8)), list(range(16))),
+        groups=(ablations.SMOKE, [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP], [*_PAPER_GRID, *_PAPER_FITS]),
+        fits=(
+            [2],
+            list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + len(_UNSEEN_LAPTOP))),
+            list(range(len(_PAPER_GRID), len(_PAPER_GRID) + len(_PAPER_FITS))),
+        ),
+        unseen=(..., [len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + place for place in range(len(_UNSEEN_LAPTOP))], ...),
+    ),
     cost={
         "smoke": "seconds",
         "laptop": "about 5 minutes on two cores (4.5 GB), of it 3 for births that it shares with findings1",

@@ -1,7 +1,6 @@
 """The experiments that set theory beside measurement, each run once at its smallest scale."""
 
 import dataclasses
-import json
 import math
 
 import jax
@@ -19,7 +18,7 @@ from experiments import runner
 from experiments._shared import ablations
 from experiments.base import SCALES, Context
 from experiments.birth import table2
-from experiments.theory import ablation, figure5, figure8, mutations, predicted, table3
+from experiments.theory import ablation, figure5, figure8, predicted, table3
 from theory.attention import prop5_correlations
 from theory.preference import top1_distribution
 
@@ -353,37 +352,3 @@ def test_ablation_of_the_theory(record):
     same = ablation.ablate(stack, 16)
     assert same == pytest.approx(plain)
     assert ablation.ablate(dataclasses.replace(stack, norm_eps=0.0), 16)["epsilon"] == 0
-
-
-def test_mutations_move_one_operand_at_a_time():
-    text = '"""Of 3 * 4."""\nπ = 3.14\nx = 2 * π ** 0.5 + f(7)[8]\n'
-    found = list(mutations.mutations("m", text))
-    assert [(m.old, m.line) for m in found] == [("2", 3), ("0.5", 3)]
-    assert found[1].apply(text).splitlines()[2] == "x = 2 * π ** (1.05 * 0.5) + f(7)[8]"
-    with pytest.raises(ValueError, match="line 3"):
-        found[1].apply(found[0].apply(text))
-
-
-def test_every_module_of_the_theory_has_its_tests_for_mutation():
-    folder = mutations.ROOT / "theory"
-    numeric = {path.stem for path in folder.glob("*.py") if any(mutations.mutations(path.stem, path.read_text()))}
-    numeric = {name for name in numeric if not name.startswith("test_")}
-    assert numeric <= set(mutations.TESTS) and set(mutations.TESTS) <= {path.stem for path in folder.glob("*.py")}
-    for tests in mutations.TESTS.values():
-        assert all((folder / f"{name}.py").exists() for name in tests)
-
-
-def test_the_mutations_run_and_go_on(tmp_path, monkeypatch):
-    """One constant of the activations' closed forms, in a scratch copy; then, by the same call, the next."""
-    monkeypatch.setattr(mutations, "TESTS", {"closed_forms": ("test_kernels",)})
-    out = tmp_path / "mutations.json"
-    for count in (1, 2):
-        record = mutations.run(out, ["closed_forms"], 1)
-        assert len(record["mutations"]) == count and json.loads(out.read_text()) == record
-    tried = [(entry["line"], entry["column"]) for entry in record["mutations"]]
-    order = mutations.in_order(["closed_forms"])
-    assert tried == [(mutation.line, mutation.column) for mutation in order[:2]]
-    assert record["constants"] == {"closed_forms": len(order)} and record["provenance"]["wall_time_s"] > 0
-    assert all(entry["new"].startswith("(1.05 * ") for entry in record["mutations"])
-    assert mutations.run(out, ["closed_forms"], 1, minutes=0) == record
-    assert all("test_kernels.py::" in entry["outcome"] for entry in record["mutations"])
