@@ -1,4 +1,4 @@
-"""The papers' tables and figures, one module each; ``bornbiased reproduce`` runs them by name."""
+"""The papers' tables and figures, by name for ``bornbiased reproduce``; variants share a module."""
 
 _CHAPTERS = {
     "table1": "birth",
@@ -36,7 +36,7 @@ _CHAPTERS = {
     "real_models": "sinks",
     "sink_growth": "sinks",
     "figure12": "sinks",
-    "table7": "sinks",
+    "table7": "sinks.figure12",
     "sink_cures": "sinks",
     "calibration": "lineage",
     "weights_calibration": "lineage",
@@ -54,10 +54,10 @@ _CHAPTERS = {
 _BESIDE = {
     "sink_sweep": "sinks",
     "sink_search": "sinks",
-    "sink_search_larger": "sinks",
-    "sink_cures_larger": "sinks",
-    "real_models_given": "sinks",
-    "sink_knockout_given": "sinks",
+    "sink_search_larger": "sinks.sink_search",
+    "sink_cures_larger": "sinks.sink_cures",
+    "real_models_given": "sinks.real_models",
+    "sink_knockout_given": "sinks.sink_knockout",
     "anatomy_of_run": "survival",
     "decay_of_run": "survival",
 }
@@ -78,7 +78,10 @@ _SIZES = [
     ),
 ]
 MODULES: dict[str, str] = {
-    **{name: f"experiments.{chapter}.{name}" for name, chapter in (_CHAPTERS | _BESIDE | _PAPER).items()},
+    **{
+        name: f"experiments.{place}" if "." in place else f"experiments.{place}.{name}"
+        for name, place in (_CHAPTERS | _BESIDE | _PAPER).items()
+    },
     **dict.fromkeys(_ROWS, "experiments.birth.table1_rows"),
     **dict.fromkeys(_SIZES, "experiments.lineage.table4a_sizes"),
 }

@@ -146,6 +146,12 @@ def line(
     )
 
 
+def band(ax: Axes, x: ArrayLike, values_Sx: ArrayLike, **options: Any) -> None:
+    """Draw the mean over seeds (the first axis) as :func:`line` does, with a band over their range."""
+    values = np.asarray(values_Sx)
+    line(ax, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0), **options)
+
+
 @style()
 def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = PAPER) -> None:
     """Open circles: single numbers, such as the paper's, beside lines."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
 
 Format = Callable[[float], str]
 
@@ -91,3 +93,25 @@ def _power(mantissa: float, exponent: int, digits: int) -> str:
 
 def _minus(text: str) -> str:
     return text.replace("-", "−")
+
+
+def rate_interval(rate: Mapping[str, float], digits: int = 1, percent_digits: int | None = None) -> str:
+    """A fraction with the ends of its interval, in percent: ``rate``, ``low`` and ``high``.
+
+    Example:
+        >>> rate_interval({"rate": 0.012, "low": 0.01, "high": 0.02}, 1)
+        '1.2% [1.0, 2.0]'
+    """
+    low, high = (fixed(digits)(100 * rate[end]) for end in ("low", "high"))
+    return f"{percent(digits if percent_digits is None else percent_digits)(rate['rate'])} [{low}, {high}]"
+
+
+def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
+    """Mean and standard deviation of a sample, as a table shows them; a single value alone.
+
+    Example:
+        >>> mean_std([1.0, 3.0]), mean_std([2.0])
+        ((2.0, 1.4142135623730951), 2.0)
+    """
+    known = [float(value) for value in values]
+    return (float(np.mean(known)), float(np.std(known, ddof=1))) if len(known) > 1 else known[0]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.data.windows import Windows, batches
+from bornbiased_jax.data.windows import Windows, batches, held_out
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, train
@@ -69,6 +69,12 @@ def train_with_snapshots(
     state, _ = train(state, step, tokens, on_step)
     # The first stretch has the compilation in it.
     return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
+
+
+def held_out_rows(windows: Windows, count: int) -> np.ndarray:
+    """The first windows of held-out text, at most ``count`` of them: [N, T + 1]."""
+    rows_NT = np.concatenate(list(held_out(windows, count, batch_size=count)))
+    return np.asarray(rows_NT[rows_NT[:, 0] >= 0])
 
 
 def loss_of(cfg: ModelConfig, params: Params, rows_NT: np.ndarray) -> float:

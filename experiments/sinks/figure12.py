@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_training
 from experiments.sinks.mitigations import FIGURE_12
@@ -49,20 +49,21 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for name, run in result.items():
         measured = {
-            f"T = {length}": sink_training.over_seeds(run, lambda seed, at=str(length): seed["sink_rate"][at])
+            f"T = {length}": (
+                percent(1),
+                sink_training.over_seeds(run, lambda seed, at=str(length): seed["sink_rate"][at]),
+            )
             for length in lengths
         }
-        measured["largest score"] = sink_training.over_seeds(run, lambda seed: seed["largest_score"])
-        rows.append(Row([name, integer(run["steps"])], measured))
-    quantities = [Quantity(f"T = {length}", percent(1)) for length in lengths]
-    quantities.append(Quantity("largest score", significant(2)))
+        measured["largest score"] = significant(2), sink_training.over_seeds(run, lambda seed: seed["largest_score"])
+        rows.append(([name, integer(run["steps"])], measured))
     note = (
         f"Fraction of (block, head) pairs with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
         f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
         "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
         "lower, attenuation near zero. " + setting_note(record)
     )
-    return [Table("Sink rate by sequence length", ["attention", "steps"], quantities, rows, note=note)]
+    return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note, configuration="other")]
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -92,17 +93,8 @@ def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
     """The largest score of any head by step, one line a model."""
     figure, ax = figures.new()
     for index, (name, run) in enumerate(result.items()):
-        score_ES = np.asarray(run["curve_largest_score"])
-        figures.line(
-            ax,
-            run["curve_steps"],
-            score_ES.mean(axis=1),
-            score_ES.min(axis=1),
-            score_ES.max(axis=1),
-            name=name,
-            colour=figures.SERIES[index % len(figures.SERIES)],
-            markers=True,
-        )
+        score_SE, colour = np.transpose(run["curve_largest_score"]), figures.SERIES[index % len(figures.SERIES)]
+        figures.band(ax, run["curve_steps"], score_SE, name=name, colour=colour, markers=True)
     figures.reference(ax, sink_training.EPSILON, "ε", colour=figures.MUTED)
     figures.label(ax, "step", "largest score of the first position")
     ax.legend(frameon=False)
@@ -129,9 +121,9 @@ EXPERIMENT = Experiment(
         "and see the same data in the same order."
     ),
     settings={
-        "smoke": sink_training.smoke(FIGURE_12, bos_token=True),
-        "laptop": sink_training.laptop(FIGURE_12),
-        "paper": sink_training.paper(FIGURE_12),
+        "smoke": sink_training.settings_of("smoke", FIGURE_12, bos_token=True),
+        "laptop": sink_training.settings_of("laptop", FIGURE_12),
+        "paper": sink_training.settings_of("paper", FIGURE_12),
     },
     cost={"smoke": "seconds", "laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",
@@ -140,3 +132,46 @@ EXPERIMENT = Experiment(
     figures=panels,
     claims=claims,
 )
+
+PRINTED = {
+    "baseline": {"WikiText-2": 21.33, "C4": 30.36},
+    "positional amplification": {"WikiText-2": 21.95, "C4": 28.70},
+    "positional attenuation": {"WikiText-2": 21.02, "C4": 30.48},
+}
+"""Perplexities of Table 7."""
+
+
+def perplexities(record: Record) -> Sequence[Table]:
+    """Perplexity on every text, beside what is printed where the run is the paper's."""
+    is_paper = record["scale"] == "paper" and record["data"] is None
+    texts, evaluation = list(record["settings"]["texts"]), record["settings"]["evaluation"]
+    rows = []
+    for name, run in record["result"]["cures"].items():
+        measured = {
+            text: (fixed(2), sink_training.over_seeds(run, lambda seed, text=text: seed["perplexity"][text]))
+            for text in texts
+        }
+        paper = {text: PRINTED[name][text] for text in texts} if is_paper else {}
+        rows.append(([name, integer(run["tokens"])], measured, paper))
+    note = (
+        f"{evaluation['num_sequences']} sequences of {evaluation['context']} tokens, each scored on "
+        "its own; ± across seeds. Perplexities of different tokenizers do not compare."
+    )
+    title, heads = "Perplexity with and without positional calibration", ["attention", "training tokens"]
+    return [tabulate(title, heads, rows, note, configuration="paper" if is_paper else "other")]
+
+
+EXPERIMENTS = {
+    "figure12": EXPERIMENT,
+    "table7": Experiment(
+        name="table7",
+        title="What positional calibration costs in perplexity",
+        paper="Table 7",
+        description="The models of Figure 12, scored on held-out text.",
+        settings=EXPERIMENT.settings,
+        cost=dict.fromkeys(EXPERIMENT.settings, "shared with figure12"),
+        precision=EXPERIMENT.precision,
+        run=sink_training.run_mitigations,
+        tables=perplexities,
+    ),
+}

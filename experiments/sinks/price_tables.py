@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Panel, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 from experiments.base import Record
 from experiments.sinks.sink_price import BIN
@@ -59,7 +59,6 @@ def tables(record: Record) -> list[Table]:
 
 def _rounding(record: Record) -> Table:
     settings = record["settings"]["price"]
-    columns: list[Quantity] = []
     rows = []
     for name, run in record["result"]["cures"].items():
         for granularity in settings["granularities"]:
@@ -68,15 +67,14 @@ def _rounding(record: Record) -> Table:
                 for keep in settings["keep_sinks"]:
                     head = scheme if keep == 0 else f"{scheme}, {keep} kept"
                     found = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
-                    measured[head] = over_seeds(found)
-            rows.append(Row([name, granularity], measured, configuration="ours"))
-            columns = [Quantity(head, fixed(4)) for head in measured]
+                    measured[head] = (fixed(4), over_seeds(found))
+            rows.append(([name, granularity], measured))
     note = (
         "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
         f"position (token), of keys and values too; kept: the first token in full precision. {INTERVALS}. Destroyed: "
         "the loss exceeds ten times that of full precision."
     )
-    return Table("What rounding costs", ["attention", "scale"], columns, rows, note=note)
+    return tabulate("What rounding costs", ["attention", "scale"], rows, note)
 
 
 def _sinks_part(record: Record) -> Table:
@@ -86,18 +84,18 @@ def _sinks_part(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["cures"].items():
         measured = {
-            f"{scheme}, {granularity}": over_seeds(
-                cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)
+            f"{scheme}, {granularity}": (
+                fixed(4),
+                over_seeds(cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)),
             )
             for scheme, granularity in heads
         }
-        rows.append(Row([name], measured, configuration="ours"))
-    columns = [Quantity(f"{scheme}, {granularity}", fixed(4)) for scheme, granularity in heads]
+        rows.append(([name], measured))
     note = (
         f"D_sink = Δ(all positions rounded) − Δ(the first {keep} in full precision), nats a token: below zero, "
         f"rounding the first token helps. {INTERVALS}."
     )
-    return Table("How much of that the first token causes", ["attention"], columns, rows, note=note)
+    return tabulate("How much of that the first token causes", ["attention"], rows, note)
 
 
 def _unevenness(record: Record) -> Table:
@@ -111,7 +109,7 @@ def _unevenness(record: Record) -> Table:
         def at(site: str, what: str, run: Mapping[str, Any] = run) -> list[float | None]:
             return [seed["price"]["unevenness"][site][what] for seed in run["by_seed"]]
 
-        measured: dict[str, Value] = {
+        measured = {
             "max |x|, stream": over_seeds(at("residual", "largest")),
             "kurtosis, stream": over_seeds(at("residual", "kurtosis"), "undefined"),
             "dispersion, stream": over_seeds(at("residual", "dispersion"), "undefined"),
@@ -119,15 +117,14 @@ def _unevenness(record: Record) -> Table:
             "kurtosis, any site": over_seeds(worst("kurtosis")),
             "dispersion, any site": over_seeds(worst("dispersion")),
         }
-        rows.append(Row([name], measured, configuration="ours"))
-    columns = [Quantity(head, significant(3)) for head in rows[0].measured]
+        rows.append(([name], {head: (significant(3), value) for head, value in measured.items()}))
     note = (
         "Largest over blocks; any site: largest over the stream, keys, values, and what the four groups of linear maps "
         "read, where the ratio is defined: softpick leaves positions empty. Kurtosis: 3 for a Gaussian. Dispersion: "
         "largest over median norm of a sequence's positions. "
         f"{INTERVALS}."
     )
-    return Table("How the activations are spread", ["attention"], columns, rows, note=note)
+    return tabulate("How the activations are spread", ["attention"], rows, note)
 
 
 def _streaming(record: Record) -> Table:
@@ -142,8 +139,7 @@ def _streaming(record: Record) -> Table:
             gaps = [None if a is None or b is None else a - b for a, b in pairs]
             measured[f"0 kept less {count} kept"] = over_seeds(gaps)
         measured["everything kept"] = over_seeds(streamed(run, 0, None))
-        rows.append(Row([name], measured, configuration="ours"))
-    columns = [Quantity(head, fixed(3)) for head in rows[0].measured]
+        rows.append(([name], {head: (fixed(3), value) for head, value in measured.items()}))
     first = next(iter(record["result"]["cures"].values()))["by_seed"][0]["price"]["streaming"][0]
     note = (
         f"Loss in nats a token with a rolling cache of the latest {window} tokens and the first ones that are kept, "
@@ -151,7 +147,7 @@ def _streaming(record: Record) -> Table:
         f"{record['settings']['schedule']['context']}. Everything kept: no cache is dropped, so that positions exceed "
         f"those of training. {INTERVALS}."
     )
-    return Table("Loss with a rolling cache", ["attention"], columns, rows, note=note)
+    return tabulate("Loss with a rolling cache", ["attention"], rows, note)
 
 
 class _Ratio(NamedTuple):
@@ -218,7 +214,6 @@ def _findings(record: Record) -> list[Table]:
         difference, ratio = _ratio(streamed(runs[BASELINE], 0, window), streamed(runs[BASELINE], first, window))
         words = f"without its first tokens a rolling cache loses; {first} kept win it back"
         rows.append(_finding(words, "", "", difference, _verdict(difference, ratio, 0.0)))
-    columns = [Quantity(name) for name in ("published", "here")] + [Quantity("difference", fixed(4)), Quantity("said")]
     note = (
         "w8a8; D_sink of the baseline with one scale a sequence is compared with that of the change named; here: ratio "
         f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
@@ -226,19 +221,18 @@ def _findings(record: Record) -> list[Table]:
         "95% interval (Fieller's; of the rolling cache it is the ratio of the losses). The published models have "
         "hundreds of millions of parameters, these at most half a million: what is not seen here is not refuted there."
     )
-    return [Table("Findings of single runs, with seeds", ["published finding"], columns, rows, note=note)]
+    return [tabulate("Findings of single runs, with seeds", ["published finding"], rows, note)]
 
 
 def _times(ratio: _Ratio | None) -> str:
     return "—" if ratio is None else f"{ratio.value:.1f}×"
 
 
-def _finding(words: str, published: str, here: str, difference: Value, said: str) -> Row:
-    measured = {"published": published, "here": here, "difference": difference, "said": said}
-    return Row([words], measured, configuration="ours")
+def _finding(words: str, published: str, here: str, difference: Value, said: str) -> tuple[Any, ...]:
+    return [words], {"published": published, "here": here, "difference": (fixed(4), difference), "said": said}
 
 
-def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> Row:
+def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """Least sink mass of all and yet destroyed by one scale a tensor?"""
     mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
     rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())

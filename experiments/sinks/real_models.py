@@ -8,6 +8,8 @@ checkpoint: ``--data "model=PATH;TEXT"``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,17 +25,16 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     """Every measurement on one model, or the reason why not."""
-    read = read_subject(context)
-    if read is None:
-        return {"attempted": False, "reason": ABSENT}
+    read = read_subject(context, must_be_named)
+    if isinstance(read, str):
+        return {"attempted": False, "reason": read}
     settings, opened, ids_T = context.settings, read.opened, read.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
@@ -314,3 +315,22 @@ EXPERIMENT = Experiment(
     claims=claims,
     headline=headline,
 )
+
+_LAPTOP = EXPERIMENT.settings["laptop"]
+# A larger model costs more: a quarter of the sequences, chosen before any number.
+_FEWER = {
+    **_LAPTOP,
+    "protocol": {**_LAPTOP["protocol"], "num_sequences": 25},
+    "rounding": {**_LAPTOP["rounding"], "num_sequences": 4},
+    "streaming": {**_LAPTOP["streaming"], "length": 512},
+}
+EXPERIMENTS = {
+    "real_models": EXPERIMENT,
+    "real_models_given": dataclasses.replace(
+        EXPERIMENT,
+        name="real_models_given",
+        title="What a larger real model looks like",
+        settings={**EXPERIMENT.settings, "laptop": _FEWER},
+        run=functools.partial(run, must_be_named=True),
+    ),
+}

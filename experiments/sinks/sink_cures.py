@@ -6,29 +6,30 @@ activations, and the loss with a rolling cache (:mod:`experiments.sinks.price_ta
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import progress
+from bornbiased_jax.pretrain import PretrainConfig, State, begin
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, percent, times
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
 from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
-from experiments.sinks.step_cost import step_costs
-
-
-def _last_loss(run: Mapping[str, Any], seed_index: int) -> float:
-    return float(run["curve_validation_loss"][-1][seed_index])
 
 
 def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
     """Validation loss less the baseline's of the same seed: mean and standard deviation across seeds."""
-    gaps = np.array([_last_loss(run, i) - _last_loss(base, i) for i in range(len(run["seeds"]))])
-    return (float(gaps.mean()), float(gaps.std(ddof=1))) if len(gaps) > 1 else float(gaps[0])
+    return mean_std(np.subtract(run["curve_validation_loss"][-1], base["curve_validation_loss"][-1]))
 
 
 def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
@@ -41,10 +42,6 @@ def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
     return own / base if own and base else None
 
 
-def _of_average(seed: Mapping[str, Any]) -> float:
-    return float(seed["sink_rate_of_shares"])
-
-
 def tables(record: Record) -> Sequence[Table]:
     """The table that no paper has, then what was measured of prices."""
     result = record["result"]["cures"]
@@ -54,34 +51,19 @@ def tables(record: Record) -> Sequence[Table]:
     differ = any(list(seed["sink_rate"].values())[-1] != seed["sink_rate_of_shares"] for seed in seeds)
     rows = []
     for name, run in result.items():
-        losses = [_last_loss(run, index) for index in range(len(run["seeds"]))]
-        loss = (float(np.mean(losses)), float(np.std(losses, ddof=1))) if len(losses) > 1 else losses[0]
-        rows.append(
-            Row(
-                [name],
-                {
-                    "sink rate": sink_training.over_seeds(run, lambda seed: list(seed["sink_rate"].values())[-1]),
-                    **({"of shares": sink_training.over_seeds(run, _of_average)} if differ else {}),
-                    "top score": sink_training.over_seeds(run, lambda seed: seed["largest_score"]),
-                    "DomRatio": sink_training.over_seeds(run, lambda seed: seed["dom_ratio_first"][-1]),
-                    "rank": sink_training.over_seeds(run, lambda seed: seed["effective_rank"][-1]),
-                    "loss": loss,
-                    "less baseline": _paired(run, base),
-                    "cost": _cost(record, name),
-                },
-                configuration="ours",
-            )
-        )
-    quantities = [
-        Quantity("sink rate", percent(0)),
-        *([Quantity("of shares", percent(0))] if differ else []),
-        Quantity("top score", fixed(2)),
-        Quantity("DomRatio", fixed(1)),
-        Quantity("rank", fixed(1)),
-        Quantity("loss", fixed(3)),
-        Quantity("less baseline", fixed(3)),
-        Quantity("cost", times(2)),
-    ]
+        over_seeds = functools.partial(sink_training.over_seeds, run)
+        rate = {"sink rate": (percent(0), over_seeds(lambda seed: list(seed["sink_rate"].values())[-1]))}
+        if differ:
+            rate["of shares"] = (percent(0), over_seeds(lambda seed: seed["sink_rate_of_shares"]))
+        measured = {
+            "top score": (fixed(2), over_seeds(lambda seed: seed["largest_score"])),
+            "DomRatio": (fixed(1), over_seeds(lambda seed: seed["dom_ratio_first"][-1])),
+            "rank": (fixed(1), over_seeds(lambda seed: seed["effective_rank"][-1])),
+            "loss": (fixed(3), mean_std(run["curve_validation_loss"][-1])),
+            "less baseline": (fixed(3), _paired(run, base)),
+            "cost": (times(2), _cost(record, name)),
+        }
+        rows.append(([name], rate | measured))
     timed = "step_seconds" in record["result"]
     note = (
         f"After {base['steps']:,} steps of {base['data']}, ± across seeds "
@@ -93,7 +75,7 @@ def tables(record: Record) -> Sequence[Table]:
         + (", timed in turn, median ± standard deviation over rounds. " if timed else " over the whole run. ")
         + setting_note(record)
     )
-    first = Table("Every attention, same data, same seeds", ["attention"], quantities, rows, note=note)
+    first = tabulate("Every attention, same data, same seeds", ["attention"], rows, note)
     return [first, *price_tables.tables(record)]
 
 
@@ -105,23 +87,44 @@ def run(context: Context) -> dict[str, Any]:
     return found
 
 
+def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of a step of one seed, for each mitigation a list over rounds; timed here, beside the losses.
+
+    In a round every mitigation does its ``steps`` steps, one after the other, so that what else the machine does meets
+    all of them: compare within a round. Compilation and a first step come before. Batches are random ids.
+    """
+    running = {name: _started(sink_training.run_config(context, name, context.work / "timed")) for name in mitigations}
+    seconds: dict[str, list[float]] = {name: [] for name in mitigations}
+    with progress.bar(rounds, "cost of a step", unit="rounds", quiet=context.quiet) as advance:
+        for _ in range(rounds):
+            for name, (step, state, rows) in running.items():
+                start = time.perf_counter()
+                for _ in range(steps):
+                    state, _ = step(state, rows)
+                jax.block_until_ready(state)
+                seconds[name].append((time.perf_counter() - start) / steps)
+                running[name] = (step, state, rows)
+            advance()
+    return seconds
+
+
+def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
+    """The compiled step, the state after one step, and a batch."""
+    state, step = begin(dataclasses.replace(config, seeds=config.seeds[:1]))
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32))
+    state, _ = step(state, rows)
+    return step, jax.block_until_ready(state), rows
+
+
 def panels(record: Record) -> Sequence[Panel]:
     """Convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
     result = record["result"]["cures"]
     figure, ax = figures.new()
     for index, name in enumerate(("baseline", HEAD_NORM)):
         one = result[name]
-        curve_ES = np.asarray(one["curve_validation_loss"])
-        figures.line(
-            ax,
-            one["curve_steps"],
-            curve_ES.mean(axis=1),
-            curve_ES.min(axis=1),
-            curve_ES.max(axis=1),
-            name=name,
-            colour=figures.SERIES[index],
-            markers=True,
-        )
+        curve_SE = np.transpose(one["curve_validation_loss"])
+        figures.band(ax, one["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
     figures.label(ax, "step", "validation loss (nats per token)")
     ax.legend(frameon=False)
     first = Panel(
@@ -173,17 +176,17 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "smoke": {
-            **sink_training.smoke(["baseline", HEAD_NORM, "sigmoid attention"]),
+            **sink_training.settings_of("smoke", ["baseline", HEAD_NORM, "sigmoid attention"]),
             "price": sink_training.PRICED_SMOKE,
             "timing": {"rounds": 2, "steps": 1},
         },
         "laptop": {
-            **sink_training.laptop(list(MITIGATIONS)),
+            **sink_training.settings_of("laptop", MITIGATIONS),
             "seeds": sink_training.FIVE_SEEDS,
             "price": sink_training.PRICED,
             "timing": {"rounds": 9, "steps": 10},
         },
-        "paper": sink_training.paper(list(MITIGATIONS)),
+        "paper": sink_training.settings_of("paper", MITIGATIONS),
     },
     cost={
         "smoke": "seconds",
@@ -196,3 +199,27 @@ EXPERIMENT = Experiment(
     figures=panels,
     claims=claims,
 )
+
+EXPERIMENTS = {
+    "sink_cures": EXPERIMENT,
+    "sink_cures_larger": dataclasses.replace(
+        EXPERIMENT,
+        name="sink_cures_larger",
+        title="Every mitigation at a larger size",
+        paper="no paper's table",
+        description=(
+            "What sink_cures shows of two layers of width 32, for two of width 128, trained on half the context: what "
+            "holds at one size alone shows where the two tables differ."
+        ),
+        settings={
+            "smoke": {**EXPERIMENT.settings["smoke"], "cures": ["baseline", "head-wise gate"]},
+            "laptop": {
+                **sink_training.settings_of("larger", MITIGATIONS),
+                "seeds": sink_training.FIVE_SEEDS,
+                "price": sink_training.PRICED_SHORT,
+                "timing": {"rounds": 5, "steps": 5},
+            },
+        },
+        cost={"smoke": "seconds", "laptop": "an hour or two on two cores"},
+    ),
+}

@@ -13,7 +13,7 @@ from experiments.sinks import sink_training
 from experiments.sinks.figure12 import growth
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
-"""What the smallest model that grew a sink in every seed changes in :func:`experiments.sinks.sink_training.laptop`."""
+"""What the smallest model that grew a sink in every seed changes in the laptop's setting."""
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _variants(base: Mapping[str, Any], single: Mapping[str, Any]) -> dict[str, A
     }
 
 
-_SMALL = {"seeds": [42, 123, 1000], "variants": _variants(sink_training.laptop(["baseline"]), ONE_LAYER)}
+_SMALL = {"seeds": [42, 123, 1000], "variants": _variants(sink_training.settings_of("laptop", ["baseline"]), ONE_LAYER)}
 
 EXPERIMENT = Experiment(
     name="sink_growth",
@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     settings={
         "smoke": {
             "seeds": [42, 123],
-            "variants": _variants(sink_training.smoke(["baseline"], bos_token=True), {"num_layers": 1}),
+            "variants": _variants(sink_training.settings_of("smoke", ["baseline"], bos_token=True), {"num_layers": 1}),
         },
         "laptop": _SMALL,
         "paper": _SMALL,

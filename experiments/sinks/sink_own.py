@@ -19,7 +19,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.data.windows import prepend_bos
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared.training import train_with_snapshots
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_knockout, sink_sweep, sink_training
@@ -110,23 +110,11 @@ def tables(record: Record) -> Sequence[Table]:
     """Cuts and joins of every model; what one block can make."""
     settings = record["settings"]
     position = settings["knockout"]["position"]
-    cut = [Row([name], dict(links(model, position)), configuration="ours") for name, model in _models(record)]
+    cut = [([name], _cells(links(model, position))) for name, model in _models(record)]
     swept = [
-        Row([name, kind], sink_sweep.cells(model["sweep"], kind), configuration="ours")
+        ([name, kind], sink_sweep.cells(model["sweep"], kind))
         for name, model in _models(record)
         for kind in model["sweep"]["kinds"]
-    ]
-    rate = percent(0)
-    quantities = [
-        Quantity("as it is", rate),
-        Quantity("super neurons", fixed(0)),
-        Quantity("without the neuron or pair", rate),
-        Quantity("random pair, largest change", fixed(2)),
-        Quantity("restored, largest change", fixed(3)),
-        Quantity("sink at k", rate),
-        Quantity("first, written at k", rate),
-        Quantity("channel cleared", rate),
-        Quantity("another first token", rate),
     ]
     note = (
         f"Fractions of heads that are sinks, {settings['num_sequences']} sequences, ε = 0.25. Without the neuron or "
@@ -135,13 +123,20 @@ def tables(record: Record) -> Sequence[Table]:
         "pair's activation written there and not at the first; beside it the first position then. Channel cleared: at "
         "the first position, after every block. Another first token: in place of the BOS token, mean."
     )
+    made = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
     return [
-        Table("Cut and joined in our own models", ["model"], quantities, cut, note=note),
-        Table(
-            "Sinks made from one block of our own models", ["model", "intervention"], sink_sweep.COLUMNS, swept,
-            note=f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}.",
-        ),
-    ]  # fmt: skip
+        tabulate("Cut and joined in our own models", ["model"], cut, note),
+        tabulate("Sinks made from one block of our own models", ["model", "intervention"], swept, made),
+    ]
+
+
+def _cells(values: Mapping[str, float]) -> dict[str, Any]:
+    formats = {
+        "super neurons": fixed(0),
+        "random pair, largest change": fixed(2),
+        "restored, largest change": fixed(3),
+    }
+    return {name: (formats.get(name, percent(0)), value) for name, value in values.items()}
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -187,7 +182,7 @@ def _variant(base: Mapping[str, Any]) -> dict[str, Any]:
 
 _KNOCKOUT = {"seed": 0, "position": 8, "top": 10, "controls": 20, "first_tokens": 8, "cleared_every": 1}
 _SWEEP = {"factor": 10.0, "blocks_every": 1, "positions_every": 1}
-_SMOKE = _variant(sink_training.smoke(["baseline"], bos_token=True))
+_SMOKE = _variant(sink_training.settings_of("smoke", ["baseline"], bos_token=True))
 _LAPTOP = {
     "seeds": [42, 123, 1000],
     "num_sequences": 32,
@@ -195,8 +190,8 @@ _LAPTOP = {
     "knockout": _KNOCKOUT,
     "sweep": _SWEEP,
     "variants": {
-        "2 × 32": _variant(sink_training.laptop(["baseline"])),
-        "2 × 128": _variant(sink_training.larger(["baseline"])),
+        "2 × 32": _variant(sink_training.settings_of("laptop", ["baseline"])),
+        "2 × 128": _variant(sink_training.settings_of("larger", ["baseline"])),
     },
 }
 

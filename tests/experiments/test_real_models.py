@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import open_checkpoint
-from experiments.sinks import real_models, real_models_given, sink_knockout_given, subject
+from experiments.sinks import real_models, sink_knockout, subject
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.llama2c_files import write_pair
 
@@ -54,7 +54,7 @@ def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
     assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
 
 
-GIVEN = [real_models_given.EXPERIMENT, sink_knockout_given.EXPERIMENT]
+GIVEN = [real_models.EXPERIMENTS["real_models_given"], sink_knockout.EXPERIMENTS["sink_knockout_given"]]
 
 
 @pytest.mark.parametrize("experiment", GIVEN, ids=lambda experiment: experiment.name)
@@ -70,8 +70,8 @@ def test_the_named_one_is_cut_and_joined(tmp_path):
     path = write_pair(tmp_path, layers=3)
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
-    record = record_of(sink_knockout_given.EXPERIMENT, tmp_path, data=f"model={path};{text}")
+    record = record_of(GIVEN[1], tmp_path, data=f"model={path};{text}")
     result = record["result"]
     assert (result["checkpoint"], result["source"]) == ("model", "text.txt")
     assert all(len(row["by_block"]) == 3 for row in result["rows"])
-    assert len(show(sink_knockout_given.EXPERIMENT, record)[0]) == 1
+    assert len(show(GIVEN[1], record)[0]) == 1

@@ -20,14 +20,11 @@ from experiments.sinks import (
     figure12,
     price_tables,
     sink_cures,
-    sink_cures_larger,
     sink_growth,
     sink_interventions,
     sink_price,
     sink_search,
-    sink_search_larger,
     sink_training,
-    table7,
 )
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
 from experiments.theory import figure9
@@ -85,7 +82,7 @@ def test_training_experiments_share_their_models(tmp_path):
     trained = sorted((tmp_path / "sink_training").glob("models/*/*.npz"))
     assert [Chunk.named(path.name) for path in trained] == [Chunk(number, 0, 2) for number in range(3)]
     stamps = [path.stat().st_mtime_ns for path in trained]
-    second = record_of(table7.EXPERIMENT, tmp_path)
+    second = record_of(figure12.EXPERIMENTS["table7"], tmp_path)
     assert sorted((tmp_path / "sink_training").glob("models/*/*.npz")) == trained
     assert [path.stat().st_mtime_ns for path in trained] == stamps
     assert first["result"] == second["result"]
@@ -94,7 +91,7 @@ def test_training_experiments_share_their_models(tmp_path):
     assert len(panels) == 2
     # Twelve steps grow nothing, and the page says so.
     assert figure12.SMALL in rates.note
-    (perplexities,), _, _ = show(table7.EXPERIMENT, second)
+    (perplexities,), _, _ = show(figure12.EXPERIMENTS["table7"], second)
     assert all(not row.paper for row in perplexities.rows)
     for run in first["result"]["cures"].values():
         assert run["curve_steps"][0] == 0 and run["curve_steps"][-1] == 12
@@ -111,7 +108,9 @@ def without_times(made):
 def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
     """As if together, to float32's rounding in twelve steps: a program of one seed may add in another order."""
     mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
-    settings = {**sink_training.smoke(mitigations, None if durable else False), "lengths": [16]}
+    settings = sink_training.settings_of(
+        "smoke", mitigations, lengths=[16], **({} if durable else {"bos_token": False})
+    )
 
     def trained(folder, engine=local, **changes):
         context = Context("smoke", {**settings, **changes}, tmp_path / folder / "work", quiet=True, engine=engine)
@@ -207,12 +206,9 @@ def test_a_ratio_that_is_undefined_is_stored_as_none():
 
 
 def test_the_larger_size_is_the_same_table(tmp_path):
-    sizes = [settings(["baseline"]) for settings in (sink_training.larger, sink_training.laptop)]
-    larger, smaller = (count_parameters(parameter_shapes(preset(size["model"], **size["changes"]))) for size in sizes)
-    assert larger >= 8 * smaller
-    same = sink_cures.EXPERIMENT
-    assert (sink_cures_larger.EXPERIMENT.run, sink_cures_larger.EXPERIMENT.tables) == (same.run, same.tables)
-    smaller, larger = (experiment.settings["laptop"] for experiment in (same, sink_cures_larger.EXPERIMENT))
+    smaller, larger = (experiment.settings["laptop"] for experiment in sink_cures.EXPERIMENTS.values())
+    sizes = [count_parameters(parameter_shapes(preset(size["model"], **size["changes"]))) for size in (smaller, larger)]
+    assert sizes[1] >= 8 * sizes[0]
     for name in ("cures", "seeds", "data"):
         assert smaller[name] == larger[name]
     assert {name for name in smaller["price"] if smaller["price"][name] != larger["price"][name]} == {
@@ -244,15 +240,15 @@ def test_the_search_tells_what_each_variant_grew(tmp_path):
 
 
 def test_the_larger_search_ends_with_the_setting_that_is_used():
-    tried = sink_search_larger.EXPERIMENT.settings["laptop"]["variants"]
-    used = sink_cures_larger.EXPERIMENT.settings["laptop"]
+    tried = sink_search.EXPERIMENTS["sink_search_larger"].settings["laptop"]["variants"]
+    used = sink_cures.EXPERIMENTS["sink_cures_larger"].settings["laptop"]
     for name in ("model", "changes", "schedule", "lengths", "data"):
         assert tried["wide, short"][name] == used[name], name
 
 
 def test_the_larger_search_tells_batch_and_context(tmp_path):
-    record = record_of(sink_search_larger.EXPERIMENT, tmp_path)
-    (table,), _, _ = show(sink_search_larger.EXPERIMENT, record)
+    record = record_of(sink_search.EXPERIMENTS["sink_search_larger"], tmp_path)
+    (table,), _, _ = show(sink_search.EXPERIMENTS["sink_search_larger"], record)
     (row,) = table.rows
     assert row.settings[1:3] == ["4 × 32", "0.10"]
 
