@@ -15,8 +15,8 @@ from bornbiased_jax.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.report.numbers import percent
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
-from experiments.base import Context, Experiment, Record
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from experiments.base import Context, Experiment, Record, by_scale
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def run(context: Context) -> dict[str, Any]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
-    rows = [Row([row["seed"]], {"share": row["share"]}, configuration="ours") for row in record["result"]["seeds"]]
-    return [Table("The most predicted token", ["seed"], [Quantity("share", percent(2))], rows)]
+    rows = [([row["seed"]], {"share": (percent(2), row["share"])}) for row in record["result"]["seeds"]]
+    return [tabulate("The most predicted token", ["seed"], rows)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -50,18 +50,17 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim("Largest share of one token over seeds", largest, format=percent(2), configuration="ours")]
 
 
-_SMALL = {"num_layers": 2, "vocab_size": 256}
-
 EXPERIMENT = Experiment(
     name="_template",
     title="A template",
-    paper="no paper's table",
     description="What is done.\n\nWhat is to be seen, and where it differs from the paper.",
-    settings={
-        "smoke": {"model": "gpt2-tiny", "changes": _SMALL, "seeds": [0, 1], "num_inputs": 16, "seq_len": 4},
-        "laptop": {"model": "gpt2-tiny", "changes": {}, "seeds": list(range(8)), "num_inputs": 1_000, "seq_len": 32},
-        "paper": {"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 2_000, "seq_len": 1024},
-    },
+    settings=by_scale(
+        model=("gpt2-tiny", "gpt2-tiny", "gpt2-nano"),
+        changes=({"num_layers": 2, "vocab_size": 256}, {}, {}),
+        seeds=([0, 1], list(range(8)), [42, 43]),
+        num_inputs=(16, 1_000, 2_000),
+        seq_len=(4, 32, 1024),
+    ),
     cost={"smoke": "seconds", "laptop": "not measured", "paper": "not measured"},
     run=run,
     tables=tables,

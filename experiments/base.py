@@ -205,7 +205,7 @@ class Experiment:
     Attributes:
         name: the name on the command line.
         title: the heading on the page.
-        paper: what it reproduces ("Table 1").
+        paper: what it reproduces ("Table 1"), if anything.
         description: what is done and what is to be seen; paragraphs are separated by blank lines.
         settings: for each scale, the sizes and seeds, as JSON-ready values. A record with other settings
             is not taken for this one's.
@@ -220,7 +220,7 @@ class Experiment:
 
     name: str
     title: str
-    paper: str
+    paper: str = "no paper's table"
     description: str
     settings: Mapping[str, Mapping[str, Any]]
     cost: Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,30 @@ from bornbiased_jax.data.windows import Windows, batches, held_out
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, train
+
+
+def in_memory(
+    cfg: ModelConfig, data: str, schedule: Mapping[str, Any], seeds: Sequence[int] = (0,), **options: Any
+) -> PretrainConfig:
+    """A run on the bytes of a text of which nothing is written."""
+    return PretrainConfig(
+        model=cfg,
+        data=data,
+        tokenizer="bytes",
+        out="unused",
+        seeds=tuple(seeds),
+        tensorboard=False,
+        quiet=True,
+        **schedule,
+        **options,
+    )
+
+
+def token_batches(config: PretrainConfig, windows: Windows) -> Iterator[jax.Array]:
+    """The batches of a run's steps, [accumulation, micro-batch, T + 1]."""
+    shape = (config.accumulation, config.micro_batch, config.context + 1)
+    stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
+    return (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, config.steps))
 
 
 def train_with_snapshots(
@@ -61,12 +85,9 @@ def train_with_snapshots(
             on_snapshot(number, weights(state))
             last, clock = number, time.perf_counter()
 
-    shape = (config.accumulation, config.micro_batch, config.context + 1)
-    stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
-    tokens = (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, steps))
     on_snapshot(0, weights(state))
     clock = time.perf_counter()
-    state, _ = train(state, step, tokens, on_step)
+    state, _ = train(state, step, token_batches(config, windows), on_step)
     # The first stretch has the compilation in it.
     return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
 

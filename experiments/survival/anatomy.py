@@ -19,6 +19,8 @@ Finding 7 taken apart; no paper's table. Stated before any number of these runs 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,11 +32,11 @@ from bornbiased_jax.inputs import Inputs, from_tokens
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.seedprint.weights.coordinates import trace_z
 from bornbiased_jax.stats.ranks import unit_ranks
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Experiment, Record, by_scale
 from experiments.survival import anatomy_runs, persistence_settings
 from experiments.survival.decay import about
 from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
@@ -48,15 +50,9 @@ MIN_IDS = 16
 _FIRST_FRESH = 3_600_000_000
 
 
-def run(context: Context) -> dict[str, Any]:
-    """Every run of the settings."""
-    runs = anatomy_runs.trained_here(context)
-    return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
-
-
-def run_given(context: Context) -> dict[str, Any]:
-    """The run that ``--data`` names."""
-    runs = anatomy_runs.given(context)
+def run(context: Context, named: bool = False) -> dict[str, Any]:
+    """Every run of the settings, or the one that ``--data`` names."""
+    runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 
@@ -174,7 +170,7 @@ def tables(record: Record) -> Sequence[Table]:
 def _by_step(record: Record) -> Table:
     runs = record["result"]["runs"]
     rows = [
-        Row([name, step], {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in MAIN}, configuration="ours")
+        ([name, step], {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in MAIN})
         for name, run in runs.items()
         for place, step in enumerate(run["steps"])
     ]
@@ -183,36 +179,31 @@ def _by_step(record: Record) -> Table:
         f"a step against its birth with that part taken from another; N = {record['settings']['num_inputs']:,}, "
         f"T = {record['settings']['seq_len']}, uniform ids, range over seeds."
     )
-    return Table(
-        "The output test against hybrid births", ["run", "step"], [Quantity(name) for name in MAIN], rows, note
-    )
+    return tabulate("The output test against hybrid births", ["run", "step"], rows, note)
 
 
 def _by_part(record: Record) -> Table:
-    rows, names = [], []
+    rows = []
     for name, run in record["result"]["runs"].items():
         parts = [hybrid for hybrid in run["z"][UNIFORM] if hybrid not in MAIN]
-        names += [hybrid for hybrid in parts if hybrid not in names]
         places = sorted({len(run["steps"]) // 2, len(run["steps"]) - 1})
         for place in places:
             values = {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
-            rows.append(Row([name, run["steps"][place]], values, configuration="ours"))
+            rows.append(([name, run["steps"][place]], values))
     note = (
         "z with one part of the own birth replaced. Norms are ones in every birth, and the head comes after what the "
         "test reads: both are controls."
     )
-    return Table("Part by part", ["run", "step"], [Quantity(name) for name in (OWN, *names)], rows, note)
+    return tabulate("Part by part", ["run", "step"], rows, note)
 
 
 def _by_ids(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["runs"].items():
         for probe, facts in run["probes"].items():
-            values: dict[str, Any] = {hybrid: _range(_at(run, probe, hybrid)) for hybrid in MAIN}
-            values |= {"different ids": facts["num_ids"], "N": facts["num_inputs"]}
-            rows.append(Row([name, probe], values, configuration="ours"))
-    quantities = [Quantity("different ids", integer), Quantity("N", integer), *(Quantity(name) for name in MAIN)]
-    return Table("By ids, after the last step", ["run", "ids"], quantities, rows, "z, range over seeds.")
+            values = {"different ids": (integer, facts["num_ids"]), "N": (integer, facts["num_inputs"])}
+            rows.append(([name, probe], values | {hybrid: _range(_at(run, probe, hybrid)) for hybrid in MAIN}))
+    return tabulate("By ids, after the last step", ["run", "ids"], rows, "z, range over seeds.")
 
 
 def _blocks(record: Record) -> Table:
@@ -263,9 +254,7 @@ def panels(record: Record) -> Sequence[Panel]:
     for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
         steps = [max(step, 0.5) for step in run["steps"]]
         for colour, hybrid in zip(figures.SERIES, MAIN, strict=False):
-            z_SC = np.asarray(run["z"][UNIFORM][hybrid])
-            figures.line(ax, steps, z_SC.mean(axis=0), z_SC.min(axis=0), z_SC.max(axis=0), name=hybrid, colour=colour,
-                         markers=True)  # fmt: skip
+            figures.band(ax, steps, run["z"][UNIFORM][hybrid], name=hybrid, colour=colour, markers=True)
         ax.set_xscale("log")
         figures.label(ax, "step (births at 0.5)", "z of the permutation test", name)
     figures.legend(np.ravel(axes)[0])
@@ -282,11 +271,7 @@ DESCRIPTION = (
 )
 
 
-_SIZES: dict[str, dict[str, Any]] = {
-    "smoke": dict(num_inputs=60, seq_len=8, num_checkpoints=3, num_fresh=4),
-    "laptop": dict(num_inputs=600, seq_len=32, num_checkpoints=6, num_fresh=19),
-    "paper": dict(num_inputs=2_000, seq_len=64, num_checkpoints=8, num_fresh=99),
-}
+_SIZES = by_scale(num_inputs=(60, 600, 2_000), seq_len=(8, 32, 64), num_checkpoints=(3, 6, 8), num_fresh=(4, 19, 99))
 
 EXPERIMENT = Experiment(
     name="anatomy",
@@ -305,3 +290,15 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=panels,
 )
+
+EXPERIMENTS = {
+    "anatomy": EXPERIMENT,
+    "anatomy_of_run": dataclasses.replace(
+        EXPERIMENT,
+        name="anatomy_of_run",
+        title="What of a birth the outputs of a longer run remember",
+        run=functools.partial(run, named=True),
+        settings={"laptop": {name: size for name, size in EXPERIMENT.settings["laptop"].items() if name != "runs"}},
+        cost={"laptop": "minutes on two cores, the run not counted"},
+    ),
+}

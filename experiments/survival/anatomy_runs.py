@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from bornbiased_jax.errors import InputError
@@ -15,7 +16,7 @@ SEEDS = [42, 123, 1000]
 def trained_here(context: Context) -> dict[str, RunFolder]:
     """Name -> run: those of the settings, on the built-in text or on that of ``--data``."""
     return {
-        name: open_run(persistence.base_run(persistence.with_settings(context, **settings)))
+        name: open_run(persistence.base_run(dataclasses.replace(context, settings={**context.settings, **settings})))
         for name, settings in context.settings["runs"].items()
     }
 

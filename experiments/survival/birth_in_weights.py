@@ -22,7 +22,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
@@ -183,25 +183,20 @@ def tables(record: Record) -> Sequence[Table]:
         note="Own births, coordinates, matrix by matrix.",
     )
     agreed = [
-        Row(
+        (
             [relation],
             {
-                "pairs": len(matchings),
-                "agreement, smallest": min(row["mean"] for row in matchings),
-                "agreement, largest": max(row["mean"] for row in matchings),
-                "largest in a block": max(max(row["blocks"]) for row in matchings),
+                "pairs": (integer, len(matchings)),
+                "agreement, smallest": (percent(1), min(row["mean"] for row in matchings)),
+                "agreement, largest": (percent(1), max(row["mean"] for row in matchings)),
+                "largest in a block": (percent(1), max(max(row["blocks"]) for row in matchings)),
             },
-            configuration="ours",
         )
         for relation, matchings in result["agreements"].items()
     ]
-    agreement = Table(
+    agreement = tabulate(
         "Units that two independent matchings pair alike",
         ["pair"],
-        [
-            Quantity("pairs", integer),
-            *(Quantity(name, percent(1)) for name in list(agreed[0].measured)[1:]),
-        ],
         agreed,
         note=f"Noise: {record['settings']['noise']} standard deviations of each matrix. The verdict asks for 20%.",
     )
@@ -259,7 +254,6 @@ def _settings(scale: str, **changes: Any) -> dict[str, Any]:
 EXPERIMENT = Experiment(
     name="birth_in_weights",
     title="The birth is plain in the weights, and it says where",
-    paper="no paper's table",
     description=(
         "LLaMA-style models of many seeds are trained at once on the same text in the same order. Each is held against "
         "its own birth, against other births and against the other trained models by the exact tests in the weights; "

@@ -16,6 +16,7 @@ No paper's table. Stated before any number was seen:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.weights.coordinates import column_norms, prepared_pairs, trace_z
 from bornbiased_jax.seedprint.weights.tokens import SharedTokens
 from experiments.base import Context, Experiment, Record
@@ -38,14 +39,10 @@ ALL = "all"
 CLOCKS = ("tokens", "summed learning rate")
 
 
-def run(context: Context) -> dict[str, Any]:
-    """Every run of the settings."""
-    return {"runs": {name: life(run, context.quiet) for name, run in anatomy_runs.trained_here(context).items()}}
-
-
-def run_given(context: Context) -> dict[str, Any]:
-    """The run that ``--data`` names."""
-    return {"runs": {name: life(run, context.quiet) for name, run in anatomy_runs.given(context).items()}}
+def run(context: Context, named: bool = False) -> dict[str, Any]:
+    """Every run of the settings, or the one that ``--data`` names."""
+    runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
+    return {"runs": {name: life(run, context.quiet) for name, run in runs.items()}}
 
 
 def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
@@ -176,37 +173,27 @@ def tables(record: Record) -> Sequence[Table]:
         for kind in _kinds(run):
             values, found = _last(run, kind), run["fits"][kind]
             measured: dict[str, Any] = {
-                "z of the birth itself": float(np.mean([z_C[0] for z_C in run["z"][kind]])),
-                "z at the end": (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
-                "least z": min(values),
-                "least z, squares": min(_last(run, kind, "z_squared")),
-                "mean cosine": float(np.mean(_last(run, kind, "cosine"))),
-                "another birth, largest |z|": max(map(abs, run["other"][kind])) if run["other"] else None,
+                "z of the birth itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
+                "z at the end": (
+                    fixed(1),
+                    (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
+                ),
+                "least z": (fixed(1), min(values)),
+                "least z, squares": (fixed(1), min(_last(run, kind, "z_squared"))),
+                "mean cosine": (fixed(3), float(np.mean(_last(run, kind, "cosine")))),
+                "another birth, largest |z|": (fixed(1), max(map(abs, run["other"][kind])) if run["other"] else None),
             }
             if found["tokens"] is not None:
+                fit, known = found["tokens"], found["tokens"]["determined"]
                 measured |= {
-                    "τ, million tokens": found["tokens"]["scale"] / 1e6 if found["tokens"]["determined"] else None,
-                    "β": found["tokens"]["exponent"] if found["tokens"]["determined"] else None,
-                    "worst miss": found["tokens"]["worst"],
-                    "carried forward": found["tokens"]["carried_worst"],
-                    "by summed rate": found[CLOCKS[1]]["worst"],
-                    "z at tenfold": found["tenfold"],
+                    "τ, million tokens": (significant(2), fit["scale"] / 1e6 if known else None),
+                    "β": (fixed(2), fit["exponent"] if known else None),
+                    "worst miss": (fixed(2), fit["worst"]),
+                    "carried forward": (fixed(2), fit["carried_worst"]),
+                    "by summed rate": (fixed(2), found[CLOCKS[1]]["worst"]),
+                    "z at tenfold": (fixed(1), found["tenfold"]),
                 }
-            rows.append(Row([name, kind], measured, configuration="ours"))
-    quantities = [
-        Quantity("z of the birth itself", fixed(1)),
-        Quantity("z at the end", fixed(1)),
-        Quantity("least z", fixed(1)),
-        Quantity("least z, squares", fixed(1)),
-        Quantity("mean cosine", fixed(3)),
-        Quantity("another birth, largest |z|", fixed(1)),
-        Quantity("τ, million tokens", significant(2)),
-        Quantity("β", fixed(2)),
-        Quantity("worst miss", fixed(2)),
-        Quantity("carried forward", fixed(2)),
-        Quantity("by summed rate", fixed(2)),
-        Quantity("z at tenfold", fixed(1)),
-    ]
+            rows.append(([name, kind], measured))
     note = (
         f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. Rows of ids seen in training alone: "
         f"{', '.join(str(run['num_seen_ids']) for run in runs.values())}. z of the signed trace, means over seeds ± "
@@ -215,25 +202,23 @@ def tables(record: Record) -> Sequence[Table]:
         "forward: the last fitted z as the prediction. z at ten times the tokens only where the form holds."
     )
     return [
-        Table("A birth in the weights, by kind of matrix", ["run", "matrix"], quantities, rows, note),
+        tabulate("A birth in the weights, by kind of matrix", ["run", "matrix"], rows, note),
         _by_block(runs),
     ]
 
 
 def _by_block(runs: Mapping[str, Any]) -> Table:
-    layers = max(run["facts"]["model"]["num_layers"] for run in runs.values())
     rows = []
     for name, run in runs.items():
         kinds = dict.fromkeys(matrix.split("/", 2)[2] for matrix in run["z"] if matrix.startswith("blocks/"))
         for kind in kinds:
             values = {
-                f"block {layer}": float(np.mean(_last(run, f"blocks/{layer}/{kind}")))
+                f"block {layer}": (fixed(1), float(np.mean(_last(run, f"blocks/{layer}/{kind}"))))
                 for layer in range(1, run["facts"]["model"]["num_layers"] + 1)
                 if f"blocks/{layer}/{kind}" in run["z"]
             }
-            rows.append(Row([name, kind], values, configuration="ours"))
-    quantities = [Quantity(f"block {layer}", fixed(1)) for layer in range(1, layers + 1)]
-    return Table("z at the end, block by block", ["run", "matrix"], quantities, rows, "Means over seeds.")
+            rows.append(([name, kind], values))
+    return tabulate("z at the end, block by block", ["run", "matrix"], rows, "Means over seeds.")
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -274,9 +259,7 @@ def panels(record: Record) -> Sequence[Panel]:
         rows = -(-len(kinds) // columns)
         figure, axes = figures.new(columns=columns, rows=rows, width=9.0, height=2.4 * rows)
         for ax, kind in zip(np.ravel(axes), kinds, strict=False):
-            z_SC = np.asarray(run["z"][kind])
-            figures.line(ax, tokens[1:], z_SC[:, 1:].mean(axis=0), z_SC[:, 1:].min(axis=0), z_SC[:, 1:].max(axis=0),
-                         name="measured", markers=True)  # fmt: skip
+            figures.band(ax, tokens[1:], np.asarray(run["z"][kind])[:, 1:], name="measured", markers=True)
             found = run["fits"][kind]["tokens"]
             if found is not None:
                 some = tokens > tokens[-1] / TENFOLD
@@ -306,7 +289,6 @@ DESCRIPTION = (
 EXPERIMENT = Experiment(
     name="decay",
     title="How long each matrix remembers its birth",
-    paper="no paper's table",
     description=DESCRIPTION,
     settings={scale: {"runs": runs} for scale, runs in anatomy_runs.settings().items()},
     cost={
@@ -320,3 +302,15 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=panels,
 )
+
+EXPERIMENTS = {
+    "decay": EXPERIMENT,
+    "decay_of_run": dataclasses.replace(
+        EXPERIMENT,
+        name="decay_of_run",
+        title="How long each matrix of a longer run remembers its birth",
+        run=functools.partial(run, named=True),
+        settings={"laptop": {}},
+        cost={"laptop": "a minute on two cores, the run not counted"},
+    ),
+}

@@ -22,7 +22,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.models import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
@@ -195,32 +195,21 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for change in CHANGES:
         some = [row for row in record["result"]["rows"] if row["change"] == change]
-        measured: dict[str, Any] = {"logits": max(row["logits"] for row in some)}
+        measured: dict[str, Any] = {"logits": (significant(2), max(row["logits"] for row in some))}
         for test in (*TESTS, BILINEAR):
-            measured[test] = min(_values(record, change, test), default=None)
-        measured[CONTROL] = max(map(abs, _values(record, change, CONTROL)), default=None)
+            measured[test] = (fixed(1), min(_values(record, change, test), default=None))
+        measured[CONTROL] = (fixed(1), max(map(abs, _values(record, change, CONTROL)), default=None))
         agreements = [row["agreement"] for row in some if row["agreement"] is not None]
-        measured[AGREEMENT] = min(agreements, default=None)
-        rows.append(Row([change], measured, configuration="ours"))
+        measured[AGREEMENT] = (fixed(2), min(agreements, default=None))
+        rows.append(([change], measured))
     copied = integer(record["settings"]["copied"])
-    return [
-        Table(
-            "What hides a copy from which test",
-            ["change"],
-            [
-                Quantity("logits", significant(2)),
-                *(Quantity(test, fixed(1)) for test in (*TESTS, BILINEAR, CONTROL)),
-                Quantity(AGREEMENT, fixed(2)),
-            ],
-            rows,
-            note=(
-                f"Smallest z of {copied} trained models against a copy of each; of the control the largest |z|. Empty: "
-                "undefined. Logits: the largest change relative to the largest logit, on tokens that the text has. "
-                "Bilinear: the birth against the copy, on tokens that the text has. Agreement: of two independent "
-                "matchings of hidden units, its smallest."
-            ),
-        )
-    ]
+    note = (
+        f"Smallest z of {copied} trained models against a copy of each; of the control the largest |z|. Empty: "
+        "undefined. Logits: the largest change relative to the largest logit, on tokens that the text has. "
+        "Bilinear: the birth against the copy, on tokens that the text has. Agreement: of two independent "
+        "matchings of hidden units, its smallest."
+    )
+    return [tabulate("What hides a copy from which test", ["change"], rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -244,7 +233,6 @@ def _settings(scale: str, **changes: Any) -> dict[str, Any]:
 EXPERIMENT = Experiment(
     name="evasions",
     title="What hides a copy from a test in the weights",
-    paper="no paper's table",
     description=(
         "Trained models are changed so that their function stays: coordinates negated, the residual stream turned, "
         "scales moved, heads and units renumbered, idle parts put in. Each copy is held against its model by every "

@@ -8,7 +8,6 @@ order; then one of the seeds and the distractor on two further corpora. All runs
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 import signal
@@ -21,15 +20,14 @@ import numpy as np
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints.run import find_steps, restore_params
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.pretrain import PretrainConfig, pretrain
 from bornbiased_jax.pretrain.setup import load_data
-from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
-from experiments._shared.training import loss_of
+from bornbiased_jax.seedprint.outputs import last_outputs
+from experiments._shared.training import held_out_rows, loss_of
 from experiments.base import Context, cached, split_data
 from experiments.survival.stories import stories
 
@@ -146,9 +144,8 @@ def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], sou
         "tokenizer": data.tokenizer.name,
         **counted,
     }
-    rows_NT = np.concatenate(list(held_out(data.validation, config.eval_sequences, config.eval_sequences)))
     stream = io.BytesIO()
-    np.save(stream, rows_NT[rows_NT[:, 0] >= 0])
+    np.save(stream, held_out_rows(data.validation, config.eval_sequences))
     files.write_bytes(folder / "held_out.npy", stream.getvalue())
     return facts
 
@@ -171,11 +168,6 @@ def last(run: Path, seed: int) -> Model:
 def load(model: Model) -> Params:
     """Its weights."""
     return restore_params(model["run"], seed=model["seed"], step=model["step"])[1]
-
-
-def steps_of(run: Path) -> list[int]:
-    """Steps with a checkpoint."""
-    return find_steps(run)
 
 
 def moved(before: Params, after: Params) -> float:
@@ -223,11 +215,6 @@ def birth_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
     return 0.0, model_config(settings).embedding_std
 
 
-def trained_moments(model: Model) -> tuple[float, float]:
-    """Mean and standard deviation of a trained model's embedding."""
-    return embedding_moments(load(model))
-
-
 def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
     """Outputs [N, D] at the last position on the settings' random inputs; computed once for each model.
 
@@ -251,8 +238,3 @@ def sentences(run: Path, settings: Mapping[str, Any]) -> Inputs:
     """Running text for REEF: windows of the run's held-out text."""
     rows_NT = np.load(run / "held_out.npy")[: settings["probe"]["sentences"], :-1]
     return from_tokens(rows_NT, model_config(settings).vocab_size, source="held-out text of the run")
-
-
-def with_settings(context: Context, **changes: Any) -> Context:
-    """The context with other settings."""
-    return dataclasses.replace(context, settings={**context.settings, **changes})

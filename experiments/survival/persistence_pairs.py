@@ -13,6 +13,7 @@ from bornbiased_jax.seedprint.baselines import against_null, ics, intrinsic, lin
 from bornbiased_jax.seedprint.baselines.reef import standardised
 from bornbiased_jax.seedprint.baselines.score import Score, score
 from bornbiased_jax.seedprint.iclr import iclr_test
+from bornbiased_jax.seedprint.outputs import embedding_moments
 from bornbiased_jax.seedprint.paper import paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.verdict import Verdict
@@ -132,7 +133,7 @@ def continued(context: Context) -> dict[str, Any]:
     settings = context.settings
     chosen = settings["continued"]
     base = persistence.last(persistence.base_run(context), chosen["seed"])
-    moments = persistence.trained_moments(base)
+    moments = embedding_moments(persistence.load(base))
     pairs = []
     for role in ("stories", "code"):
         run = persistence.continued_run(context, role)

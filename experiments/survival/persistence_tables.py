@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from bornbiased_jax.report.numbers import fixed, from_log10, integer, significant
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table, Value
+from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
+from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 from experiments.base import Record
 from experiments.survival.persistence_pairs import BASELINES
@@ -26,18 +24,6 @@ PCS_NOTE = (
 )
 NAMES = {"intrinsic": "Intrinsic", "reef": "REEF", "pcs": "PCS", "ics": "ICS"}
 
-TESTS = (
-    Quantity(MOVED, fixed(2)),
-    Quantity(LOSS, fixed(3)),
-    Quantity(ENTROPY, fixed(3)),
-    Quantity(EXACT, significant(2)),
-    Quantity(Z, fixed(1)),
-    Quantity(T_TEST, from_log10(2)),
-    Quantity(U_TEST, from_log10(2)),
-    Quantity(ICLR, from_log10(2)),
-    Quantity(T_TOKENS, from_log10(2)),
-    Quantity(ICLR_TOKENS, from_log10(2)),
-)
 NOTE = (
     "Permutation: the exact test on random tokens, each model with its own embedding; its p is counted over "
     "permutations and, below their reach, a certified bound. Vectors: Gaussian vectors that both models share; "
@@ -63,20 +49,27 @@ def trained_on(record: Record) -> str:
     )
 
 
-def verdict_values(pair: Mapping[str, Any]) -> dict[str, Value]:
-    """The measured columns of one pair; a test without a verdict leaves its cell empty."""
-    progress, paper = pair["progress"], pair["paper"]
+def training_cells(progress: Mapping[str, Any]) -> dict[str, Any]:
+    """What training did to a model: how far it moved, its loss, and the loss of counting tokens."""
     return {
-        MOVED: progress["moved"],
-        LOSS: progress["loss"],
-        ENTROPY: progress["unigram_entropy"],
-        EXACT: pair["permutation"]["p"],
-        Z: pair["permutation"]["z"],
-        T_TEST: paper.get("log10_p_t"),
-        U_TEST: paper.get("log10_p_u"),
-        ICLR: pair["iclr"]["log10_p"],
-        T_TOKENS: pair["paper_tokens"].get("log10_p_t"),
-        ICLR_TOKENS: pair["iclr_tokens"]["log10_p"],
+        MOVED: (fixed(2), progress["moved"]),
+        LOSS: (fixed(3), progress["loss"]),
+        ENTROPY: (fixed(3), progress["unigram_entropy"]),
+    }
+
+
+def verdict_cells(pair: Mapping[str, Any]) -> dict[str, Any]:
+    """The measured columns of one pair; a test without a verdict leaves its cell empty."""
+    paper, log = pair["paper"], from_log10(2)
+    return {
+        **training_cells(pair["progress"]),
+        EXACT: (significant(2), pair["permutation"]["p"]),
+        Z: (fixed(1), pair["permutation"]["z"]),
+        T_TEST: (log, paper.get("log10_p_t")),
+        U_TEST: (log, paper.get("log10_p_u")),
+        ICLR: (log, pair["iclr"]["log10_p"]),
+        T_TOKENS: (log, pair["paper_tokens"].get("log10_p_t")),
+        ICLR_TOKENS: (log, pair["iclr_tokens"]["log10_p"]),
     }
 
 
@@ -93,15 +86,15 @@ def printed(values: tuple[float, float] | None, record: Record) -> dict[str, Val
 def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tuple[float, float]]) -> Table:
     """Births against trained models: the pairs that the paper printed, and their like among the seeds trained."""
     own = all(a == b for a, b in numbers)
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for pair in record["result"]["pairs"]:
         seeds = (pair["base"]["seed"], pair["suspect"]["seed"])
         if (seeds[0] == seeds[1]) != own:
             continue
         paper = printed(numbers.get(seeds), record)
         names = [f"s{seeds[0]} at birth", f"s{seeds[1]} trained"]
-        rows.append(Row(names, verdict_values(pair), paper, {}, "paper" if paper else "other"))
-    return Table(title, ["base", "suspect"], TESTS, rows, note=f"{NOTE} {trained_on(record)}")
+        rows.append((names, verdict_cells(pair), paper, {}, "paper" if paper else "other"))
+    return tabulate(title, ["base", "suspect"], rows, f"{NOTE} {trained_on(record)}")
 
 
 def called_related(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
@@ -167,50 +160,44 @@ def baseline_text(row: Mapping[str, Any], related: bool) -> str:
 def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
     """Baselines on births and their trained models, beside their scores between different seeds."""
     result = record["result"]
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for row in result["own"]:
         paper: dict[str, Value] = {}
         if is_paper(record) and row["seed"] in numbers:
             paper = {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, numbers[row["seed"]], strict=True)}
-        measured: dict[str, Value] = {MOVED: row["progress"]["moved"], LOSS: row["progress"]["loss"]}
-        measured[ENTROPY] = row["progress"]["unigram_entropy"]
+        measured = training_cells(row["progress"])
         for name in BASELINES:
-            measured[NAMES[name]] = baseline_text(row[name], True)
-            measured[f"z of {NAMES[name]}"] = row[name]["z"]
+            measured[NAMES[name]] = (fixed(3), baseline_text(row[name], True))
+            measured[f"z of {NAMES[name]}"] = (fixed(1), row[name]["z"])
         names = [f"s{row['seed']} at birth", f"s{row['seed']} trained"]
-        rows.append(Row(names, measured, paper, {}, "paper" if paper else "other"))
-    others: dict[str, Value] = {}
-    for name in BASELINES:
-        values = np.asarray(result["other"][name])
-        if len(values) > 1:
-            others[NAMES[name]] = (float(values.mean()), float(values.std(ddof=1)))
-    rows.append(Row(["any seed at birth", "another seed trained"], others, configuration="ours"))
-    quantities = [Quantity(MOVED, fixed(2)), Quantity(LOSS, fixed(3)), Quantity(ENTROPY, fixed(3))]
-    for name in BASELINES:
-        quantities += [Quantity(NAMES[name], fixed(3)), Quantity(f"z of {NAMES[name]}", fixed(1))]
+        rows.append((names, measured, paper, {}, "paper" if paper else "other"))
+    others = {
+        NAMES[name]: (fixed(3), mean_std(result["other"][name])) for name in BASELINES if len(result["other"][name]) > 1
+    }
+    rows.append((["any seed at birth", "another seed trained"], others, {}, {}, "ours"))
     note = (
         f"✓ and ✗: right or wrong at the published threshold of 0.8. z: the score among the "
         f"{len(result['other']['pcs'])} pairs of a birth and another seed's trained model (last row, mean ± standard "
         f"deviation): a score below 0.8 can still tell a seed. Intrinsic correlates profiles over "
         f"{result['facts']['model']['num_layers']} layers. {PCS_NOTE} {trained_on(record)}"
     )
-    return Table("Baselines on a birth and what became of it", ["base", "suspect"], quantities, rows, note=note)
+    return tabulate("Baselines on a birth and what became of it", ["base", "suspect"], rows, note)
 
 
 def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[float, ...]]) -> Table:
     """Table 5 and Table 12: after further training on another corpus."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for pair in record["result"]["pairs"]:
         paper: dict[str, Value] = {}
         if is_paper(record) and pair["role"] == "stories":
             values = numbers[pair["role"], pair["related"]]
             paper = printed((values[0], values[1]), record)
             paper |= {NAMES[name]: fixed(3)(value) for name, value in zip(BASELINES, values[2:], strict=True)}
-        measured = verdict_values(pair)
-        measured |= {NAMES[name]: baseline_text(pair[name], pair["related"]) for name in BASELINES}
+        measured = verdict_cells(pair)
+        measured |= {NAMES[name]: (fixed(3), baseline_text(pair[name], pair["related"])) for name in BASELINES}
         kind = "descendant" if pair["related"] else "distractor"
         names = [f"{pair['role']} ({pair['source']})", f"s{pair['suspect']['seed']}, {kind}", integer(pair["tokens"])]
-        rows.append(Row(names, measured, paper, {}, "paper" if paper else "other"))
+        rows.append((names, measured, paper, {}, "paper" if paper else "other"))
     base = record["result"]["pairs"][0]["base"]
     note = (
         f"The base is seed {base['seed']} after {base['step']:,} steps. The distractor is another seed trained on the "
@@ -218,10 +205,7 @@ def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[flo
         f"{MOVED} is measured from the model that the further training began with, and the loss is on held-out "
         f"text of the second corpus. ✓ and ✗: right or wrong at 0.8. {PCS_NOTE} {NOTE} {trained_on(record)}"
     )
-    quantities = [*TESTS, *(Quantity(NAMES[name], fixed(3)) for name in BASELINES)]
-    return Table(
-        "After further training on another corpus", ["corpus", "suspect", "tokens"], quantities, rows, note=note
-    )
+    return tabulate("After further training on another corpus", ["corpus", "suspect", "tokens"], rows, note)
 
 
 def continued_claims(record: Record) -> Sequence[Claim]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.run import find_steps
 from bornbiased_jax.seedprint.paper import paper_test
 from bornbiased_jax.seedprint.permutation import permutation_test, top_mean
 from bornbiased_jax.seedprint.verdict import Verdict
@@ -31,7 +32,7 @@ def correlations(context: Context) -> dict[str, Any]:
     """
     settings = context.settings
     run, (seed, other) = persistence.base_run(context), settings["seeds"][:2]
-    steps, moments = persistence.steps_of(run), persistence.birth_moments(settings)
+    steps, moments = find_steps(run), persistence.birth_moments(settings)
     born = persistence.birth(run, seed)
     top = min(TOP, persistence.model_config(settings).d_model)
     found: dict[str, Any] = {}
@@ -66,7 +67,7 @@ def every_checkpoint(context: Context) -> dict[str, Any]:
     """
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
-    steps, moments = persistence.steps_of(run)[1:], persistence.birth_moments(settings)
+    steps, moments = find_steps(run)[1:], persistence.birth_moments(settings)
     tests: dict[str, tuple[str, Callable[..., Verdict]]] = {
         "permutation": ("tokens", permutation_test),
         "paper": ("gaussian", paper_test),

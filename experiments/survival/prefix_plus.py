@@ -8,8 +8,6 @@ puts its keys and values into the softmax, where they share one unit of weight w
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.data.windows import Windows, batches, held_out
+from bornbiased_jax.data.windows import Windows
 from bornbiased_jax.models import apply
 from bornbiased_jax.models.adapters import (
     Adapter,
@@ -35,7 +33,8 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain import PretrainConfig, begin, make_train_step, train
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.setup import abstract_state, first_state, load_data
-from experiments.base import Context, Experiment
+from experiments._shared.training import held_out_rows, in_memory, token_batches
+from experiments.base import Context, Experiment, by_scale
 from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, panels, tables
 
 
@@ -54,11 +53,11 @@ def _run(context: Context) -> dict[str, Any]:
         OLD: within_budget(cfg, prefix(1), budget),
         LORA: within_budget(cfg, lora(1), budget),
     }
-    source = load_data(_config(context, cfg, seeds, settings["pretraining"], settings["source"]))
-    target = load_data(_config(context, cfg, seeds, settings["adapting"], settings["target"]))
-    frozen = _backbones(_config(context, cfg, seeds, settings["pretraining"], settings["source"]), source.train)
-    held_NT = np.concatenate(list(held_out(target.validation, settings["held_out"], batch_size=settings["held_out"])))
-    held_NT = held_NT[held_NT[:, 0] >= 0]
+    pretraining = in_memory(cfg, settings["source"], settings["pretraining"], seeds)
+    source = load_data(pretraining)
+    target = load_data(in_memory(cfg, settings["target"], settings["adapting"], seeds))
+    frozen = _backbones(pretraining, source.train)
+    held_NT = held_out_rows(target.validation, settings["held_out"])
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], frozen) for part in (slice(0, 1), slice(1, None)))
     rates = settings["learning_rates"]
     jobs = len(adapters) * (len(rates) + 1) + len(settings["lengths"])
@@ -66,7 +65,7 @@ def _run(context: Context) -> dict[str, Any]:
 
         def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> dict[str, Any]:
             schedule = {**settings["adapting"], "learning_rate": rate}
-            config = _config(context, cfg, whose, schedule, settings["target"], adapter)
+            config = in_memory(cfg, settings["target"], schedule, whose, adapter=adapter)
             found = _adapt(config, models, target.train, held_NT, settings["every"])
             advance(1)
             return found
@@ -74,7 +73,7 @@ def _run(context: Context) -> dict[str, Any]:
         result: dict[str, Any] = {
             "budget": budget,
             "before": _losses(cfg, None, rest, None, held_NT),
-            "before_source": _losses(cfg, None, rest, None, _rows(source.validation, settings["held_out"])),
+            "before_source": _losses(cfg, None, rest, None, held_out_rows(source.validation, settings["held_out"])),
             "methods": {},
         }
         best: dict[str, float] = {}
@@ -103,37 +102,10 @@ def _run(context: Context) -> dict[str, Any]:
     return result
 
 
-def _config(
-    context: Context,
-    cfg: ModelConfig,
-    seeds: Sequence[int],
-    schedule: Mapping[str, Any],
-    data: str,
-    adapter: Adapter | None = None,
-) -> PretrainConfig:
-    return PretrainConfig(
-        model=cfg,
-        data=data,
-        tokenizer="bytes",
-        out=str(context.work / "unused"),
-        seeds=tuple(seeds),
-        adapter=adapter,
-        tensorboard=False,
-        quiet=context.quiet,
-        **schedule,
-    )
-
-
-def _tokens(config: PretrainConfig, windows: Windows) -> Iterator[jax.Array]:
-    shape = (config.accumulation, config.micro_batch, config.context + 1)
-    stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
-    return (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, config.steps))
-
-
 def _backbones(config: PretrainConfig, windows: Windows) -> Params:
     """The weights [S, …] of all seeds, trained on the same text in the same order."""
     state, step = begin(config)
-    return train(state, step, _tokens(config, windows))[0].params
+    return train(state, step, token_batches(config, windows))[0].params
 
 
 def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, every: int) -> dict[str, Any]:
@@ -159,13 +131,8 @@ def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np
             seen["steps"].append(number)
             seen["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))
 
-    state, _ = train(state, step, _tokens(config, windows), on_step)
+    state, _ = train(state, step, token_batches(config, windows), on_step)
     return {**seen, "trained": state.params}
-
-
-def _rows(windows: Windows, count: int) -> np.ndarray:
-    rows_NT = np.concatenate(list(held_out(windows, count, batch_size=count)))
-    return rows_NT[rows_NT[:, 0] >= 0]
 
 
 def _model(
@@ -227,57 +194,48 @@ def _all_parts(
     return jax.lax.map(one, (frozen, trained))
 
 
-_MODEL: dict[str, Any] = dict(num_layers=2, num_heads=4, d_model=64, d_ff=176, vocab_size=256)
-_TEXT: dict[str, Any] = dict(model="llama-tiny", source="builtin:prose", target="builtin:code")
-_PRETRAINING: dict[str, Any] = dict(steps=400, batch_size=16, context=64, learning_rate=3e-3, warmup=40)
-_ADAPTING: dict[str, Any] = dict(
-    steps=200, batch_size=16, context=64, min_learning_rate=0.0, warmup=10, weight_decay=0.0
-)
-_LAPTOP: dict[str, Any] = {
-    **_TEXT,
-    "changes": _MODEL,
-    "seeds": [0, 1, 2, 3, 4],
-    "tuning_seed": 100,
-    "pretraining": _PRETRAINING,
-    "adapting": _ADAPTING,
-    "learning_rates": [3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0],
-    "lengths": [1, 4, 16, 64],
-    "held_out": 64,
-    "every": 20,
-}
-
 EXPERIMENT = Experiment(
     name="prefix_plus",
     title="Prefix-Tuning+ beside prefix tuning",
-    paper="no paper's table",
     description=(
         "Small births are trained on prose and adapted to source code with the backbone frozen: Prefix-Tuning+, prefix "
         "tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"
         "To be seen: the loss against updates; that a prefix counts less the longer the input is, and leaves the input "
         "less weight the longer it is itself; and that Prefix-Tuning+ has neither trade-off."
     ),
-    settings={
-        "smoke": {
-            **_LAPTOP,
-            "changes": {**_MODEL, "d_model": 16, "d_ff": 24, "num_heads": 2},
-            "seeds": [0, 1],
-            "pretraining": {**_PRETRAINING, "steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
-            "adapting": {**_ADAPTING, "steps": 4, "batch_size": 4, "context": 16, "warmup": 1},
-            "learning_rates": [3e-2],
-            "lengths": [1],
-            "held_out": 4,
-            "every": 2,
+    settings=by_scale(
+        model="llama-tiny",
+        source="builtin:prose",
+        target="builtin:code",
+        changes={
+            "num_layers": (2, 2, ...),
+            "num_heads": (2, 4, ...),
+            "d_model": (16, 64, ...),
+            "d_ff": (24, 176, ...),
+            "vocab_size": 256,
         },
-        "laptop": _LAPTOP,
-        "paper": {
-            **_LAPTOP,
-            "changes": {"vocab_size": 256},
-            "seeds": list(range(8)),
-            "pretraining": {**_PRETRAINING, "steps": 20_000, "batch_size": 64, "context": 512},
-            "adapting": {**_ADAPTING, "steps": 5_000, "batch_size": 64, "context": 512},
-            "every": 250,
+        seeds=([0, 1], [0, 1, 2, 3, 4], list(range(8))),
+        tuning_seed=100,
+        pretraining={
+            "steps": (4, 400, 20_000),
+            "batch_size": (4, 16, 64),
+            "context": (16, 64, 512),
+            "learning_rate": 3e-3,
+            "warmup": (1, 40, 40),
         },
-    },
+        adapting={
+            "steps": (4, 200, 5_000),
+            "batch_size": (4, 16, 64),
+            "context": (16, 64, 512),
+            "min_learning_rate": 0.0,
+            "warmup": (1, 10, 10),
+            "weight_decay": 0.0,
+        },
+        learning_rates=([3e-2], [3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0], [3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0]),
+        lengths=([1], [1, 4, 16, 64], [1, 4, 16, 64]),
+        held_out=(4, 64, 64),
+        every=(2, 20, 250),
+    ),
     cost={"smoke": "seconds", "laptop": "16 min on two busy cores", "paper": "not measured"},
     run=run,
     tables=tables,

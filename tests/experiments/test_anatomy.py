@@ -21,7 +21,7 @@ from bornbiased_jax.seedprint.weights.coordinates import trace_z
 from experiments import results, runner
 from experiments.base import Context
 from experiments.results import leaves
-from experiments.survival import anatomy, anatomy_of_run, anatomy_runs, decay, decay_of_run, persistence
+from experiments.survival import anatomy, anatomy_runs, decay, persistence
 from experiments.survival.decay_fit import check, fit, z_of_cosine
 from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run
@@ -221,7 +221,7 @@ def test_the_anatomy_of_a_small_run(context, run):
 
 def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
     named = Context(scale="laptop", settings={}, work=tmp_path / "w", data=str(run.folder), quiet=True)
-    result = decay_of_run.EXPERIMENT.run(named)
+    result = decay.EXPERIMENTS["decay_of_run"].run(named)
     record = record_of(context, result)
     [(name, one)] = record["result"]["runs"].items()
     assert name == "bytes" and one["steps"] == [0, 1, 2, 4, 8, 16, 32, 40]
@@ -238,13 +238,13 @@ def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
         # Three points of the first decades; the rest is held out.
         assert len(one["fits"][matrix]["tokens"]["predicted"]) == 4
         assert (one["fits"][matrix]["tenfold"] is not None) == one["fits"][matrix]["tokens"]["holds"]
-    tables, claims = show(decay_of_run.EXPERIMENT, record)
+    tables, claims = show(decay.EXPERIMENTS["decay_of_run"], record)
     assert [len(table.rows) for table in tables] == [10, 7] and len(claims) == 4
 
 
 def test_runs_that_have_no_births_of_their_own_are_refused(context, run, tmp_path):
     with pytest.raises(InputError, match="no run is named"):
-        anatomy_of_run.EXPERIMENT.run(Context(scale="laptop", settings={}, work=tmp_path))
+        anatomy.EXPERIMENTS["anatomy_of_run"].run(Context(scale="laptop", settings={}, work=tmp_path))
     content = {**run.content, "initial_digest": "0" * 64}
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="went on from given weights"):
@@ -264,7 +264,7 @@ def test_runs_that_have_no_births_of_their_own_are_refused(context, run, tmp_pat
 def test_the_names_on_the_command_line():
     assert {"anatomy", "decay"} <= set(runner.select(["all"]))
     assert not {"anatomy_of_run", "decay_of_run"} & set(runner.select(["all"]))
-    assert runner.load("anatomy_of_run") is anatomy_of_run.EXPERIMENT
+    assert runner.load("anatomy_of_run") is anatomy.EXPERIMENTS["anatomy_of_run"]
 
 
 # What the committed records say.

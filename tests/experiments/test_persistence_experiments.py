@@ -6,20 +6,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments.survival import (
-    figure11,
-    figure14,
-    persistence,
-    persistence_tables,
-    stories,
-    table4b,
-    table4c,
-    table5,
-    table8,
-    table10,
-    table11,
-    table12,
-)
+from experiments.survival import checkpoints, persistence, persistence_tables, stories
+from experiments.survival.trained_pairs import EXPERIMENTS as PAIRS
 from tests.experiments.smoke import context_of, record_of, show
 
 pytestmark = pytest.mark.slow
@@ -32,14 +20,14 @@ def work(tmp_path_factory):
 
 
 def test_a_birth_is_found_in_its_own_model_alone(work):
-    record = record_of(table4b.EXPERIMENT, work)
+    record = record_of(PAIRS["table4b"], work)
     pairs = {(p["base"]["seed"], p["suspect"]["seed"]): p for p in record["result"]["pairs"]}
     assert len(pairs) == 9
     for (born, trained), pair in pairs.items():
         # Eight steps leave a model its birth; the trace of the rank correlations is then close to its largest value.
         assert (pair["permutation"]["z"] > 10) == (born == trained)
         assert pair["suspect"]["step"] == 8 and 0 < pair["progress"]["moved"] < 0.5
-    (table,), _, claims = show(table4b.EXPERIMENT, record)
+    (table,), _, claims = show(PAIRS["table4b"], record)
     assert [row.settings[0] for row in table.rows] == [f"s{seed} at birth" for seed in (42, 123, 1000)]
     assert claims[0].measured == "3 of 3"
     # What was trained, beside the paper's, wherever a p stands.
@@ -47,25 +35,25 @@ def test_a_birth_is_found_in_its_own_model_alone(work):
     for row in table.rows:
         assert row.measured[persistence_tables.LOSS] and row.measured[persistence_tables.ENTROPY] and not row.paper
     # The paper's numbers stand beside its own configuration alone.
-    printed = show(table4b.EXPERIMENT, {**record, "scale": "paper"})[0][0].rows[0].paper
+    printed = show(PAIRS["table4b"], {**record, "scale": "paper"})[0][0].rows[0].paper
     assert printed[persistence_tables.T_TEST] == pytest.approx(np.log10(2.20e-8))
-    assert show(table4b.EXPERIMENT, {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}
+    assert show(PAIRS["table4b"], {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}
 
 
 def test_models_are_trained_once_for_all_tables(work):
-    record = record_of(table4b.EXPERIMENT, work)
+    record = record_of(PAIRS["table4b"], work)
     runs = sorted((work / "persistence").glob("*/value.json"))
     stamps = [path.stat().st_mtime_ns for path in runs]
-    other = record_of(table4c.EXPERIMENT, work)
+    other = record_of(PAIRS["table4c"], work)
     assert other["result"] == record["result"]
     assert [path.stat().st_mtime_ns for path in runs] == stamps
-    (table,), _, claims = show(table4c.EXPERIMENT, other)
+    (table,), _, claims = show(PAIRS["table4c"], other)
     assert len(table.rows) == 6 and claims[0].measured.endswith(" of 6")
 
 
 def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
     monkeypatch.setattr(persistence, "pretrain", lambda config, initial: {"finished": False, "step": 3})
-    context = context_of(table4b.EXPERIMENT, tmp_path)
+    context = context_of(PAIRS["table4b"], tmp_path)
     with pytest.raises(SystemExit):
         persistence.base_run(context)
     monkeypatch.setattr(persistence, "pretrain", lambda config, initial: pytest.fail("goes on"))
@@ -74,7 +62,7 @@ def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkey
 
 
 def test_progress_is_measured_from_the_birth(work):
-    context = context_of(table4b.EXPERIMENT, work)
+    context = context_of(PAIRS["table4b"], work)
     run = persistence.base_run(context)
     born, trained = persistence.birth(run, 42), persistence.last(run, 42)
     start, end = persistence.load(born), persistence.load(trained)
@@ -89,7 +77,7 @@ def test_progress_is_measured_from_the_birth(work):
 
 
 def test_figures_follow_every_checkpoint(work):
-    record = record_of(figure11.EXPERIMENT, work)
+    record = record_of(checkpoints.EXPERIMENTS["figure11"], work)
     result = record["result"]
     assert result["steps"] == [0, 1, 2, 4, 8] and result["top"] == 32
     for kind in persistence.KINDS:
@@ -99,18 +87,18 @@ def test_figures_follow_every_checkpoint(work):
     # taus that all move together. Shared vectors reach both outputs in the same coordinates.
     assert abs(result["taus"]["tokens"]["other"]["mean"][0]) < 5 * 0.089
     assert result["taus"]["gaussian"]["other"]["mean"][0] > 5 * 0.089
-    (table,), panels, claims = show(figure11.EXPERIMENT, record)
+    (table,), panels, claims = show(checkpoints.EXPERIMENTS["figure11"], record)
     assert len(table.rows) == 5 and len(panels) == 1 and len(claims) == 4
 
-    record = record_of(figure14.EXPERIMENT, work)
+    record = record_of(checkpoints.EXPERIMENTS["figure14"], work)
     assert record["result"]["steps"] == [1, 2, 4, 8]
-    (table,), panels, claims = show(figure14.EXPERIMENT, record)
+    (table,), panels, claims = show(checkpoints.EXPERIMENTS["figure14"], record)
     assert len(table.rows) == 4 and len(panels) == 1
     assert claims[0].measured == "12 of 12" and claims[0].statement.endswith("permutation, tokens")
 
 
 def test_descendants_and_distractors(work):
-    record = record_of(table5.EXPERIMENT, work)
+    record = record_of(PAIRS["table5"], work)
     pairs = record["result"]["pairs"]
     assert [(p["role"], p["suspect"]["seed"]) for p in pairs] == [
         ("stories", 1000), ("stories", 123), ("code", 1000), ("code", 123),
@@ -120,22 +108,25 @@ def test_descendants_and_distractors(work):
         # Four steps hardly change the weights. Unrelated births share their norms' scales, all of them 1: a fixed
         # number, and most of the length of so small a model.
         assert (pair["pcs"]["score"] > 0.99) == pair["related"]
-    (table,), _, claims = show(table5.EXPERIMENT, record)
+    (table,), _, claims = show(PAIRS["table5"], record)
     assert len(table.rows) == 4 and claims[0].measured == "4 of 4"
     assert [row.measured["PCS"][-1] for row in table.rows] == ["✓", "✗", "✓", "✗"]
-    for experiment, reef in ((table5.EXPERIMENT, "0.759"), (table12.EXPERIMENT, "0.957")):
+    for experiment, reef in (
+        (PAIRS["table5"], "0.759"),
+        (PAIRS["table12"], "0.957"),
+    ):
         at_scale = show(experiment, {**record, "scale": "paper"})[0][0]
         assert at_scale.rows[0].paper["REEF"] == reef
         # The Stack is not what is trained on here.
         assert not at_scale.rows[2].paper
     assert (
-        show(table5.EXPERIMENT, {**record, "scale": "paper"})[0][0].rows[0].paper[persistence_tables.T_TEST]
+        show(PAIRS["table5"], {**record, "scale": "paper"})[0][0].rows[0].paper[persistence_tables.T_TEST]
         == "0 (underflow)"
     )
 
 
 def test_the_distractor_is_another_seed_in_another_order(work):
-    context = context_of(table5.EXPERIMENT, work)
+    context = context_of(PAIRS["table5"], work)
     base, other = (
         persistence.facts_of(persistence.base_run(context)),
         persistence.facts_of(persistence.distractor_run(context)),
@@ -147,17 +138,17 @@ def test_the_distractor_is_another_seed_in_another_order(work):
 
 
 def test_baselines_against_other_seeds(work):
-    record = record_of(table8.EXPERIMENT, work)
+    record = record_of(PAIRS["table8"], work)
     result = record["result"]
     assert len(result["own"]) == 3 and len(result["other"]["pcs"]) == 6
     for row in result["own"]:
         assert row["pcs"]["score"] > max(result["other"]["pcs"]) and row["pcs"]["p_value"] == pytest.approx(1 / 7)
-    (table,), _, claims = show(table8.EXPERIMENT, record)
+    (table,), _, claims = show(PAIRS["table8"], record)
     assert len(table.rows) == 4 and len(claims) == 4
 
 
 def test_qwen_tables(work):
-    for experiment, rows in ((table10.EXPERIMENT, 3), (table11.EXPERIMENT, 6)):
+    for experiment, rows in ((PAIRS["table10"], 3), (PAIRS["table11"], 6)):
         record = record_of(experiment, work)
         assert record["result"]["facts"]["model"]["qkv_bias"]
         (table,), _, _ = show(experiment, record)
@@ -166,7 +157,7 @@ def test_qwen_tables(work):
 
 def test_corpora_by_role(work):
     def named(data):
-        return persistence.corpora(context_of(table5.EXPERIMENT, work, data))
+        return persistence.corpora(context_of(PAIRS["table5"], work, data))
 
     assert named(None)["base"] == "builtin:prose"
     assert named("a.txt") == {**named(None), "base": "a.txt"}

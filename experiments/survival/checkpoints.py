@@ -1,0 +1,231 @@
+"""Figures 11 and 14: every checkpoint of a run held against the births, by the birth's top coordinates and by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments.base import Experiment, Record
+from experiments.survival import persistence_tables, persistence_tracks
+from experiments.survival.persistence_settings import PRECISION, settings, shared_cost
+
+INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
+
+
+def correlation_panels(record: Record) -> Sequence[Panel]:
+    """Mean ± standard deviation over the top coordinates, on both kinds of inputs; and the training itself."""
+    result = record["result"]
+    steps = np.asarray(result["steps"])
+    figure, axes = figures.new(columns=3, width=9.6, height=3.2)
+    for ax, (kind, words) in zip(axes, INPUTS.items(), strict=False):
+        for name, seed, colour in zip(
+            ("own", "other"), result["seeds"], (figures.MEASURED, figures.BASELINE), strict=True
+        ):
+            one = result["taus"][kind][name]
+            mean, std = np.asarray(one["mean"]), np.asarray(one["std"])
+            figures.line(
+                ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", colour=colour, markers=True
+            )
+        _log_steps(ax, steps)
+        figures.label(ax, "step", "Kendall's τ with the birth", words)
+        # Room for the legend above the lines, which begin at 1.
+        ax.set_ylim(top=1.35)
+        ax.set_yticks(np.linspace(0.0, 1.0, 6))
+        figures.legend(ax)
+    draw_training(axes[2], record)
+    caption = (
+        f"Correlation of the {result['top']} coordinates with the largest mean output at the birth of seed "
+        f"{result['seeds'][0]}, mean and standard deviation over coordinates. Right: held-out loss and movement of the "
+        f"weights at the same checkpoints. {persistence_tables.trained_on(record)}"
+    )
+    return [Panel(figure, caption)]
+
+
+def draw_training(ax: Any, record: Record) -> None:
+    """Held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
+    result = record["result"]
+    steps = np.asarray(result["steps"])
+    for quantity, name, colour in (
+        ("loss", "held-out loss (nats)", figures.SERIES[0]),
+        ("moved", "‖W−W₀‖/‖W₀‖", figures.SERIES[2]),
+    ):
+        values_SC = np.array([[row[quantity] for row in by_seed] for by_seed in result["progress"]])
+        figures.band(ax, steps, values_SC, name=name, colour=colour)
+    figures.reference(ax, result["facts"]["unigram_entropy"], "unigram entropy", colour=figures.MUTED)
+    figures.reference(ax, result["facts"]["bigram_loss"], "bigram loss", colour=figures.BASELINE)
+    _log_steps(ax, steps)
+    figures.label(ax, "step", "", "training")
+    ax.set_ylim(top=1.75 * ax.get_ylim()[1])
+    figures.legend(ax)
+
+
+def _log_steps(ax: Any, steps: np.ndarray) -> None:
+    # Linear up to the first step, so that the birth at 0 has a place.
+    ax.set_xscale("symlog", base=2, linthresh=1)
+    ax.set_xticks([step for step in steps if step == 0 or step & (step - 1) == 0][::3])
+    ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
+    ax.set_xlim(-0.3 if steps[0] == 0 else 0.8 * steps[0], 1.3 * steps[-1])
+
+
+def correlation_tables(record: Record) -> Sequence[Table]:
+    """The same numbers."""
+    result = record["result"]
+    rows = []
+    for index, step in enumerate(result["steps"]):
+        own = result["progress"][0][index]
+        measured = persistence_tables.training_cells(own)
+        for kind, words in INPUTS.items():
+            for name, who in (("own", "same seed"), ("other", "another seed")):
+                one = result["taus"][kind][name]
+                measured[f"{who}, {words}"] = (fixed(3), (one["mean"][index], one["std"][index]))
+        rows.append(([integer(step)], measured))
+    note = (
+        f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the birth of seed "
+        f"{result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
+        + persistence_tables.trained_on(record)
+    )
+    return [tabulate("Correlation with the birth", ["step"], rows, note, configuration="other")]
+
+
+def correlation_claims(record: Record) -> Sequence[Claim]:
+    """The correlation at the end."""
+    result = record["result"]
+    return [
+        Claim(
+            f"τ of the top {result['top']} coordinates with the birth after {result['steps'][-1]:,} steps, {words}, "
+            f"{who}",
+            (result["taus"][kind][name]["mean"][-1], result["taus"][kind][name]["std"][-1]),
+            format=fixed(3),
+        )
+        for kind, words in INPUTS.items()
+        for name, who in (("own", "same seed"), ("other", "another seed"))
+    ]
+
+
+TESTS = {
+    "permutation": "permutation, tokens",
+    "paper_tokens": "Algorithm 1, tokens",
+    "paper": "Algorithm 1, shared vectors",
+}
+
+
+def recognition_panels(record: Record) -> Sequence[Panel]:
+    """−log₁₀ p by step, own seed and another's, test by test."""
+    result = record["result"]
+    figure, axes = figures.new(columns=2, rows=2, width=8.4, height=6.0)
+    for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
+        for name, who, colour in (
+            ("own", "its own birth", figures.MEASURED),
+            ("other", "another's birth", figures.BASELINE),
+        ):
+            values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
+            low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
+            figures.line(
+                ax, result["steps"], np.nanmean(values_SC, axis=0), low, high, name=who, colour=colour, markers=True
+            )
+        figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", colour=figures.MUTED)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("symlog", linthresh=10)
+        ax.set_ylim(0, 2 * ax.get_ylim()[1])
+        ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
+        figures.label(ax, "step", "−log₁₀ p", words)
+        figures.legend(ax)
+    draw_training(axes.flat[3], record)
+    caption = (
+        "p of each checkpoint against its own birth and against another seed's; lines are means over seeds, bands "
+        "their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond one "
+        f"over the number of permutations. {persistence_tables.trained_on(record)}"
+    )
+    return [Panel(figure, caption)]
+
+
+def _log10_p(verdict: Mapping[str, Any]) -> float:
+    return np.nan if verdict["log10_p"] is None else verdict["log10_p"]
+
+
+def counts(record: Record, name: str, test: str, index: int | None = None) -> str:
+    """How many checkpoints are called the birth's descendants: "52 of 52"; at one step if given."""
+    verdicts = [
+        verdict
+        for by_seed in record["result"][name][test]
+        for verdict in (by_seed if index is None else [by_seed[index]])
+    ]
+    return f"{sum(verdict['verdict'] == 'same-lineage' for verdict in verdicts)} of {len(verdicts)}"
+
+
+def recognition_tables(record: Record) -> Sequence[Table]:
+    """Verdicts by step, with the smallest z of the exact test."""
+    result = record["result"]
+    rows = []
+    for index, step in enumerate(result["steps"]):
+        done = [by_seed[index] for by_seed in result["progress"]]
+        means = {name: float(np.mean([row[name] for row in done])) for name in ("moved", "loss")}
+        measured = persistence_tables.training_cells({**done[0], **means})
+        measured["smallest z, own"] = (fixed(1), min(by_seed[index]["z"] for by_seed in result["own"]["permutation"]))
+        measured["largest z, other"] = (
+            fixed(1),
+            max(by_seed[index]["z"] for by_seed in result["other"]["permutation"]),
+        )
+        for test, words in TESTS.items():
+            measured[f"own: {words}"] = counts(record, "own", test, index)
+            measured[f"other: {words}"] = counts(record, "other", test, index)
+        rows.append(([integer(step)], measured))
+    note = (
+        "Seeds whose checkpoint is called a descendant at p < 0.01, of its own birth and of another seed's; z: of the "
+        "permutation test. The paper draws this for its own births and prints no numbers. "
+        + persistence_tables.trained_on(record)
+    )
+    return [tabulate("Checkpoints recognised", ["step"], rows, note, configuration="other")]
+
+
+def recognition_claims(record: Record) -> Sequence[Claim]:
+    """All checkpoints of all seeds."""
+    return [
+        Claim(f"Checkpoints recognised by {who}, {words}", counts(record, name, test))
+        for test, words in TESTS.items()
+        for name, who in (("own", "their own birth"), ("other", "another seed's birth"))
+    ]
+
+
+EXPERIMENTS = {
+    "figure11": Experiment(
+        name="figure11",
+        title="The bias of birth through training",
+        paper="Figure 11, Finding 7",
+        description=(
+            "The outputs at the coordinates that a newborn model favours are held against those of every checkpoint of "
+            "its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
+            "With random tokens the baseline is uncorrelated indeed. With the published inputs, vectors that both "
+            "models share, it is not: the last vector reaches both outputs in the same coordinates."
+        ),
+        settings=settings("llama"),
+        cost=shared_cost("table4b"),
+        precision=PRECISION,
+        run=persistence_tracks.correlations,
+        tables=correlation_tables,
+        figures=correlation_panels,
+        claims=correlation_claims,
+    ),
+    "figure14": Experiment(
+        name="figure14",
+        title="Every checkpoint is recognised",
+        paper="Figure 14",
+        description=(
+            "Every checkpoint of Qwen-style models, from the first step to the last, against its own birth. The paper "
+            "shows these alone; here each is also held against another seed's birth, since a test that recognises "
+            "everybody recognises nobody."
+        ),
+        settings=settings("qwen"),
+        cost=shared_cost("table10"),
+        precision=PRECISION,
+        run=persistence_tracks.every_checkpoint,
+        tables=recognition_tables,
+        figures=recognition_panels,
+        claims=recognition_claims,
+    ),
+}
