@@ -8,15 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import models
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.inputs import Inputs, parse_inputs, random_inputs
+from bornbiased_jax.inputs import Inputs, parse_inputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
 from bornbiased_jax.seedprint.compare import compare
 from bornbiased_jax.seedprint.fingerprint import Fingerprint
 from bornbiased_jax.seedprint.lineage_tests import lineage_test
-from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.seedprint.verdict import Verdict
 
 _KEPT = (
@@ -24,22 +22,6 @@ _KEPT = (
     *("identical_tensors", "reordered_tensors", "num_tensors"),
 )
 BASELINES = ("intrinsic", "reef", "pcs", "ics")
-
-
-def birth(cfg: ModelConfig, seed: int) -> Params:
-    """A newborn model."""
-    return models.init_seed(cfg, seed)
-
-
-def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int = 0) -> Inputs:
-    """Random tokens of the model's vocabulary, or Gaussian vectors of its width."""
-    return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
-
-
-def outputs(cfg: ModelConfig, params: Params, inputs: Inputs, moments: tuple[float, float] | None = None) -> np.ndarray:
-    """Last-position outputs [N, D]; vectors get ``moments`` as their mean and standard deviation."""
-    mean, std = moments or (0.0, 1.0)
-    return last_outputs(cfg, params, inputs, mean=mean, std=std)
 
 
 def verdicts(

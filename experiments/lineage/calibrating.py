@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.inputs import Inputs, random_inputs
+from bornbiased_jax.inputs import random_inputs
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
@@ -43,11 +43,6 @@ def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConfig:
     """The case's architecture, with embeddings of each seed's own."""
     return preset(case["model"], **{**settings["changes"], "init": case["init"], **changes})
-
-
-def probe(cfg: ModelConfig, kind: str, num_inputs: int, seq_len: int, seed: int) -> Inputs:
-    """The inputs that all models of a case share."""
-    return random_inputs(kind, num_inputs, seq_len, cfg, seed=seed)
 
 
 def results(context: Context, part: str) -> list[dict[str, Any]]:
@@ -100,7 +95,7 @@ def expanded(kept: Mapping[str, Any]) -> list[Verdict]:
 def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """All tests on disjoint pairs of births; each test has its own number of pairs."""
     cfg = config(settings, case)
-    inputs = probe(cfg, case["inputs"], settings["num_inputs"], settings["seq_len"], case["number"])
+    inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     pairs = settings["pairs"]
     permutation = pairs["permutation"][case["inputs"]]
     first = case["number"] * _SEEDS_A_CASE
@@ -129,7 +124,7 @@ def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
 def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """All tests on births and their descendants at several drifts: how often each finds the seed."""
     cfg, power = config(settings, case), settings["power"]
-    inputs = probe(cfg, case["inputs"], settings["num_inputs"], settings["seq_len"], case["number"])
+    inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
     first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
     seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
@@ -167,7 +162,7 @@ def by_size(context: Context) -> list[dict[str, Any]]:
         width = {"d_model": sizes["d_model"], "d_ff": 2 * sizes["d_model"]} if sizes["d_model"] else {}
         case = {"model": power["model"], "init": power["init"]}
         cfg = config(settings, case, **width)
-        inputs = probe(cfg, "tokens", sizes["num_inputs"], sizes["seq_len"], number)
+        inputs = random_inputs("tokens", sizes["num_inputs"], sizes["seq_len"], cfg, seed=number)
         summary = calibration.power(
             cfg, inputs, test, drift=power["drift"], num_pairs=power["num_pairs"], first_seed=number * 100_000
         )["permutation"]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record, by_scale
 from experiments.lineage.calibrating import KINDS, TESTS, run
 
@@ -34,8 +34,15 @@ def _interval(summary: Mapping[str, Any], level: float) -> str | None:
     rate = _rate(summary, level)
     if rate is None:
         return None
-    write = fixed(1)
-    return f"{percent(2)(rate['rate'])} [{write(100 * rate['low'])}, {write(100 * rate['high'])}]"
+    return rate_interval(rate, percent_digits=2)
+
+
+def _rates(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "below 0.01": _interval(summary, 0.01),
+        "below 0.05": _interval(summary, 0.05),
+        "KS p": _uniformity(summary),
+    }
 
 
 def _uniformity(summary: Mapping[str, Any]) -> str | None:
@@ -68,28 +75,18 @@ def tables(record: Record) -> Sequence[Table]:
             if row["test"] == entry["test"] and row["inputs"] == entry["inputs"]
         ]
         known = [power for power in powers if power is not None]
-        measured: dict[str, Value] = {
-            "below 0.01": _interval(entry, 0.01),
-            "below 0.05": _interval(entry, 0.05),
-            "KS p": _uniformity(entry),
-            "power": float(np.mean(known)) if known else None,
-        }
-        pooled.append(
-            Row([NAMES[entry["test"]], SHORT[entry["inputs"]], entry["num_pairs"]], measured, configuration="ours")
-        )
+        measured = _rates(entry) | {"power": (percent(0), float(np.mean(known)) if known else None)}
+        pooled.append(([NAMES[entry["test"]], SHORT[entry["inputs"]], entry["num_pairs"]], measured))
     checks = result["family"]["num_checks"]
     about = (
         f"{size} Shared vectors go through two layers almost unchanged, and through more layers less (Figure 13). "
         f"Embeddings are each seed's own; no model is in two pairs. A calibrated test has 1% and 5%. Power: "
         f"share found at 0.01 among births and themselves turned to √(1 − s²)·W + s·W′ with s = {drift:g}."
     )
-    quantities = [Quantity("below 0.01"), Quantity("below 0.05"), Quantity("KS p")]
-    power = Quantity("power", percent(0))
     found = [
-        Table(
+        tabulate(
             "False-positive rates on unrelated models",
             ["test", "inputs", "pairs"],
-            [*quantities, power],
             pooled,
             "All architectures and initialisations together, 95% intervals (Clopper and Pearson). Tokens are random, "
             f"vectors Gaussian and shared by both models. {about}",
@@ -98,27 +95,21 @@ def tables(record: Record) -> Sequence[Table]:
     ]
     rows = []
     for row in result["cases"]:
-        measured = {
-            "below 0.01": _interval(row, 0.01),
-            "below 0.05": _interval(row, 0.05),
-            "KS p": _uniformity(row),
-            "z": None if row["z_std"] is None else (row["z_mean"], row["z_std"]),
-            "undefined": float(row["num_undefined"]),
-            "power": _power(row, drift),
+        measured = _rates(row) | {
+            "z": (fixed(2), None if row["z_std"] is None else (row["z_mean"], row["z_std"])),
+            "undefined": (fixed(0), float(row["num_undefined"])),
+            "power": (percent(0), _power(row, drift)),
         }
-        case = [row["model"], row["init"], SHORT[row["inputs"]], NAMES[row["test"]], row["num_pairs"]]
-        rows.append(Row(case, measured, configuration="ours"))
+        rows.append(([row["model"], row["init"], SHORT[row["inputs"]], NAMES[row["test"]], row["num_pairs"]], measured))
     note = (
         f"Intervals hold with {100 * result['confidence']:.2f}% each, so that all {checks} checks of the tests that "
         f"claim to be calibrated hold together with 95% (Bonferroni). z: mean ± standard deviation. {about}"
     )
-    every = [*quantities, Quantity("z", fixed(2)), Quantity("undefined", fixed(0)), power]
-    found.append(Table("Every case", ["model", "initialisation", "inputs", "test", "pairs"], every, rows, note))
+    found.append(tabulate("Every case", ["model", "initialisation", "inputs", "test", "pairs"], rows, note))
     sizes = [
-        Row(
+        (
             [{"num_inputs": "N", "seq_len": "T", "d_model": "D"}[entry["what"]], entry["value"]],
-            {"power": _interval(entry, 0.01), "z": (entry["z_mean"], entry["z_std"])},
-            configuration="ours",
+            {"power": _interval(entry, 0.01), "z": (fixed(2), (entry["z_mean"], entry["z_std"]))},
         )
         for entry in result["by_size"]
     ]
@@ -127,8 +118,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"{chosen['model']}, {chosen['init']}, permutation test on tokens, s = {drift:g}, {chosen['num_pairs']} "
         f"descendants; one size changed at a time. {size} Power against training steps: see `birth_to_life`."
     )
-    quantities = [Quantity("power"), Quantity("z", fixed(2))]
-    return [*found, Table("Power against inputs, length and width", ["size", "value"], quantities, sizes, note)]
+    return [*found, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
 
 
 def _size(settings: Mapping[str, Any]) -> str:

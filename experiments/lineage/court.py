@@ -32,8 +32,9 @@ from bornbiased_jax.seedprint.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
 from experiments.base import Context, Experiment, by_scale, part_of
 from experiments.lineage import court_tables
-from experiments.lineage.court_models import Model, births, trained
+from experiments.lineage.court_models import births, trained
 from experiments.lineage.court_tests import TESTS, examine, matchings
+from experiments.lineage.descendants_readings import Subject
 
 SAME_ORDER, OTHER_ORDER, OTHER_TEXT = "trained, same order", "trained, another order", "trained, other text"
 BIRTHS, MIXED = "births", "a birth and a trained model"
@@ -44,7 +45,7 @@ SCORE_LEVEL = 0.05
 _CHUNK = 32
 FUNCTION = "experiments.lineage.court:compute"
 
-Pair = tuple[str, Model, Model]
+Pair = tuple[str, Subject, Subject]
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def run(context: Context) -> dict[str, Any]:
     }
 
 
-def pairs_of(models: Sequence[Model], newborn: Sequence[Model]) -> Iterator[Pair]:
+def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[Pair]:
     """The pairs of one width: kind, base, suspect. The base of a mixed pair is the birth."""
     for ours, theirs in itertools.combinations(models, 2):
         if ours.origin.corpus == theirs.origin.corpus:
@@ -128,7 +129,7 @@ def _pairs(settings: str, width: int, work: str) -> list[Pair]:
     return list(pairs_of(trained(context, width), births(context.settings, width)))
 
 
-def _name(model: Model) -> str:
+def _name(model: Subject) -> str:
     origin = model.origin
     return f"{origin.width}/{origin.corpus or 'birth'}/{origin.order}/{origin.seed}"
 
@@ -153,7 +154,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[s
     values = np.array([row["values"][name] for row in known])
     names = [tuple(row["models"]) for row in known]
     num_tried = len(LEVELS) * len(KINDS)
-    if TESTS[name].gives == "score":
+    if not TESTS[name].by_p:
         marks = {THRESHOLD: values > THRESHOLD}
         num_tried = len(KINDS)
     else:
@@ -187,7 +188,7 @@ def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     broken = []
     for summary in summaries:
         for rate in summary["rates"] if summary["test"] == name else ():
-            level = SCORE_LEVEL if TESTS[name].gives == "score" else rate["level"]
+            level = rate["level"] if TESTS[name].by_p else SCORE_LEVEL
             if rate["low_together"] > level:
                 broken.append({"kind": summary["kind"], **rate})
     asked = any(summary["test"] == name and summary["rates"] for summary in summaries)
@@ -214,7 +215,6 @@ def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
 EXPERIMENT = Experiment(
     name="court",
     title="Which test of lineage keeps its promise",
-    paper="no paper's table",
     description=(
         "Published tests of lineage and those of this package on the same unrelated pairs: models trained apart on the "
         "same text in one order or another, or on other text, births, and births against trained models. What a test "

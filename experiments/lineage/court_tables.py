@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Record
 
 _WORDS = {True: "keeps it", False: "BREAKS it", None: "not tried"}
@@ -19,11 +19,6 @@ def _of(record: Record, name: str) -> list[Mapping[str, Any]]:
 
 def _is_score(summaries: Sequence[Mapping[str, Any]]) -> bool:
     return any(len(summary["rates"]) == 1 for summary in summaries)
-
-
-def _fraction(rate: Mapping[str, Any]) -> str:
-    write = fixed(1)
-    return f"{percent(1)(rate['rate'])} [{write(100 * rate['low'])}, {write(100 * rate['high'])}]"
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -42,7 +37,7 @@ def _promises(record: Record) -> Table:
         measured: dict[str, Any] = {
             "pairs": (integer, sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)),
             "promise": _WORDS[promise["kept"]],
-            "called the same, worst kind": _fraction(worst["rates"][0]),
+            "called the same, worst kind": rate_interval(worst["rates"][0]),
             "worst kind": worst["kind"],
             "broken on": "; ".join(where) or None,
         }
@@ -79,8 +74,8 @@ def _sizes(record: Record) -> Table:
         if len(summary["rates"]) != 2:
             continue
         measured: dict[str, Any] = {
-            "p ≤ 0.01": _fraction(summary["rates"][0]),
-            "p ≤ 0.05": _fraction(summary["rates"][1]),
+            "p ≤ 0.01": rate_interval(summary["rates"][0]),
+            "p ≤ 0.05": rate_interval(summary["rates"][1]),
             "KS p": (significant(2), summary["ks_p"]),
             "disjoint pairs": (integer, summary["ks_pairs"]),
             "smallest p": (significant(2), summary["least"]),
@@ -99,44 +94,33 @@ def _scores(record: Record) -> Table:
     for summary in record["result"]["tests"]:
         if len(summary["rates"]) != 1:
             continue
-        measured: dict[str, Value] = {
-            "above 0.8": _fraction(summary["rates"][0]),
-            "least": summary["least"],
-            "median": summary["median"],
-            "largest": summary["largest"],
-        }
-        rows.append(Row([summary["test"], summary["kind"], summary["num_pairs"]], measured, configuration="ours"))
-    quantities = [Quantity("above 0.8"), *(Quantity(name, fixed(3)) for name in ("least", "median", "largest"))]
-    return Table("Scores of unrelated pairs", ["score", "pairs of", "number"], quantities, rows)
+        numbers = {name: (fixed(3), summary[name]) for name in ("least", "median", "largest")}
+        measured = {"above 0.8": rate_interval(summary["rates"][0]), **numbers}
+        rows.append(([summary["test"], summary["kind"], summary["num_pairs"]], measured))
+    return tabulate("Scores of unrelated pairs", ["score", "pairs of", "number"], rows)
 
 
 def _matchings(record: Record) -> Table:
     rows = []
     for matching in record["result"]["matchings"]:
         middle, high, highest = matching["agreement_quantiles"]
-        measured: dict[str, Value] = {
+        measured = {
             "gate = up, by block": ", ".join(map(fixed(1), matching["gate_up"])),
             "φ_MATCH, by block": ", ".join(map(fixed(1), matching["activations"])),
-            "agreement, median": middle,
-            "90%": high,
-            "99%": highest,
-            "largest": matching["agreement_largest"],
-            "largest in a block": matching["agreement_largest_block"],
+            "agreement, median": (percent(2), middle),
+            "90%": (percent(2), high),
+            "99%": (percent(2), highest),
+            "largest": (percent(2), matching["agreement_largest"]),
+            "largest in a block": (percent(2), matching["agreement_largest_block"]),
         }
-        rows.append(Row([matching["kind"], matching["num_pairs"]], measured, configuration="ours"))
-    names = ("agreement, median", "90%", "99%", "largest", "largest in a block")
-    quantities = [
-        Quantity("gate = up, by block"),
-        Quantity("φ_MATCH, by block"),
-        *(Quantity(name, percent(2)) for name in names),
-    ]
+        rows.append(([matching["kind"], matching["num_pairs"]], measured))
     units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
     note = (
         f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. gate = up: rows of "
         "the gate and of the up projection, models aligned by rotation. φ_MATCH: activations. Agreement: the fraction "
         "of units, over the blocks of a pair, that `weights --align units` holds against 20% between trained models."
     )
-    return Table("Independent matchings of unrelated models", ["pairs of", "number"], quantities, rows, note)
+    return tabulate("Independent matchings of unrelated models", ["pairs of", "number"], rows, note)
 
 
 def largest_unrelated_agreement(record: Record) -> float:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.seedprint.baselines import awm, ics, intrinsic, pcs, phi_h, phi_match, phi_u, reef
-from bornbiased_jax.seedprint.baselines.score import Score
-from bornbiased_jax.seedprint.iclr import iclr_test
-from bornbiased_jax.seedprint.paper import paper_test
+from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.seedprint.baselines import phi_match
+from bornbiased_jax.seedprint.baselines.score import LEVEL
 from bornbiased_jax.seedprint.permutation import permutation_test
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.align import match_layers, rotation
@@ -21,118 +20,72 @@ from bornbiased_jax.seedprint.weights.matching import match_units
 from bornbiased_jax.seedprint.weights.rank import rank_test
 from bornbiased_jax.seedprint.weights.tokens import shared_tokens
 from bornbiased_jax.seedprint.weights.units import unit_cosines
-from experiments.lineage.court_models import Model
+from experiments.lineage import descendants_readings
+from experiments.lineage.court_models import born
+from experiments.lineage.descendants_readings import Reads, Subject, read_published
 
 Draw = dict[str, Any]
 """``num_permutations`` and ``seed`` of a pair's permutations."""
 
 
 class Tested(NamedTuple):
-    """One test of the court.
+    """One test of this package.
 
     Attributes:
-        apply: base, suspect, permutations -> its p or score, None where it is not defined.
-        published: whether it is from the literature, or this package's.
-        gives: "p", or "score", read at 0.8.
+        verdict: of base, suspect and permutations.
         births: 0, or how many of a pair must be births for the test to claim anything.
     """
 
-    apply: Callable[[Model, Model, Draw], float | None]
-    published: bool
-    gives: str = "p"
+    verdict: Callable[[Subject, Subject, Draw], Verdict]
     births: int = 0
 
 
-def _of_score(score: Score) -> float | None:
-    return score.value
+def _outputs(**options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
+    return lambda a, b, draw: permutation_test(a.outputs["tokens"], b.outputs["tokens"], **draw, **options)
 
 
-def _p_of_score(score: Score) -> float | None:
-    return None if score.log10_p is None else 10.0**score.log10_p
+def _weights(**options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
+    return lambda a, b, draw: weights_test(a.reader, b.reader, **draw, **options)
 
 
-def _p(verdict: Verdict) -> float | None:
-    return verdict.p_value
+def _tied(birth: Subject) -> WeightsReader:
+    """The birth of the same seed whose head is its embedding."""
+    cfg = birth.cfg.replace(tie_embeddings=True)
+    return params_reader(cfg, born(cfg, np.uint32(birth.origin.seed)), seed=birth.seed, is_birth=True)
 
-
-def _paper(kind: str, which: str) -> Callable[[Model, Model, Draw], float | None]:
-    def apply(base: Model, suspect: Model, draw: Draw) -> float | None:
-        verdict = paper_test(base.outputs[kind], suspect.outputs[kind])
-        return None if verdict.p_value is None else float(verdict.detail[which])
-
-    return apply
-
-
-def _iclr(kind: str) -> Callable[[Model, Model, Draw], float | None]:
-    return lambda base, suspect, draw: _p(iclr_test(base.outputs[kind], suspect.outputs[kind]))
-
-
-def _outputs(**options: Any) -> Callable[[Model, Model, Draw], float | None]:
-    def apply(base: Model, suspect: Model, draw: Draw) -> float | None:
-        return _p(permutation_test(base.outputs["tokens"], suspect.outputs["tokens"], **draw, **options))
-
-    return apply
-
-
-def _weights(**options: Any) -> Callable[[Model, Model, Draw], float | None]:
-    return lambda base, suspect, draw: _p(weights_test(base.reader, suspect.reader, **draw, **options))
-
-
-def _rank(base: Model, suspect: Model, draw: Draw) -> float | None:
-    return _p(rank_test(base.reader, suspect.reader, num_births=99))
-
-
-PUBLISHED: dict[str, Tested] = {
-    "φ_U": Tested(lambda a, b, draw: _p_of_score(phi_u(a.cfg, a.params, b.cfg, b.params)), True),
-    "φ_H": Tested(lambda a, b, draw: _p_of_score(phi_h(a.activations, b.activations)), True),
-    "φ_MATCH": Tested(lambda a, b, draw: _p_of_score(phi_match(a.activations, b.activations)), True),
-    "AWM, its z as normal": Tested(lambda a, b, draw: _p_of_score(awm(a.cfg, a.params, b.cfg, b.params)), True),
-    "Algorithm 1, t, vectors": Tested(_paper("gaussian", "p_t"), True),
-    "Algorithm 1, U, vectors": Tested(_paper("gaussian", "p_u"), True),
-    "Algorithm 1, t, tokens": Tested(_paper("tokens", "p_t"), True),
-    "Algorithm 1, U, tokens": Tested(_paper("tokens", "p_u"), True),
-    "iclr, vectors": Tested(_iclr("gaussian"), True),
-    "iclr, tokens": Tested(_iclr("tokens"), True),
-    "HuRef (ICS)": Tested(lambda a, b, draw: _of_score(ics(a.cfg, a.params, b.cfg, b.params)), True, "score"),
-    "HuRef (PCS)": Tested(lambda a, b, draw: _of_score(pcs(a.params, b.params)), True, "score"),
-    "Intrinsic": Tested(lambda a, b, draw: _of_score(intrinsic(a.params, b.params)), True, "score"),
-    "REEF": Tested(lambda a, b, draw: _of_score(reef(a.features, b.features)), True, "score"),
-}
 
 OURS: dict[str, Tested] = {
-    "outputs, permutation": Tested(_outputs(), False),
-    "outputs, signs free": Tested(_outputs(signs="free"), False),
-    "outputs, Kendall": Tested(_outputs(correlation="kendall"), False),
-    "weights, coordinates": Tested(_weights(), False),
-    "weights, coordinates signed": Tested(_weights(signed=True), False),
-    "weights, units": Tested(_weights(labels="units"), False),
-    "weights, rotation, form A": Tested(_weights(align="rotation"), False),
-    "weights, matched units": Tested(_weights(align="units"), False, births=1),
-    "bilinear, untied birth": Tested(lambda a, b, draw: _p(bilinear_test(a.reader, b.reader, **draw)), False, births=1),
-    "bilinear, tied birth": Tested(
-        lambda a, b, draw: _p(bilinear_test(a.tied_birth, b.reader, **draw)), False, births=1
-    ),
+    "outputs, permutation": Tested(_outputs()),
+    "outputs, signs free": Tested(_outputs(signs="free")),
+    "outputs, Kendall": Tested(_outputs(correlation="kendall")),
+    "weights, coordinates": Tested(_weights()),
+    "weights, coordinates signed": Tested(_weights(signed=True)),
+    "weights, units": Tested(_weights(labels="units")),
+    "weights, rotation, form A": Tested(_weights(align="rotation")),
+    "weights, matched units": Tested(_weights(align="units"), births=1),
+    "bilinear, untied birth": Tested(lambda a, b, draw: bilinear_test(a.reader, b.reader, **draw), births=1),
+    "bilinear, tied birth": Tested(lambda a, b, draw: bilinear_test(_tied(a), b.reader, **draw), births=1),
 }
-RANK: dict[str, Tested] = {"rank": Tested(_rank, False, births=1)}
+RANK = {"rank": Tested(lambda a, b, draw: rank_test(a.reader, b.reader, num_births=99), births=1)}
 """Each takes 99 births a pair, so that it is asked of a few."""
 
-TESTS: dict[str, Tested] = PUBLISHED | OURS | RANK
+TESTS: dict[str, Reads] = {name: test for name, test in descendants_readings.TESTS.items() if test.published}
+TESTS |= {name: Reads(False, LEVEL, base="birth" if test.births else "model") for name, test in (OURS | RANK).items()}
 
 
-def examine(base: Model, suspect: Model, draw: Draw, *, rank: bool = False) -> dict[str, float | None]:
+def examine(base: Subject, suspect: Subject, draw: Draw, *, rank: bool = False) -> dict[str, float | None]:
     """Every test that claims anything of such a pair; the base is the birth where one is asked for."""
-    num_births = sum(model.origin.corpus is None for model in (base, suspect))
-    chosen = {name: test for name, test in (PUBLISHED | OURS).items() if test.births <= num_births}
-    if rank:
-        chosen |= RANK
-    return {name: _rounded(test.apply(base, suspect, draw)) for name, test in chosen.items()}
+    found: dict[str, float | None] = {}
+    for name, (score, log10_p) in read_published(base, suspect).items():
+        found[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
+    num_births = base.is_birth + suspect.is_birth
+    for name, test in (OURS | RANK if rank else OURS).items():
+        if test.births <= num_births:
+            found[name] = test.verdict(base, suspect, draw).p_value
+    return {name: None if value is None else float(f"{value:.6g}") for name, value in found.items()}
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
-
-
-def matchings(base: Model, suspect: Model) -> dict[str, Any]:
+def matchings(base: Subject, suspect: Subject) -> dict[str, Any]:
     """How often independent matchings of hidden units agree, block by block.
 
     Returns:

@@ -245,7 +245,6 @@ def _short(values: Mapping[str, Reading]) -> dict[str, list[float | None]]:
 EXPERIMENT = Experiment(
     name="descendants",
     title="Which test finds which descendant",
-    paper="no paper's table",
     description=(
         "Models trained from known births are changed in every way that `bornbiased derive` knows, fine-tuned, "
         "given a LoRA adapter, and distilled into students of other births. Every published test and score and every "

@@ -21,9 +21,10 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.data.windows import batches
 from bornbiased_jax.models.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import PretrainConfig, load_data, train
+from bornbiased_jax.pretrain import load_data, train
 from bornbiased_jax.pretrain.step import over_seeds
 from bornbiased_jax.record import jsonable
+from experiments._shared.training import in_memory
 from experiments.base import Context
 from experiments.lineage.court_models import train_run, unpacked
 
@@ -126,9 +127,7 @@ def make_families(context: Context) -> Families:
 
 def batches_of(settings: Mapping[str, Any], cfg: ModelConfig, text: str, steps: int) -> Iterator[np.ndarray]:
     """Batches [B, T + 1] of a text, bytes as tokens."""
-    run = PretrainConfig(
-        model=cfg, data=text, tokenizer="bytes", out="unused", tensorboard=False, quiet=True, **settings["schedule"]
-    )
+    run = in_memory(cfg, text, settings["schedule"])
     rows = batches(load_data(run).train, batch_size=run.batch_size, data_seed=_ORDER)
     return (np.asarray(row) for row in itertools.islice(rows, steps))
 

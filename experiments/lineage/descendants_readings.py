@@ -126,8 +126,8 @@ takes as long as all others, and its p is exact for the same reason as Spearman'
 class Subject:
     """One model with what the tests read of it, each computed when first asked for.
 
-    All models are asked the same inputs, made for the families' architecture, so that a changed vocabulary does not
-    change the questions.
+    All models are asked the same inputs, made for the architecture ``asked``, so that a changed vocabulary does not
+    change the questions. ``origin`` is where the model comes from, for those who want to know.
     """
 
     def __init__(
@@ -138,9 +138,11 @@ class Subject:
         asked: ModelConfig,
         seed: int | None = None,
         is_birth: bool = False,
+        tokenizer: str | None = "bytes",
+        origin: Any = None,
     ) -> None:
-        self.cfg, self.params, self.seed, self.is_birth = cfg, params, seed, is_birth
-        self._probe, self._asked = settings["probe"], asked
+        self.cfg, self.params, self.seed, self.is_birth, self.origin = cfg, params, seed, is_birth, origin
+        self._probe, self._asked, self._tokenizer = settings["probe"], asked, tokenizer
 
     @functools.cached_property
     def reader(self) -> WeightsReader:
@@ -151,7 +153,7 @@ class Subject:
     def outputs(self) -> dict[str, np.ndarray]:
         """Last outputs [N, D] on random tokens, and on Gaussian vectors that all models share."""
         num, length = self._probe["num_inputs"], self._probe["seq_len"]
-        tokens = random_tokens(num, length, self._probe["vocab_size"])
+        tokens = random_tokens(num, length, self._probe.get("vocab_size", self._asked.vocab_size))
         vectors = gaussian(num, length, self._asked.d_model)
         return {
             "tokens": last_outputs(self.cfg, self.params, tokens),
@@ -169,12 +171,12 @@ class Subject:
         return mlp_activations(self.cfg, self.params, self._text(self._probe["num_matched"]))
 
     def _text(self, number: int) -> Inputs:
-        return _sentences(self._probe["text"], number, self._probe["sentence_len"], self._asked)
+        return _sentences(self._probe["text"], number, self._probe["sentence_len"], self._asked, self._tokenizer)
 
 
 @functools.lru_cache(maxsize=8)
-def _sentences(text: str, number: int, length: int, cfg: ModelConfig) -> Inputs:
-    return parse_inputs(text, num_inputs=number, seq_len=length, cfg=cfg, tokenizer="bytes")
+def _sentences(text: str, number: int, length: int, cfg: ModelConfig, tokenizer: str | None) -> Inputs:
+    return parse_inputs(text, num_inputs=number, seq_len=length, cfg=cfg, tokenizer=tokenizer)
 
 
 def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Record
 
 _DISTILLED = "distilled"
@@ -35,10 +35,7 @@ def _tests(record: Record) -> dict[str, Mapping[str, Any]]:
 
 
 def _interval(entry: Mapping[str, Any]) -> str | None:
-    if entry["rate"] is None:
-        return None
-    write = fixed(0)
-    return f"{percent(0)(entry['rate'])} [{write(100 * entry['low'])}, {write(100 * entry['high'])}]"
+    return None if entry["rate"] is None else rate_interval(entry, 0)
 
 
 def _trust(record: Record) -> Table:
@@ -91,12 +88,12 @@ def _found(record: Record, title: str, *, published: bool) -> Table:
     names = [name for name, row in _tests(record).items() if row["published"] is published]
     rows = []
     for change in record["result"]["changes"]:
-        measured: dict[str, Value] = {}
+        measured: dict[str, Any] = {}
         for cell in _cells(record, change=change["change"]):
             which = ("tpr", "teachers_calibrated") if published else ("found", "teachers")
             if cell["test"] in names:
                 measured[cell["test"]] = _interval(cell[which[0 if change["related"] else 1]])
-        rows.append(Row([change["change"]], measured, configuration="ours"))
+        rows.append(([change["change"]], {name: measured.get(name) for name in names}))
     about = (
         "thresholds from the other half's unrelated pairs of all changes, at most 1% of which exceed them"
         if published
@@ -106,7 +103,7 @@ def _found(record: Record, title: str, *, published: bool) -> Table:
         f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not asked. "
         "Distilled: students called descendants of their teachers, which they are not."
     )
-    return Table(title, ["change"], [Quantity(name) for name in names], rows, note)
+    return tabulate(title, ["change"], rows, note)
 
 
 def _overall(record: Record) -> Table:

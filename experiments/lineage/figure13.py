@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,12 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.inputs import random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.births import final_outputs, shared_inputs
 from bornbiased_jax.stats.kendall import tau_b
-from experiments._shared.lineage import probe
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.calibration import INPUTS
 
@@ -37,7 +38,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     cfg = preset(group["model"], **group["changes"])
-    inputs = probe(cfg, group["inputs"], group["num_inputs"], group["seq_len"])
+    inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
     outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), shared_inputs(cfg, inputs))))
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
@@ -79,7 +80,7 @@ def _labels(group: Mapping[str, Any]) -> list[Any]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Mean and standard deviation of the taus, and of each pair's mean."""
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             [*_labels(entry["group"]), entry["num_pairs"]],
             {
@@ -178,3 +179,21 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=plots,
 )
+
+EXPERIMENTS = {
+    "figure13": EXPERIMENT,
+    "figure13_tiny": dataclasses.replace(
+        EXPERIMENT,
+        name="figure13_tiny",
+        title="Correlations of unrelated models, in as many pairs as the paper has",
+        description=(
+            "As figure13, with 72 births and their 2,556 pairs for each initialisation and kind of input. Models, N "
+            "and T are those of figure13's laptop scale."
+        ),
+        settings={
+            "smoke": EXPERIMENT.settings["smoke"],
+            "paper": {"groups": [{**group, "num_births": 72} for group in EXPERIMENT.settings["laptop"]["groups"]]},
+        },
+        cost={"smoke": "seconds", "paper": "8 minutes on two cores"},
+    ),
+}

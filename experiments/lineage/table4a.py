@@ -10,11 +10,13 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
 from bornbiased_jax.seedprint.baselines import THRESHOLD, reef_features
-from bornbiased_jax.seedprint.outputs import embedding_moments
-from experiments._shared.lineage import BASELINES, baseline_scores, birth, outputs, probe, sentences, verdicts
+from bornbiased_jax.seedprint.outputs import embedding_moments, last_outputs
+from experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
 from experiments.base import Context, Experiment, Record
 
 PRINTED = {
@@ -46,7 +48,7 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     total = len(pairs) + len(null)
     with progress.bar(total, f"table4a {group['model']}", unit="pairs", quiet=context.quiet) as advance:
         for base_seed, suspect_seed in pairs:
-            base, suspect = birth(cfg, base_seed), birth(cfg, suspect_seed)
+            base, suspect = init_seed(cfg, base_seed), init_seed(cfg, suspect_seed)
             # Algorithm 1: vectors with the mean and the standard deviation of the base's embedding.
             moments = embedding_moments(base)
             tests = {}
@@ -59,7 +61,7 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
             found.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
             advance()
         for base_seed, suspect_seed in null:
-            base, suspect = birth(cfg, base_seed), birth(cfg, suspect_seed)
+            base, suspect = init_seed(cfg, base_seed), init_seed(cfg, suspect_seed)
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             unrelated.append(baseline_scores(cfg, base, cfg, suspect, pair))
             advance()
@@ -74,8 +76,9 @@ def _outputs(
 
     def compute(folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
-        inputs = probe(cfg, kind, group["num_inputs"], group["seq_len"])
-        return outputs(cfg, birth(cfg, seed), inputs, moments)
+        inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
+        mean, std = moments or (0.0, 1.0)
+        return last_outputs(cfg, init_seed(cfg, seed), inputs, mean=mean, std=std)
 
     found = context.cached("outputs_of_births", {**asked, "seed": seed, "inputs": kind, "moments": moments}, compute)
     return np.asarray(found)
@@ -89,7 +92,8 @@ def is_paper(group: Mapping[str, Any]) -> bool:
 
 def tables(record: Record) -> Sequence[Table]:
     """p of every test, then the baselines' scores beside those of unrelated births, where there are any."""
-    rows, scores = [], []
+    rows: list[tuple[Any, ...]] = []
+    scores: list[tuple[Any, ...]] = []
     for outcome in record["result"]["groups"]:
         group = outcome["group"]
         family = group["model"].split("-")[0]
@@ -98,7 +102,7 @@ def tables(record: Record) -> Sequence[Table]:
             printed = PRINTED.get((family, entry["base"], entry["suspect"])) if is_paper(group) else None
             head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
             vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
-            measured: dict[str, Value] = {
+            log10_p = {
                 "t-test": vectors["paper"].get("log10_p_t"),
                 "U-test": vectors["paper"].get("log10_p_u"),
                 "iclr": vectors["iclr"]["log10_p"],
@@ -106,10 +110,11 @@ def tables(record: Record) -> Sequence[Table]:
                 "tokens: iclr": tokens["iclr"]["log10_p"],
                 "tokens: permutation": _log(tokens["permutation"]["p_value"]),
             }
+            measured: dict[str, Any] = {name: (from_log10(3), value) for name, value in log10_p.items()}
             paper: dict[str, Value] = {}
             if printed is not None:
                 paper = {"t-test": float(np.log10(printed[0])), "U-test": float(np.log10(printed[1]))}
-            rows.append(Row(head, measured, paper, configuration=configuration))
+            rows.append((head, measured, paper, {}, configuration))
         for name in BASELINES:
             values = [entry["baselines"][name] for entry in outcome["pairs"]]
             null = [value for value in outcome["null"][name] if value is not None]
@@ -118,35 +123,25 @@ def tables(record: Record) -> Sequence[Table]:
                 continue
             of_null = (float(np.mean(null)), float(np.std(null, ddof=1)) if len(null) > 1 else 0.0)
             measured = {
-                "least": min(known),
-                "largest": max(known),
+                "least": (fixed(3), min(known)),
+                "largest": (fixed(3), max(known)),
                 f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in known)),
-                "unrelated births": of_null,
+                "unrelated births": (fixed(3), of_null),
             }
-            scores.append(Row([group["model"], name, len(values), len(null)], measured, configuration="ours"))
+            scores.append(([group["model"], name, len(values), len(null)], measured))
     note = (
         "p of two births of different seeds, which should not be small. Without a word: Gaussian vectors with the "
         "moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. With "
         "these vectors the permutation test is not valid, and is left out."
     )
-    quantities = [
-        Quantity(name, from_log10(3))
-        for name in ("t-test", "U-test", "iclr", "tokens: t-test", "tokens: iclr", "tokens: permutation")
-    ]
     heads = ["model", "base seed", "suspect seed", "N", "T"]
-    columns = [
-        Quantity("least", fixed(3)),
-        Quantity("largest", fixed(3)),
-        Quantity(f"above {THRESHOLD}"),
-        Quantity("unrelated births", fixed(3)),
-    ]
     about = (
         "Scores of the same pairs of seeds; the decision published for all four is score > 0.8. Last column: mean ± "
         "standard deviation over other disjoint pairs of births, the null that a threshold should come from. REEF "
         "reads 200 passages of English prose at 9/16 of the depth."
     )
-    tested = Table("Births of different seeds, every test (Tables 4a and 9)", heads, quantities, rows, note)
-    scored = Table("Table 8's baselines on births", ["model", "method", "pairs", "null pairs"], columns, scores, about)
+    tested = tabulate("Births of different seeds, every test (Tables 4a and 9)", heads, rows, note)
+    scored = tabulate("Table 8's baselines on births", ["model", "method", "pairs", "null pairs"], scores, about)
     return [tested, scored] if scores else [tested]
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.seedprint.verdict import Verdict
 from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
 from bornbiased_jax.seedprint.weights.compare import weights_test
-from experiments._shared.lineage import birth
 from experiments.base import Context, Experiment, Record, part_of
 from experiments.lineage import table4a
 
@@ -53,7 +53,7 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
     cfg = preset(settings["model"], **settings["changes"])
 
     def reader(seed: int) -> WeightsReader:
-        return params_reader(cfg, jax.tree.map(np.asarray, birth(cfg, seed)), seed=seed, is_birth=True)
+        return params_reader(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_birth=True)
 
     for chunk in chunks:
         rows = []
@@ -73,20 +73,17 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
-            measured = {f"{name}: {what}": pair["tests"][name][key] for name in TESTS for what, key in _KEPT.items()}
-            rows.append(Row([outcome["group"]["model"], pair["base"], pair["suspect"]], measured, configuration="ours"))
-    columns = [
-        Quantity(f"{name}: {what}", significant(3) if what == "p" else fixed(2)) for name in TESTS for what in _KEPT
-    ]
+            measured: dict[str, Any] = {}
+            for name in TESTS:
+                measured[f"{name}: p"] = (significant(3), pair["tests"][name]["p_value"])
+                measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
+            rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
         "Births of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: of "
         "residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone, of the "
         "embedding's rows."
     )
-    return [Table("The same pairs in the weights", ["model", "base seed", "suspect seed"], columns, rows, note)]
-
-
-_KEPT = {"p": "p_value", "z": "z"}
+    return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:

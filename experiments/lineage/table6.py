@@ -13,13 +13,13 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
-from bornbiased_jax.report.tables import Quantity, Row, Table, Value
+from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.seedprint.baselines import reef_features
 from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint
 from bornbiased_jax.seedprint.outputs import embedding_moments
-from experiments._shared.lineage import BASELINES, baseline_scores, compared, probe
+from experiments._shared.lineage import BASELINES, baseline_scores, compared
 from experiments.base import Context, Experiment, Record, split_data
 
 PRINTED: dict[str, dict[str, Any]] = {
@@ -99,7 +99,7 @@ def _compare(
     moments = embedding_moments(base.params)
     tests = {}
     for kind in ("tokens", "gaussian"):
-        inputs = probe(narrow, kind, *size)
+        inputs = random_inputs(kind, *size, narrow)
         fed = moments if kind == "gaussian" else None
         key = (kind, narrow.vocab_size)
         if key not in seen:
@@ -136,33 +136,25 @@ def tables(record: Record) -> Sequence[Table]:
         paper: dict[str, Value] = {name: printed[name] for name in BASELINES if name in printed}
         if printed:
             paper["U-test"] = float(np.log10(printed["U-test"]))
-        measured: dict[str, Value] = {"note": entry.get("undefined", "")}
+        measured: dict[str, Any] = {"note": entry.get("undefined", "")}
         if "tests" in entry:
-            vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
+            vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]["permutation"]
             measured = {
-                "verdict": tokens["permutation"]["verdict"],
-                "permutation log10 p": tokens["permutation"]["log10_p"],
-                "U-test": vectors["paper"].get("log10_p_u"),
-                **entry["baselines"],
-                "note": tokens["permutation"]["reason"],
+                "verdict": tokens["verdict"],
+                "permutation log10 p": (fixed(1), tokens["log10_p"]),
+                "U-test": (from_log10(3), vectors["paper"].get("log10_p_u")),
+                **{name: (fixed(4), score) for name, score in entry["baselines"].items()},
+                "note": tokens["reason"],
             }
-        rows.append(
-            Row([entry["name"], entry["parameters"]], measured, paper, configuration="paper" if full else "other")
-        )
-    quantities = [
-        Quantity("verdict"),
-        Quantity("permutation log10 p", fixed(1)),
-        Quantity("U-test", from_log10(3)),
-        *(Quantity(name, fixed(4)) for name in BASELINES),
-        Quantity("note"),
-    ]
+        rows.append(([entry["name"], entry["parameters"]], measured, paper))
     note = (
         f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}. Verdict: what is identical bit for bit, then the "
         "permutation test on random tokens; its log₁₀ p is from its moments (approximate). U-test: Algorithm 1 on "
         "Gaussian vectors with the moments of the base's embedding, as published. "
         f"Weights were held as {settings['dtype']}."
     )
-    return [Table(f"Suspects against {result['base']['file']}", ["suspect", "parameters"], quantities, rows, note)]
+    title = f"Suspects against {result['base']['file']}"
+    return [tabulate(title, ["suspect", "parameters"], rows, note, configuration="paper" if full else "other")]
 
 
 def headline(record: Record) -> str:

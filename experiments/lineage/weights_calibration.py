@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.seedprint import calibration
 from bornbiased_jax.seedprint.verdict import Verdict
@@ -170,11 +170,6 @@ def _centred(reader: WeightsReader) -> np.ndarray:
     return rows_ID - rows_ID.mean(axis=0)
 
 
-def _percent(rate: Mapping[str, Any]) -> str:
-    write = fixed(1)
-    return f"{percent(2)(rate['rate'])} [{write(100 * rate['low'])}, {write(100 * rate['high'])}]"
-
-
 def tables(record: Record) -> Sequence[Table]:
     """Rates and uniformity by test, then the tied births."""
     result, settings = record["result"], record["settings"]
@@ -183,8 +178,8 @@ def tables(record: Record) -> Sequence[Table]:
     for case in result["cases"]:
         smallest = min(value for (name, _), value in adjusted.items() if name == case["test"])
         measured = {
-            "below 0.01": _percent(case["rates"][0]),
-            "below 0.05": _percent(case["rates"][1]),
+            "below 0.01": rate_interval(case["rates"][0], percent_digits=2),
+            "below 0.05": rate_interval(case["rates"][1], percent_digits=2),
             "KS p": (significant(2), case["ks_p"]),
             "z": (fixed(2), (case["z_mean"], case["z_std"])),
             "smallest adjusted p": (significant(2), smallest),
@@ -269,7 +264,6 @@ _LEAST = {**_TINY, "num_heads": 1, "num_kv_heads": 1, "d_model": 12, "d_ff": 16,
 EXPERIMENT = Experiment(
     name="weights_calibration",
     title="The tests in the weights keep their level on births",
-    paper="no paper's table",
     description=(
         "Every exact test in the weights on thousands of disjoint pairs of independent births: how many p fall below "
         "0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"

@@ -6,23 +6,23 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.data.windows import held_out
-from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.parameters import Params, flatten
-from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.inputs import Inputs, random_inputs
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared.lineage import birth, outputs, probe, verdicts
-from experiments._shared.training import loss_of, train_with_snapshots
+from bornbiased_jax.seedprint.outputs import last_outputs
+from experiments._shared.lineage import verdicts
+from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.lineage.calibration import INPUTS
+from experiments.survival.persistence import moved
 
 KINDS = ("tokens", "gaussian")
 
@@ -32,21 +32,11 @@ def run(context: Context) -> dict[str, Any]:
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
     cfg = preset(settings["model"], **settings["changes"])
-    config = PretrainConfig(
-        model=cfg,
-        data=context.data or settings["data"],
-        tokenizer="bytes",
-        out=str(context.work / "unused"),
-        seeds=tuple(seeds),
-        tensorboard=False,
-        quiet=context.quiet,
-        **schedule,
-    )
+    config = in_memory(cfg, context.data or settings["data"], schedule, seeds)
     data = load_data(config)
-    inputs = {kind: probe(cfg, kind, settings["num_inputs"], settings["seq_len"]) for kind in KINDS}
-    held_NT = np.concatenate(list(held_out(data.validation, 64, batch_size=64)))
-    held_NT = held_NT[held_NT[:, 0] >= 0]
-    born = [birth(cfg, seed) for seed in seeds]
+    inputs = {kind: random_inputs(kind, settings["num_inputs"], settings["seq_len"], cfg) for kind in KINDS}
+    held_NT = held_out_rows(data.validation, 64)
+    born = [init_seed(cfg, seed) for seed in seeds]
     births = {kind: [_outputs(cfg, params, inputs[kind]) for params in born] for kind in KINDS}
     snapshots: list[dict[str, Any]] = []
     last: list[np.ndarray] = []
@@ -64,9 +54,9 @@ def run(context: Context) -> dict[str, Any]:
             ):
                 tests = verdicts(base_ND, suspect_ND)
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
-        moved = [_moved(start, other) for start, other in zip(born, weights, strict=True)]
+        distances = [moved(start, other) for start, other in zip(born, weights, strict=True)]
         loss = [loss_of(cfg, params, held_NT) for params in weights]
-        snapshots.append({"step": step, "pairs": rows, "moved": moved, "held_out_loss": loss})
+        snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
 
     with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
         train_with_snapshots(config, data.train, on_snapshot=on_snapshot, every=settings["every"], advance=advance)
@@ -79,16 +69,8 @@ def run(context: Context) -> dict[str, Any]:
 
 def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
     """Vectors have the moments of an embedding at birth, the same for all models."""
-    return outputs(cfg, params, inputs, inputs.moments(0.0, cfg.embedding_std))
-
-
-def _moved(before: Params, after: Params) -> float:
-    """‖W − W₀‖/‖W₀‖ over all weights."""
-    ours, theirs = (
-        flatten(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)) for params in (before, after)
-    )
-    change = sum(float(np.square(theirs[path] - ours[path]).sum()) for path in ours)
-    return float(np.sqrt(change / sum(float(np.square(leaf).sum()) for leaf in ours.values())))
+    mean, std = inputs.moments(0.0, cfg.embedding_std) or (0.0, 1.0)
+    return last_outputs(cfg, params, inputs, mean=mean, std=std)
 
 
 def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:

@@ -10,7 +10,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.ledger.pages import Chunk
 from experiments import docs, results, runner
 from experiments.birth import table1, table1_rows
-from experiments.lineage import figure13_tiny, table4a, table4a_sizes, table4a_weights
+from experiments.lineage import figure13, table4a, table4a_sizes, table4a_weights
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
@@ -137,5 +137,5 @@ def test_the_pairs_in_the_weights(tmp_path):
 
 
 def test_figure_13_has_the_papers_pairs():
-    for group in figure13_tiny.EXPERIMENT.settings["paper"]["groups"]:
+    for group in figure13.EXPERIMENTS["figure13_tiny"].settings["paper"]["groups"]:
         assert group["num_births"] * (group["num_births"] - 1) // 2 == 2_556
