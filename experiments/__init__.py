@@ -62,7 +62,7 @@ _BESIDE = {
     "decay_of_run": "survival.decay",
 }
 # At the paper's sizes, for the background of a day; a record each.
-_PAPER = {"finding2_nano": "birth", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
+_PAPER = {"finding2_nano": "birth.finding2", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {
     "llama": ("42_2000", "123_42", "1000_123", "2000_1000"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, significant
@@ -47,7 +48,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def tables(record: Record) -> Sequence[Table]:
     """The last block and the final norm."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
         for birth in probed["records"]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 
@@ -40,23 +41,20 @@ def tables(record: Record) -> Sequence[Table]:
     (probed,) = record["result"]["groups"]
     theory = probed["theory"]
     names = [f"seed {birth['seed']}" for birth in probed["records"]][:4]
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for layer in range(len(theory["inter_cosine_by_layer"])):
-        measured = {
-            name: (
-                birth["contraction"]["inter_cosine_by_layer"][layer],
-                birth["contraction"]["inter_cosine_std_by_layer"][layer],
-            )
-            for name, birth in zip(names, probed["records"], strict=False)
-        }
+        measured: dict[str, Any] = {}
+        for name, birth in zip(names, probed["records"], strict=False):
+            mean, std = (birth["contraction"][f"inter_cosine_{what}by_layer"][layer] for what in ("", "std_"))
+            measured[name] = (fixed(3), (mean, std))
         predicted = (theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer])
-        rows.append(Row([layer + 1], {**measured, "any seed": None}, {}, {"any seed": predicted}))
+        rows.append(([layer + 1], {**measured, "any seed": (fixed(3), None)}, {}, {"any seed": predicted}))
     note = (
         "Measured: mean ± standard deviation over pairs of inputs. Theory: mean ± standard deviation over "
         "seeds of that mean. The paper draws Figure 4 and prints no numbers."
     )
-    quantities = [Quantity(name, fixed(3)) for name in (*names, "any seed")]
-    return [Table("Cosine between sequences after each MLP block", ["block"], quantities, rows, note)]
+    title = "Cosine between sequences after each MLP block"
+    return [tabulate(title, ["block"], rows, note, configuration="other")]
 
 
 def claims(record: Record) -> Sequence[Claim]:

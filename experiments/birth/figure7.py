@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 
@@ -46,11 +46,11 @@ def tables(record: Record) -> Sequence[Table]:
     """The mean across seeds after each block."""
     found = ablations.by_variant(record)
     curves = {name: measured_by_layer(probed) for name, probed in found.items()}
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for layer in range(len(curves["full model"])):
-        measured = {name: float(curve[layer]) for name, curve in curves.items()}
+        measured = {name: (significant(3), float(curve[layer])) for name, curve in curves.items()}
         predicted = {name: probed["theory"]["inter_cosine_by_layer"][layer] for name, probed in found.items()}
-        rows.append(Row([layer + 1], measured, {}, predicted))
+        rows.append(([layer + 1], measured, {}, predicted))
     group = found["full model"]["group"]
     note = (
         f"T = {group['seq_len']} where there is attention. Mean across seeds. In the first block attention has "
@@ -58,8 +58,7 @@ def tables(record: Record) -> Sequence[Table]:
         "its MLPs alone do; from then on it amplifies what they seeded, the more the longer the sequence. The "
         "paper draws Figure 7 and prints no numbers."
     )
-    quantities = [Quantity(name, significant(3)) for name in found]
-    return [Table("Cosine between sequences after each block", ["block"], quantities, rows, note)]
+    return [tabulate("Cosine between sequences after each block", ["block"], rows, note, configuration="other")]
 
 
 def claims(record: Record) -> Sequence[Claim]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, times
+from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
@@ -16,7 +16,7 @@ from experiments.base import Experiment, Record
 
 def tables(record: Record) -> Sequence[Table]:
     """Mean and standard deviation across seeds of share and cosine, for every configuration."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
         fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
@@ -24,9 +24,9 @@ def tables(record: Record) -> Sequence[Table]:
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
         distinct = len({birth["preference"]["top1_id"] for birth in probed["records"]})
         measured: dict[str, Any] = {
-            "fraction": (percent(2), (float(np.mean(fractions)), float(np.std(fractions, ddof=1)))),
+            "fraction": (percent(2), mean_std(fractions)),
             "× uniform": (times(1), float(np.mean(ratios))),
-            "cosine": (fixed(4), (float(np.mean(cosines)), float(np.std(cosines, ddof=1)))),
+            "cosine": (fixed(4), mean_std(cosines)),
             "top-1 tokens": (integer, distinct),
         }
         predicted: dict[str, Any] = {}

@@ -280,7 +280,6 @@ _KEPT = [0, 1, 4]
 EXPERIMENT = Experiment(
     name="real_models",
     title="What real models look like",
-    paper="no paper's table",
     description=(
         "A trained model by the published protocol: sinks by length, block and head, super neurons and massive "
         "channels, the price of rounding with first tokens kept in full precision or not, the loss with a rolling "

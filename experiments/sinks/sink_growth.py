@@ -116,7 +116,6 @@ _SMALL = {"seeds": [42, 123, 1000], "variants": _variants(sink_training.settings
 EXPERIMENT = Experiment(
     name="sink_growth",
     title="The smallest setting in which sinks grow",
-    paper="no paper's table",
     description=(
         "Models that two cores can train grow no sink on packed text, whose windows begin anywhere. Give every "
         "sequence a first id of its own, as a beginning-of-sequence token is, and one layer of width 32 grows sinks "

@@ -122,7 +122,6 @@ _TINY = sink_training.settings_of("smoke", ["baseline"], bos_token=True)
 EXPERIMENT = Experiment(
     name="sink_search",
     title="The search for a setting in which sinks grow",
-    paper="no paper's table",
     description=(
         "What was tried before the experiments on sinks settled on two layers of width 32: depth, width, heads, steps, "
         "learning rate, bytes, and sequences without a BOS token."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +312,7 @@ _SIZES = by_scale(
 )
 
 
-def settings_of(size: str, mitigations: Sequence[str], **changes: Any) -> dict[str, Any]:
+def settings_of(size: str, mitigations: Iterable[str], **changes: Any) -> dict[str, Any]:
     """Settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 

@@ -9,7 +9,7 @@ from typing import Any
 from bornbiased_jax.config import preset
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.report.numbers import fixed
-from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.report.tables import Table, tabulate
 from experiments.base import Context, Experiment, Record
 from theory.mean_field import profile
 from theory.predict import SECOND_ORDER, contraction
@@ -58,8 +58,13 @@ def run(context: Context) -> dict[str, Any]:
 def tables(record: Record) -> Sequence[Table]:
     """One row for each model and length."""
     cases: Sequence[Mapping[str, Any]] = record["result"]["cases"]
-    rows = [
-        Row([case["model"], case["seq_len"]], {}, {}, {ROWS[key]: case["cosine"][key] for key in ROWS}, "ours")
+    rows: list[tuple[Any, ...]] = [
+        (
+            [case["model"], case["seq_len"]],
+            dict.fromkeys(ROWS.values(), (fixed(5), None)),
+            {},
+            {name: case["cosine"][key] for key, name in ROWS.items()},
+        )
         for case in cases
     ]
     note = (
@@ -68,11 +73,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"as they are. The allowance for second order is not derived: it is {SECOND_ORDER:g}, a chosen constant, times "
         "the cosine and the variance of the overlap of two inputs."
     )
-    return [Table("The theory with and without its corrections", ["model", "T"], _quantities(), rows, note)]
-
-
-def _quantities() -> list[Quantity]:
-    return [Quantity(name, fixed(5)) for name in ROWS.values()]
+    return [tabulate("The theory with and without its corrections", ["model", "T"], rows, note)]
 
 
 def headline(record: Record) -> str:

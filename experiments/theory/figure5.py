@@ -17,7 +17,7 @@ from bornbiased_jax.models.simplified import mlp0_config
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.numbers import fixed, mean_std, significant
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
 from experiments.theory.table3 import mlp0_theory
@@ -180,8 +180,7 @@ def tables(record: Record) -> Sequence[Table]:
     by_block = Table("The ReLU MLP₀ stack by block", ["block"], quantities, rows, note)
     rows = []
     for name, stack in stacks.items():
-        last = np.asarray(stack["cosine_by_seed"])[:, -1]
-        cosine = (float(last.mean()), float(last.std(ddof=1))) if len(last) > 1 else float(last[0])
+        cosine = mean_std(np.asarray(stack["cosine_by_seed"])[:, -1])
         rows.append(
             Row([name], {"cosine": cosine}, {}, {"cosine": (stack["theory"][-1], stack["theory_std"][-1])}, "ours")
         )

@@ -19,7 +19,7 @@ from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale, part_of
 from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from theory.mean_field import profile
@@ -186,40 +186,36 @@ def tables(record: Record) -> Sequence[Table]:
     """1 − cosine of Attn₀ against the forms of Proposition 5; and the cosine of every stack."""
     result, settings = record["result"], record["settings"]
     layers = [n for n in (1, 2, 3, 4, 6, 8, 12, 24) if n <= settings["num_layers"]]
-    simple, real = [], []
+    simple: list[tuple[Any, ...]] = []
+    real: list[tuple[Any, ...]] = []
     for length in settings["lengths"]:
         found = _curves(record, length)
         for n in layers:
             curve = found[ATTN0]
-            simple.append(
-                Row(
-                    [length, n],
-                    {"1 − cosine": curve["gap_by_layer"][n - 1]},
-                    {},
-                    {
-                        "1 − cosine": curve["theory_gap_by_layer"][n - 1],
-                        "closed form": result["closed_form_gap"][n - 1],
-                        "as printed, L = n": result["printed_gap"][str(length)][n - 1],
-                        "as printed, L = n + 1": 1 - float(prop5_printed(length, n + 1)),
-                    },
-                    "ours",
-                )
-            )
-            cosine = {name: 1 - curve["gap_by_layer"][n - 1] for name, curve in found.items()}
+            forms = {
+                "1 − cosine": curve["theory_gap_by_layer"][n - 1],
+                "closed form": result["closed_form_gap"][n - 1],
+                "as printed, L = n": result["printed_gap"][str(length)][n - 1],
+                "as printed, L = n + 1": 1 - float(prop5_printed(length, n + 1)),
+            }
+            measured = {
+                **dict.fromkeys(forms, (significant(3), None)),
+                "1 − cosine": (significant(3), curve["gap_by_layer"][n - 1]),
+            }
+            simple.append(([length, n], measured, {}, forms))
+            cosine = {name: (fixed(4), 1 - curve["gap_by_layer"][n - 1]) for name, curve in found.items()}
             expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in found.items()}
-            real.append(Row([length, n], cosine, {}, expected, "ours"))
-    forms = ("1 − cosine", "closed form", "as printed, L = n", "as printed, L = n + 1")
+            real.append(([length, n], cosine, {}, expected))
     note = (
         "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent "
         "Gaussian tokens. The printed formula counts the input as the first layer, so L = n + 1 is its best "
         "case."
     )
     return [
-        Table("The Attn₀ stack against Proposition 5", ["T", "n"], [Quantity(q) for q in forms], simple, note),
-        Table(
+        tabulate("The Attn₀ stack against Proposition 5", ["T", "n"], simple, note),
+        tabulate(
             "Cosine within a sequence, simplified and real attention",
             ["T", "blocks"],
-            [Quantity(name, fixed(4)) for name in (ATTN0, *REAL)],
             real,
             "Mean over sequences and all T² pairs of positions. Theory: exact for Attn₀, mean-field for the "
             "others. The paper draws Figure 8 and prints no numbers.",

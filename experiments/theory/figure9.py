@@ -114,7 +114,7 @@ def _first_over_last(values_T: Sequence[float] | np.ndarray) -> float | None:
 
 def tables(record: Record) -> Sequence[Table]:
     """First position against last, and how far each theory is off at worst."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for row in record["result"]["cures"]:
         rows.append(
             (

@@ -12,8 +12,8 @@ from scipy import stats
 from bornbiased_jax.config import preset
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments._shared import ablations, births
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.birth import findings1
@@ -228,37 +228,38 @@ def tables(record: Record) -> Sequence[Table]:
     """Cosines of every configuration; and the tests of fit of the top-1 fraction."""
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     covered = coverage(groups)
-    rows, tests = [], []
+    rows: list[tuple[Any, ...]] = []
+    tests: list[tuple[Any, ...]] = []
     for outcome, fit in zip(groups, fits, strict=True):
         group, theory = outcome["group"], outcome["theory"]
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
         z = deviations(outcome)
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
-        measured: dict[str, Any] = {
-            "cosine": (float(np.mean(cosines)), float(np.std(cosines, ddof=1))),
-            "deviation": (float(z.mean()), float(z.std(ddof=1))),
+        measured = {
+            "cosine": (fixed(4), mean_std(cosines)),
+            "deviation": (fixed(2), mean_std(z)),
             "inside": f"{inside(outcome)} of {len(cosines)}",
-            "half-width": half_width(outcome),
+            "half-width": (fixed(2), half_width(outcome)),
         }
         predicted = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append(Row(settings, measured, {}, predicted, "ours"))
+        rows.append((settings, measured, {}, predicted))
         if fit is None:
             continue
         fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
         measured_fraction = {
-            "fraction": (float(np.mean(fractions)), float(np.std(fractions, ddof=1))),
-            "p10": float(np.quantile(fractions, 0.1)),
-            "p90": float(np.quantile(fractions, 0.9)),
-            "p of fit": fit["p"],
-            "p, cosine": fit["control_p"],
-            "p, isotropic": fit["isotropic_p"],
+            "fraction": (percent(2), mean_std(fractions)),
+            "p10": (percent(2), float(np.quantile(fractions, 0.1))),
+            "p90": (percent(2), float(np.quantile(fractions, 0.9))),
+            "p of fit": (significant(2), fit["p"]),
+            "p, cosine": (significant(2), fit["control_p"]),
+            "p, isotropic": (significant(2), fit["isotropic_p"]),
         }
         predicted_fraction = {
             "fraction": (fit["share_mean"], fit["share_std"]),
             "p10": fit["share_p10"],
             "p90": fit["share_p90"],
         }
-        tests.append(Row(settings, measured_fraction, {}, predicted_fraction, "ours"))
+        tests.append((settings, measured_fraction, {}, predicted_fraction))
     heads = ["model", "inputs", "T", "N", "seeds"]
     note = (
         "Mean ± standard deviation across seeds. Deviation: (measured − predicted)/predicted standard deviation. "
@@ -267,9 +268,7 @@ def tables(record: Record) -> Sequence[Table]:
         "normal distribution whose standard deviation is predicted exactly. Seeds of a row with random tokens share "
         "their inputs and embeddings, unless it says otherwise."
     )
-    quantities = [Quantity("cosine", fixed(4)), Quantity("deviation", fixed(2)), Quantity("inside")]
-    quantities.append(Quantity("half-width", fixed(2)))
-    made = [Table("Cosine between sequences after the last block", heads, quantities, rows, note)]
+    made = [tabulate("Cosine between sequences after the last block", heads, rows, note)]
     if tests:
         fraction_note = (
             "The top-1 token's fraction of N inputs, over seeds with embeddings of their own. p of fit: "
@@ -280,12 +279,7 @@ def tables(record: Record) -> Sequence[Table]:
             "inputs that scatter evenly around their mean, so that every token's logit is about as noisy. Where "
             "the cosine is large the second makes little difference."
         )
-        fractions_of = [Quantity(name, percent(2)) for name in ("fraction", "p10", "p90")]
-        tested = [
-            *fractions_of,
-            *(Quantity(name, significant(2)) for name in ("p of fit", "p, cosine", "p, isotropic")),
-        ]
-        made.append(Table("The top-1 token's fraction over seeds", heads, tested, tests, fraction_note))
+        made.append(tabulate("The top-1 token's fraction over seeds", heads, tests, fraction_note))
     return made
 
 

@@ -19,8 +19,8 @@ from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
-from bornbiased_jax.report.numbers import fixed, from_log10
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
+from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.sweep import Work, sweep
 from experiments.base import Context, Experiment, Record
 from theory.attention import prop4
@@ -123,22 +123,22 @@ def tables(record: Record) -> Sequence[Table]:
         cosines = np.asarray([row["cosine"] for row in outcome["records"]])
         worst = np.max([row["log10_p"] for row in outcome["records"]], axis=0)
         for index, name in enumerate(SETTINGS if group["seq_len"] > 1 else SETTINGS[:2]):
-            mean, count = float(cosines[:, index].mean()), len(cosines)
-            measured: dict[str, Any] = {"largest p": float(worst[index])}
-            measured["cosine"] = (mean, float(cosines[:, index].std(ddof=1))) if count > 1 else mean
+            measured = {
+                "cosine": (fixed(4), mean_std(cosines[:, index])),
+                "largest p": (from_log10(3), float(worst[index])),
+            }
             same = same_configuration(group, index)
             paper: dict[str, Any] = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
             predicted: dict[str, Any] = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
-            settings = [name, group["d_model"], group["num_inputs"], length, count]
-            rows.append(Row(settings, measured, paper, predicted, "paper" if same else "other"))
+            settings = [name, group["d_model"], group["num_inputs"], length, len(cosines)]
+            rows.append((settings, measured, paper, predicted, "paper" if same else "other"))
     note = (
         "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: "
         "Rayleigh's test, the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, "
         "Tρ/(1 + (T − 1)ρ), at its ρ_1."
     )
-    quantities = [Quantity("cosine", fixed(4)), Quantity("largest p", from_log10(3))]
-    return [Table("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], quantities, rows, note)]
+    return [tabulate("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
