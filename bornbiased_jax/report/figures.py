@@ -146,10 +146,20 @@ def line(
     )
 
 
-def band(ax: Axes, x: ArrayLike, values_Sx: ArrayLike, **options: Any) -> None:
+def band(
+    ax: Axes,
+    x: ArrayLike,
+    values_Sx: ArrayLike,
+    *,
+    name: str = "",
+    colour: str = MEASURED,
+    dashed: bool = False,
+    markers: bool = False,
+) -> None:
     """Draw the mean over seeds (the first axis) as :func:`line` does, with a band over their range."""
     values = np.asarray(values_Sx)
-    line(ax, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0), **options)
+    low, high = values.min(axis=0), values.max(axis=0)
+    line(ax, x, values.mean(axis=0), low, high, name, colour, dashed=dashed, markers=markers)
 
 
 @style()

@@ -106,7 +106,10 @@ def tabulate(
     """Make a table of rows that say themselves how their numbers are written.
 
     Args:
-        title, settings, note, first_screen: as of :class:`Table`.
+        title: as of :class:`Table`.
+        settings: as of :class:`Table`.
+        note: as of :class:`Table`.
+        first_screen: as of :class:`Table`.
         rows: the settings of each and its cells, quantity -> (format, value) or a text; then, where there are any,
             paper, theory and configuration as of :class:`Row`. Columns stand in the order in which rows name them.
         configuration: of the rows that do not say theirs.
@@ -125,7 +128,7 @@ def tabulate(
             formats[name] = cell[0] if written else formats.get(name, str)
             measured[name] = cell[1] if written else cell
         made.append(Row(place, measured, *others, *({}, {}, configuration)[len(others) :]))
-    columns = [Quantity(name, format) for name, format in formats.items()]
+    columns = [Quantity(name, number_format) for name, number_format in formats.items()]
     return Table(title, settings, columns, made, note, first_screen)
 
 

@@ -105,6 +105,7 @@ def births(settings: Mapping[str, Any], width: int) -> list[Subject]:
 
 
 def born(cfg: ModelConfig, seed: np.uint32) -> Params:
+    """Draw the initial weights of a seed, as arrays of NumPy."""
     return jax.tree.map(np.asarray, _init(cfg, seed))
 
 
