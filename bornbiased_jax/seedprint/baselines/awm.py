@@ -18,7 +18,7 @@ _TINY = 1e-30
 
 
 def match_coordinates(wide_VD: np.ndarray, narrow_VD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each coordinate of the narrower embedding its partner in the wider, and the sign between them: [D] both.
+    """Match each coordinate of the narrower embedding to one of the wider: partner and sign between them, [D] both.
 
     The assignment with the largest sum of |cosines| of embedding columns over shared tokens.
     """
@@ -32,17 +32,17 @@ def match_coordinates(wide_VD: np.ndarray, narrow_VD: np.ndarray) -> tuple[np.nd
     return partner_D, np.sign(cosines_DD[partner_D, np.arange(narrow.shape[1])])
 
 
-def unbiased_cka(ours_nd: np.ndarray, theirs_nd: np.ndarray) -> float:
-    """Linear CKA of two sets of features of the same n points, by the unbiased HSIC (diagonals left out).
+def unbiased_cka(first_nd: np.ndarray, second_nd: np.ndarray) -> float:
+    """Compute linear CKA of two sets of features of the same n points, by the unbiased HSIC (diagonals left out).
 
     Returns:
         A number from −1 to 1, near 0 for unrelated features; NaN where features are constant or n < 4.
     """
-    if len(ours_nd) < 4:
+    if len(first_nd) < 4:
         return math.nan
-    ours_nn, theirs_nn = _centred_gram(ours_nd), _centred_gram(theirs_nd)
-    scale = math.sqrt(float((ours_nn * ours_nn).sum()) * float((theirs_nn * theirs_nn).sum()))
-    return float((ours_nn * theirs_nn).sum()) / scale if scale > 0 else math.nan
+    first_nn, second_nn = _centred_gram(first_nd), _centred_gram(second_nd)
+    scale = math.sqrt(float((first_nn * first_nn).sum()) * float((second_nn * second_nn).sum()))
+    return float((first_nn * second_nn).sum()) / scale if scale > 0 else math.nan
 
 
 def _centred_gram(features_nd: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ def _centred_gram(features_nd: np.ndarray) -> np.ndarray:
 
 
 def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: Params) -> Score:
-    """Mean unbiased CKA of W_q and W_k over blocks, residual coordinates being the points.
+    """Compute the mean unbiased CKA of W_q and W_k over blocks, residual coordinates being the points.
 
     Tokens are shared by their ids. Widths may differ (the narrower is matched into the wider) and depths too (blocks
     assigned so that the sum of CKA is largest). ``detail["z"]`` is the published z, against two constants that
@@ -69,23 +69,26 @@ def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
     models = [base, suspect] if base_cfg.d_model >= suspect_cfg.d_model else [suspect, base]
     smaller = min(base_cfg.vocab_size, suspect_cfg.vocab_size)
     tables = [np.asarray(params["embed"]["embedding"])[:smaller] for params in models]
+    # Match residual coordinates on the embedding rows of shared tokens.
     partner_D, sign_D = match_coordinates(*tables)
     wide, narrow = (
         [np.asarray(params["blocks"]["attention"][kind]["kernel"]) for kind in ("query", "key")] for params in models
     )
     num_wide, num_narrow = len(wide[0]), len(narrow[0])
+    # CKA of every pair of blocks, or of equal layers alone where the depths agree.
     cka_2LL = np.full((2, num_wide, num_narrow), math.nan)
     for kind in range(2):
-        for ours in range(num_wide):
-            matched_Dk = wide[kind][ours][partner_D] * sign_D[:, None]
-            for theirs in range(num_narrow) if num_wide != num_narrow else (ours,):
-                cka_2LL[kind, ours, theirs] = unbiased_cka(matched_Dk, narrow[kind][theirs])
+        for wide_layer in range(num_wide):
+            matched_Dk = wide[kind][wide_layer][partner_D] * sign_D[:, None]
+            for narrow_layer in range(num_narrow) if num_wide != num_narrow else (wide_layer,):
+                cka_2LL[kind, wide_layer, narrow_layer] = unbiased_cka(matched_Dk, narrow[kind][narrow_layer])
     if num_wide == num_narrow:
         pairs = (np.arange(num_wide), np.arange(num_wide))
     elif not np.isfinite(cka_2LL).all():
         return Score("awm", None, "a query or key projection is constant over the coordinates")
     else:
         pairs = linear_sum_assignment(cka_2LL.mean(axis=0), maximize=True)
+    # Mean over the matched blocks, with the published z and its two-sided normal tail.
     value = float(cka_2LL[:, pairs[0], pairs[1]].mean())
     z = (value - NULL_MEAN) / NULL_STD
     log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(abs(z))) if math.isfinite(z) else None

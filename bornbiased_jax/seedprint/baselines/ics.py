@@ -16,7 +16,7 @@ PUBLISHED_BLOCKS = 2
 
 
 def rare_tokens(vocab_size: int) -> np.ndarray:
-    """The 4096 largest ids: in vocabularies numbered by frequency or merge order, the rarest tokens.
+    """Return the 4096 largest ids: in vocabularies numbered by frequency or merge order, the rarest tokens.
 
     The published list is the rarest of a frequency list, which is not published; give your own ids
     where a vocabulary is numbered otherwise.
@@ -25,7 +25,7 @@ def rare_tokens(vocab_size: int) -> np.ndarray:
 
 
 def invariants(cfg: ModelConfig, params: Params, token_ids: np.ndarray) -> Iterator[np.ndarray]:
-    """M_a, M_b, M_f of the last two blocks, [X, X] each with X tokens, one at a time.
+    """Yield M_a, M_b, M_f of the last two blocks, [X, X] each with X tokens, one at a time.
 
     M_a = X W_qᵀ W_k Xᵀ, M_b = X W_vᵀ W_oᵀ Xᵀ and M_f = X (W_gᵀ ∘ W_uᵀ) W_dᵀ Xᵀ (without a gate
     X W_uᵀ W_dᵀ Xᵀ) in [out, in] layout; X are the tokens' embeddings. Grouped key and value heads are
@@ -48,7 +48,7 @@ def invariants(cfg: ModelConfig, params: Params, token_ids: np.ndarray) -> Itera
 
 
 def _repeated(cfg: ModelConfig, kernel: np.ndarray) -> np.ndarray:
-    """[D, G·K] -> [D, H·K]: each key or value head stands next to its own repetitions."""
+    """Repeat each key or value head next to itself for the queries of its group: [D, G·K] -> [D, H·K]."""
     heads_DGK = kernel.reshape(len(kernel), cfg.kv_heads, cfg.key_dim)
     return heads_DGK.repeat(cfg.num_heads // cfg.kv_heads, axis=1).reshape(len(kernel), -1)
 
@@ -61,7 +61,7 @@ def ics(
     *,
     token_ids: np.ndarray | None = None,
 ) -> Score:
-    """Cosine of the stacked, z-scored invariants of the last two blocks of both models.
+    """Compute the cosine of the stacked, z-scored invariants of the last two blocks of both models.
 
     Each matrix being z-scored, the cosine of the stack is the mean of the matrices' correlations; one
     matrix of each model is held at a time.
@@ -77,15 +77,17 @@ def ics(
     token_ids = rare_tokens(smaller) if token_ids is None else np.asarray(token_ids)
     if len(token_ids) < 2 or token_ids.min() < 0 or token_ids.max() >= smaller:
         raise InputError(f"ICS needs two or more token ids from 0 to {smaller - 1}: change the list")
+    # Undefined where the invariants of the two models do not correspond.
     if (base_cfg.attention, base_cfg.mlp) != (suspect_cfg.attention, suspect_cfg.mlp):
         return Score("ics", None, "the two models have different kinds of sublayers")
     if base_cfg.num_experts is not None or suspect_cfg.num_experts is not None:
         return Score("ics", None, "a mixture of experts has no one product of up and down")
     if min(base_cfg.num_layers, suspect_cfg.num_layers) < PUBLISHED_BLOCKS:
         return Score("ics", None, f"a model has fewer than {PUBLISHED_BLOCKS} blocks")
+    # The cosine of the z-scored stack is the mean of the correlations of its matrices.
     correlations = [
-        pearson(ours, theirs)
-        for ours, theirs in zip(
+        pearson(base_matrix, suspect_matrix)
+        for base_matrix, suspect_matrix in zip(
             invariants(base_cfg, base, token_ids),
             invariants(suspect_cfg, suspect, token_ids),
             strict=True,

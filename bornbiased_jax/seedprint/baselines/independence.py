@@ -40,7 +40,7 @@ class Activations(NamedTuple):
 
 
 def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Activations:
-    """Run a model on probe inputs and keep what its up and gate projections put out, at every position.
+    """Run a model on probe inputs and return the outputs of its up and gate projections at every position.
 
     Raises:
         InputError: inputs that do not fit the model, or a model without an MLP.
@@ -49,16 +49,16 @@ def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Activat
     if not cfg.mlp:
         raise InputError("a model without an MLP has no hidden units to match")
     size = max(1, min(inputs.num_inputs, _BATCH_TOKENS // inputs.seq_len))
-    parts = []
+    batches = []
     for start in range(0, inputs.num_inputs, size):
         stop = min(start + size, inputs.num_inputs)
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
-        found = _projections(cfg, params, inputs.scaled(x, 0.0, cfg.embedding_std))
-        parts.append({name: np.asarray(value)[:, : stop - start] for name, value in found.items()})
+        projections = _projections(cfg, params, inputs.scaled(x, 0.0, cfg.embedding_std))
+        batches.append({name: np.asarray(value)[:, : stop - start] for name, value in projections.items()})
     joined = {
-        name: np.concatenate([part[name] for part in parts], axis=1).reshape(cfg.num_layers, -1, cfg.d_ff)
-        for name in parts[0]
+        name: np.concatenate([batch[name] for batch in batches], axis=1).reshape(cfg.num_layers, -1, cfg.d_ff)
+        for name in batches[0]
     }
     return Activations(joined["mlp_up"], joined.get("mlp_preactivation"))
 
@@ -66,30 +66,30 @@ def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Activat
 @functools.partial(jax.jit, static_argnums=0)
 def _projections(cfg: ModelConfig, params: Params, x: jax.Array) -> dict[str, jax.Array]:
     names = ("mlp_up", "mlp_preactivation") if cfg.gated_mlp else ("mlp_up",)
-    found: dict[str, jax.Array] = models.apply(cfg, params, x, logits=False, capture=names).layers
-    return {name: found[name].astype(jnp.float32) for name in names}
+    captured: dict[str, jax.Array] = models.apply(cfg, params, x, logits=False, capture=names).layers
+    return {name: captured[name].astype(jnp.float32) for name in names}
 
 
-def match_by_cosine(ours_Fn: np.ndarray, theirs_Fn: np.ndarray) -> np.ndarray:
-    """The assignment of rows with the largest sum of cosines: for each of ours the number of theirs, [F]."""
-    ours, theirs = (
+def match_by_cosine(base_Fn: np.ndarray, suspect_Fn: np.ndarray) -> np.ndarray:
+    """Assign rows with the largest sum of cosines: for each of the base's the number of the suspect's, [F]."""
+    base_units, suspect_units = (
         rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _TINY)
-        for rows in (ours_Fn.astype(np.float64), theirs_Fn.astype(np.float64))
+        for rows in (base_Fn.astype(np.float64), suspect_Fn.astype(np.float64))
     )
-    columns_F: np.ndarray = linear_sum_assignment(ours @ theirs.T, maximize=True)[1]
+    columns_F: np.ndarray = linear_sum_assignment(base_units @ suspect_units.T, maximize=True)[1]
     return columns_F
 
 
-def match_by_distance(ours_Fn: np.ndarray, theirs_Fn: np.ndarray) -> np.ndarray:
-    """The assignment of rows with the least sum of squared distances: for each of ours the number of theirs, [F]."""
+def match_by_distance(base_Fn: np.ndarray, suspect_Fn: np.ndarray) -> np.ndarray:
+    """Assign rows with the least sum of squared distances: for each of the base's the number of the suspect's, [F]."""
     # ‖a‖² and ‖b‖² add the same to every assignment.
-    product_FF = ours_Fn.astype(np.float64) @ theirs_Fn.T.astype(np.float64)
+    product_FF = base_Fn.astype(np.float64) @ suspect_Fn.T.astype(np.float64)
     columns_F: np.ndarray = linear_sum_assignment(product_FF, maximize=True)[1]
     return columns_F
 
 
 def phi_u(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: Params) -> Score:
-    """φ_U: up rows matched by cosine, block by block, and the matching's order against the identity.
+    """Compute φ_U: up rows matched by cosine, block by block, and the matching's order against the identity.
 
     Undefined where blocks, widths or hidden units differ in number.
     """
@@ -99,27 +99,29 @@ def phi_u(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect
         return Score("phi_u", None, "neurons of a mixture of experts lie in experts, which nothing pairs here")
     if base_cfg.d_model != suspect_cfg.d_model:
         return Score("phi_u", None, f"the widths differ: {base_cfg.d_model} and {suspect_cfg.d_model}")
-    ours_LDF, theirs_LDF = (np.asarray(params["blocks"]["mlp"]["up"]["kernel"]) for params in (base, suspect))
-    reason = _unequal(ours_LDF, theirs_LDF)
+    base_LDF, suspect_LDF = (np.asarray(params["blocks"]["mlp"]["up"]["kernel"]) for params in (base, suspect))
+    reason = _unequal(base_LDF, suspect_LDF)
     if reason is not None:
         return Score("phi_u", None, reason)
     identity_F = np.arange(base_cfg.d_ff)
-    orders = [match_by_cosine(ours.T, theirs.T) for ours, theirs in zip(ours_LDF, theirs_LDF, strict=True)]
+    orders = [
+        match_by_cosine(base_DF.T, suspect_DF.T) for base_DF, suspect_DF in zip(base_LDF, suspect_LDF, strict=True)
+    ]
     return _combined("phi_u", [(identity_F, order_F) for order_F in orders])
 
 
 def phi_h(base: Activations, suspect: Activations) -> Score:
-    """φ_H: φ_U on the activations of the up projections for the same inputs."""
+    """Compute φ_H: φ_U on the activations of the up projections for the same inputs."""
     reason = _unequal(base.up, suspect.up)
     if reason is not None:
         return Score("phi_h", None, reason)
     identity_F = np.arange(base.up.shape[-1])
-    orders = [match_by_cosine(ours.T, theirs.T) for ours, theirs in zip(base.up, suspect.up, strict=True)]
+    orders = [match_by_cosine(base_nF.T, suspect_nF.T) for base_nF, suspect_nF in zip(base.up, suspect.up, strict=True)]
     return _combined("phi_h", [(identity_F, order_F) for order_F in orders])
 
 
 def phi_match(base: Activations, suspect: Activations) -> Score:
-    """φ_MATCH: the matching of units by gate activations against that by up activations.
+    """Compute φ_MATCH: the matching of units by gate activations against that by up activations.
 
     ``detail["coincidences"]`` holds for each block the number of units that both match alike (1 by chance).
     """
@@ -138,7 +140,7 @@ def phi_match(base: Activations, suspect: Activations) -> Score:
 
 
 def _combined(method: str, pairs: list[tuple[np.ndarray, np.ndarray]], **detail: list[int]) -> Score:
-    """Mean Spearman correlation over blocks, and Fisher's p of the blocks' p."""
+    """Combine blocks: the mean Spearman correlation, and Fisher's p of the blocks' p."""
     log_ps = np.array([tails.log_spearman(first_F, second_F) for first_F, second_F in pairs])
     correlations = [tails.spearman(first_F, second_F) for first_F, second_F in pairs]
     log_p = tails.log_fisher(log_ps)
@@ -148,11 +150,11 @@ def _combined(method: str, pairs: list[tuple[np.ndarray, np.ndarray]], **detail:
     return score(method, float(np.mean(correlations)), log10_p=log_p / tails.LN10, log10_p_by_block=by_block, **detail)
 
 
-def _unequal(ours_LnF: np.ndarray, theirs_LnF: np.ndarray) -> str | None:
-    if len(ours_LnF) != len(theirs_LnF):
-        return f"the models have {len(ours_LnF)} and {len(theirs_LnF)} blocks, which are paired by their numbers"
-    if ours_LnF.shape[1] != theirs_LnF.shape[1]:
-        return f"activations on {ours_LnF.shape[1]} and {theirs_LnF.shape[1]} tokens: use the same inputs"
-    if ours_LnF.shape[2] != theirs_LnF.shape[2]:
-        return f"the MLPs have {ours_LnF.shape[2]} and {theirs_LnF.shape[2]} hidden units"
+def _unequal(base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> str | None:
+    if len(base_LnF) != len(suspect_LnF):
+        return f"the models have {len(base_LnF)} and {len(suspect_LnF)} blocks, which are paired by their numbers"
+    if base_LnF.shape[1] != suspect_LnF.shape[1]:
+        return f"activations on {base_LnF.shape[1]} and {suspect_LnF.shape[1]} tokens: use the same inputs"
+    if base_LnF.shape[2] != suspect_LnF.shape[2]:
+        return f"the MLPs have {base_LnF.shape[2]} and {suspect_LnF.shape[2]} hidden units"
     return None

@@ -12,7 +12,7 @@ from bornbiased_jax.stats import tails
 
 
 def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:
-    """A score among scores of unrelated pairs: rank p = (1 + #{null ≥ score})/(1 + K), z and log10 p.
+    """Rank a score among scores of unrelated pairs: p = (1 + #{null ≥ score})/(1 + K), z and log10 p.
 
     The log10 p is of Student's t with K − 1 degrees of freedom for a new draw from the null's mean and
     standard deviation (approximate). All are None where the score or its null does not exist.

@@ -12,7 +12,7 @@ from bornbiased_jax.seedprint.baselines.score import Score
 
 
 def weight_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
-    """Intrinsic, PCS, ICS, φ_U and AWM of two models."""
+    """Compute intrinsic, PCS, ICS, φ_U and AWM of two models."""
     return [
         intrinsic(base.params, suspect.params),
         pcs(base.params, suspect.params),

@@ -13,7 +13,7 @@ _TABLES = ("embed/", "positions/", "head/")
 
 
 def pcs(base: Params, suspect: Params) -> Score:
-    """Cosine of all parameters concatenated in the order of their paths.
+    """Compute the cosine of all parameters concatenated in the order of their paths.
 
     ``detail`` holds the cosine without embeddings and head as well. Summed tensor by tensor in float64;
     no concatenation is made.
@@ -21,24 +21,24 @@ def pcs(base: Params, suspect: Params) -> Score:
     Args:
         base, suspect: parameters as :func:`bornbiased_jax.models.init` lays them out.
     """
-    ours, theirs = flatten(base), flatten(suspect)
-    shapes = {path: np.shape(leaf) for path, leaf in ours.items()}
-    if shapes != {path: np.shape(leaf) for path, leaf in theirs.items()}:
+    base_leaves, suspect_leaves = flatten(base), flatten(suspect)
+    shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
+    if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
         return Score("pcs", None, "the two models have parameters of different names or shapes")
     sums = {"all": np.zeros(3), "blocks": np.zeros(3)}
-    for path in sorted(ours):
-        a, b = np.asarray(ours[path]).ravel(), np.asarray(theirs[path]).ravel()
+    for path in sorted(base_leaves):
+        a, b = np.asarray(base_leaves[path]).ravel(), np.asarray(suspect_leaves[path]).ravel()
         terms = np.array([_dot(a, b), _dot(a, a), _dot(b, b)])
         sums["all"] += terms
         if not path.startswith(_TABLES):
             sums["blocks"] += terms
-    without = _cosine(sums["blocks"])
-    kept = {"without_embeddings": without if math.isfinite(without) else None}
-    return score("pcs", _cosine(sums["all"]), **kept)
+    without_embeddings = _cosine(sums["blocks"])
+    detail = {"without_embeddings": without_embeddings if math.isfinite(without_embeddings) else None}
+    return score("pcs", _cosine(sums["all"]), **detail)
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    """Inner product with float64 sums, a million entries at a time."""
+    """Compute an inner product with float64 sums, a million entries at a time."""
     step = 1 << 20
     parts = (
         a[at : at + step].astype(np.float64) @ b[at : at + step].astype(np.float64) for at in range(0, len(a), step)
@@ -47,6 +47,6 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _cosine(terms: np.ndarray) -> float:
-    product, ours, theirs = terms
-    scale = math.sqrt(ours) * math.sqrt(theirs)
+    product, base_square, suspect_square = terms
+    scale = math.sqrt(base_square) * math.sqrt(suspect_square)
     return float(product / scale) if scale > 0 else math.nan

@@ -18,14 +18,14 @@ PUBLISHED_DEPTH = 18 / 32
 
 
 def block_at(num_layers: int, depth: float) -> int:
-    """The block (1 to L) nearest to a fraction of the depth."""
+    """Return the block (1 to L) nearest to a fraction of the depth."""
     if not 0.0 < depth <= 1.0:
         raise InputError(f"depth {depth} is not a fraction between 0 and 1")
     return min(num_layers, max(1, math.floor(num_layers * depth + 0.5)))
 
 
 def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs, *, depth: float = PUBLISHED_DEPTH) -> np.ndarray:
-    """Residual stream after the chosen block at the last token: [N, D] float32.
+    """Compute the residual stream after the chosen block at the last token: [N, D] float32.
 
     Args:
         cfg, params: the model.
@@ -36,7 +36,7 @@ def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs, *, depth: fl
 
 
 def standardised(features_ND: np.ndarray) -> np.ndarray:
-    """Each feature centred over the inputs and divided by its standard deviation; constant ones stay 0."""
+    """Center each feature over the inputs and divide it by its standard deviation; constant ones stay 0."""
     centred_ND = features_ND.astype(np.float64)
     centred_ND -= centred_ND.mean(axis=0)[None, :]
     std_D = centred_ND.std(axis=0)
@@ -44,7 +44,7 @@ def standardised(features_ND: np.ndarray) -> np.ndarray:
 
 
 def linear_cka(base_ND: np.ndarray, suspect_NE: np.ndarray) -> float:
-    """HSIC(X, Y)/√(HSIC(X, X)·HSIC(Y, Y)) with linear kernels, HSIC = Σ (H X Xᵀ H ∘ H Y Yᵀ H).
+    """Compute HSIC(X, Y)/√(HSIC(X, X)·HSIC(Y, Y)) with linear kernels, HSIC = Σ (H X Xᵀ H ∘ H Y Yᵀ H).
 
     Args:
         base_ND: [N, D] features, centred or not.
@@ -65,13 +65,13 @@ def linear_cka(base_ND: np.ndarray, suspect_NE: np.ndarray) -> float:
     # With K = HXXᵀH, Σ(K ∘ L) = ‖XᵀHY‖²; the N × N form costs less where N is below the width.
     if len(x) <= min(x.shape[1], y.shape[1]):
         k, m = x @ x.T, y @ y.T
-        both, ours, theirs = (float((a * b).sum()) for a, b in ((k, m), (k, k), (m, m)))
+        hsic_xy, hsic_xx, hsic_yy = (float((a * b).sum()) for a, b in ((k, m), (k, k), (m, m)))
     else:
-        both, ours, theirs = (float(np.square(a.T @ b).sum()) for a, b in ((x, y), (x, x), (y, y)))
-    scale = math.sqrt(ours) * math.sqrt(theirs)
-    return both / scale if scale > 0 else math.nan
+        hsic_xy, hsic_xx, hsic_yy = (float(np.square(a.T @ b).sum()) for a, b in ((x, y), (x, x), (y, y)))
+    scale = math.sqrt(hsic_xx) * math.sqrt(hsic_yy)
+    return hsic_xy / scale if scale > 0 else math.nan
 
 
 def reef(base_ND: np.ndarray, suspect_NE: np.ndarray) -> Score:
-    """Linear CKA of standardised features of the same sentences (:func:`reef_features`)."""
+    """Compute linear CKA of standardised features of the same sentences (:func:`reef_features`)."""
     return score("reef", linear_cka(standardised(base_ND), standardised(suspect_NE)), num_inputs=len(base_ND))

@@ -33,22 +33,22 @@ class Score:
         return self.value > THRESHOLD if self.log10_p is None else self.log10_p < math.log10(LEVEL)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Return JSON-ready values."""
         above = None if self.value is None else self.value > THRESHOLD
         fixed = {"method": self.method, "score": self.value, "same_at_0.8": above, "reason": self.reason}
-        told = {} if self.log10_p is None else {"log10_p": self.log10_p, "same_at_p_0.01": self.same}
-        return {**fixed, **told, **self.detail}
+        by_p = {} if self.log10_p is None else {"log10_p": self.log10_p, "same_at_p_0.01": self.same}
+        return {**fixed, **by_p, **self.detail}
 
 
 def score(method: str, value: float, *, log10_p: float | None = None, **detail: Any) -> Score:
-    """A score, undefined if the number is NaN (never a number in its place)."""
+    """Wrap a number as a score, undefined if it is NaN (never a number in its place)."""
     if math.isfinite(value):
         return Score(method, float(value), detail=detail, log10_p=log10_p)
     return Score(method, None, "the score is not a number: an input to it is constant", detail)
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson's correlation in float64; NaN if an argument is constant."""
+    """Compute Pearson's correlation in float64; NaN if an argument is constant."""
     a, b = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     a, b = a - a.mean(), b - b.mean()
     scale = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
