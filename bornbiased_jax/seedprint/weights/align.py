@@ -71,7 +71,7 @@ def _unfit(base: WeightsReader, suspect: WeightsReader, rotated: bool) -> str | 
 
 
 def rotation(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
-    """The orthogonal map from the base's residual stream to the suspect's that brings token rows together.
+    """Find the orthogonal map from the base's residual stream to the suspect's that brings token rows together.
 
     Procrustes' problem on the embedding and the head, each of norm 1 in all, tokens at unit norm: with
     M = Σ E_baseᵀ E_suspect = A S Bᵀ the map is A Bᵀ, semi-orthogonal where the widths differ. Padding is left out.
@@ -97,16 +97,16 @@ def _usable(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -
 def _procrustes(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
     moment_DD = np.zeros((base.cfg.d_model, suspect.cfg.d_model))
     for module in VOCABULARY:
-        ours_ID = token_rows(base, module, tokens.base_I)
-        theirs_ID = token_rows(suspect, module, tokens.suspect_I)
-        moment_DD += ours_ID.T @ theirs_ID
-        del ours_ID, theirs_ID  # before the next two are read
+        base_ID = token_rows(base, module, tokens.base_I)
+        suspect_ID = token_rows(suspect, module, tokens.suspect_I)
+        moment_DD += base_ID.T @ suspect_ID
+        del base_ID, suspect_ID  # before the next two are read
     left_DK, _, right_KD = np.linalg.svd(moment_DD, full_matrices=False)
     return (left_DK @ right_KD).astype(np.float32)
 
 
 def match_layers(base: WeightsReader, suspect: WeightsReader, rotation_DD: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of blocks (base, suspect), counted from 0, by the Grams of their hidden units' rows.
+    """Pair blocks (base, suspect), counted from 0, by the Grams of their hidden units' rows.
 
     Σ_f w_f w_fᵀ over the unit rows of gate, up and down does not depend on the order of the units. Grams less their
     multiple of the identity are compared by their cosine, and pairs assigned so that the sum is largest: blocks put
@@ -120,14 +120,17 @@ def match_layers(base: WeightsReader, suspect: WeightsReader, rotation_DD: np.nd
     if width > _SKETCH:
         draws = np.random.default_rng(0).standard_normal((width, _SKETCH), np.float32)
         sketch_DK = draws / np.float32(np.sqrt(width))
-    ours = _layer_grams(base, rotation_DD @ sketch_DK)
-    theirs = _layer_grams(suspect, sketch_DK)
-    rows, columns = linear_sum_assignment(-(ours @ theirs.T))
-    return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
+    base_grams = _layer_grams(base, rotation_DD @ sketch_DK)
+    suspect_grams = _layer_grams(suspect, sketch_DK)
+    base_layers, suspect_layers = linear_sum_assignment(-(base_grams @ suspect_grams.T))
+    return [
+        (int(base_layer), int(suspect_layer))
+        for base_layer, suspect_layer in zip(base_layers, suspect_layers, strict=True)
+    ]
 
 
 def _layer_grams(reader: WeightsReader, sketch_DK: np.ndarray) -> np.ndarray:
-    """Centred Grams of every block as unit vectors: [L, K²]."""
+    """Compute centered Grams of every block as unit vectors: [L, K²]."""
     size = sketch_DK.shape[1]
     grams_LKK = np.zeros((reader.cfg.num_layers, size, size), np.float32)
     for module in mlp_modules(reader):
@@ -144,5 +147,5 @@ def _layer_grams(reader: WeightsReader, sketch_DK: np.ndarray) -> np.ndarray:
 
 
 def mlp_modules(reader: WeightsReader) -> list[str]:
-    """The matrices of an MLP: gate (where there is one), up and down."""
+    """List the matrices of an MLP: gate (where there is one), up and down."""
     return [module for module in block_modules(reader.cfg) if module.startswith("mlp/")]

@@ -50,7 +50,7 @@ def auto_test(
     seed: int = 0,
     outputs: Callable[[], Verdict] | None = None,
 ) -> Verdict:
-    """Say what is identical, then run the battery: nothing needs to be chosen.
+    """Name what is identical, then run the battery: nothing needs to be chosen.
 
     The p-value is the smallest that Holm's correction gives, over the number of tests that the pair admits (four with
     a birth, two without, one more with ``outputs``), fixed before any is run; undefined ones count. Without a p,
@@ -68,6 +68,7 @@ def auto_test(
     check_level(alpha, num_permutations)
     births = base.is_birth or suspect.is_birth
     draws: dict[str, Any] = {"alpha": alpha, "num_permutations": num_permutations, "seed": seed}
+    # Identity first, then the battery of tests.
     aligned = _aligned(base, suspect)
     identity, equal, sentence = identify(base, suspect, aligned)
     verdicts = {"coordinates": weights_test(base, suspect, **draws)}
@@ -79,12 +80,14 @@ def auto_test(
     count = 4 if births else 2
     if outputs is not None:
         verdicts["outputs"], count = outputs(), count + 1
+    # Holm's correction over the tests that the pair admits.
     decided = {name: verdict.log10_p or 0.0 for name, verdict in verdicts.items() if _has_p(verdict)}
     adjusted = dict(zip(decided, holm_log10(list(decided.values()), count=count).tolist(), strict=True))
     best = min(adjusted, key=lambda name: (adjusted[name], -(verdicts[name].z or 0.0)), default=None)
     # Tests that are tied have the smallest p times the number of tests; from p itself, which log10 would round.
     smallest = min(decided, key=lambda name: decided[name], default=None)
     p_value = None if smallest is None else min(1.0, (verdicts[smallest].p_value or 0.0) * count)
+    # The decision: identity, then the smallest p, then agreement of matchings.
     embeddings_alone = best in _OF_THE_VOCABULARY and not _in_the_blocks(verdicts)
     agreed = next((name for name, verdict in verdicts.items() if _agrees(verdict)), None)
     decision: Decision = "same-lineage"
@@ -105,18 +108,19 @@ def auto_test(
         reason = f"{_counted(equal)} identical, while the others agree no more than chance allows"
     else:
         decision, reason = "unrelated", f"none of the tests finds a shared birth ({', '.join(verdicts)})"
+    # Evidence and notes of the test that decides.
     deciding = best or agreed
-    found = verdicts[deciding].detail if deciding is not None else {}
+    evidence = verdicts[deciding].detail if deciding is not None else {}
     notes = [f"The battery: {', '.join(verdicts)}; p-values are Holm's over {count} tests."]
     if deciding is not None:
-        notes.append(f"In {deciding}: {rests_on(found)}")
-        notes += [note for note in found["notes"] if note not in (rests_on(found), WORD)]
+        notes.append(f"In {deciding}: {rests_on(evidence)}")
+        notes += [note for note in evidence["notes"] if note not in (rests_on(evidence), WORD)]
     notes.append(WORD)
     if equal.vocabulary_alone and not equal.all:
         notes.insert(0, _SHARED_EMBEDDINGS)
     if 0 < len(equal.paths) < equal.total:
         notes.insert(0, f"{_counted(equal)} identical, bit for bit.")
-    detail = {key: found.get(key) for key in (*_KEPT, "null_histogram")}
+    detail = {key: evidence.get(key) for key in (*_KEPT, "null_histogram")}
     if decision == "unrelated":
         detail["evaded_by"] = _evaded_by(verdicts)
     detail |= {"by_module": verdicts["coordinates"].detail.get("by_module", []), "identity": identity}
@@ -141,7 +145,7 @@ def auto_test(
 
 
 def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned:
-    """What identity and two of the tests rest on, found once."""
+    """Align two models once, for identity and two of the tests."""
     try:
         return align(base, suspect, shared_tokens(base, suspect), rotated=True)
     except Unaligned as error:
@@ -151,7 +155,7 @@ def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned
 def identify(
     base: WeightsReader, suspect: WeightsReader, aligned: Aligned | Unaligned
 ) -> tuple[Identity | None, Equal, str]:
-    """Say in what way the weights of two models are the same, if they are.
+    """Name in what way the weights of two models are the same, if they are.
 
     Returns:
         The way; which tensors are equal bit for bit; one sentence that says what is the same and what differs.
@@ -161,8 +165,8 @@ def identify(
     if same_files(base, suspect):
         return "files", equal, with_differences(FILES, settings)
     if equal.all:
-        others = kinds_of(base, suspect, equal.others)
-        return "tensors", equal, with_differences(_MATRICES if others else _TENSORS, [*settings, *others])
+        differences = kinds_of(base, suspect, equal.differing)
+        return "tensors", equal, with_differences(_MATRICES if differences else _TENSORS, [*settings, *differences])
     rewritten = None if isinstance(aligned, Unaligned) else same_up_to(aligned)
     if rewritten is not None:
         return rewritten.identity, equal, _written(rewritten)
@@ -172,25 +176,25 @@ def identify(
 
 
 def _in_the_blocks(verdicts: dict[str, Verdict]) -> bool:
-    """Whether any test finds the birth in the blocks."""
+    """Return whether any test finds shared initial weights in the blocks."""
     units = any(verdicts[name].verdict == "same-lineage" for name in ("rotation", "matched units"))
     coordinates = verdicts["coordinates"]
     return units or (coordinates.verdict == "same-lineage" and not coordinates.detail["shared_embeddings"])
 
 
 def _evaded_by(verdicts: dict[str, Verdict]) -> str:
-    """What hides a birth from all tests that gave a verdict, at once."""
+    """Describe what hides shared initial weights from all tests that gave a verdict, at once."""
     gave = {name for name, verdict in verdicts.items() if verdict.verdict != "undefined"}
     needed = ["rotating or renumbering the residual coordinates"] if gave & {"coordinates", "outputs"} else []
-    others = ["splitting, merging or retraining hidden units"] if gave & {"rotation", "matched units"} else []
-    others += ["training until nothing of the birth's vocabulary is left"] if "bilinear" in gave else []
-    every = " together with ".join([*needed, *others])
+    evasions = ["splitting, merging or retraining hidden units"] if gave & {"rotation", "matched units"} else []
+    evasions += ["training until nothing of the birth's vocabulary is left"] if "bilinear" in gave else []
+    joined = " together with ".join([*needed, *evasions])
     vocabulary = "renumbering a vocabulary whose tokenizer is not there"
-    return f"{every}; or {' together with '.join([*needed, vocabulary])}" if others else every
+    return f"{joined}; or {' together with '.join([*needed, vocabulary])}" if evasions else joined
 
 
 def _has_p(verdict: Verdict) -> bool:
-    """An undefined verdict counts as p = 1, whatever number it carries."""
+    """Return whether a verdict has a p; an undefined one counts as p = 1, whatever number it carries."""
     return verdict.verdict != "undefined" and verdict.log10_p is not None
 
 
@@ -203,11 +207,11 @@ def _counted(equal: Equal) -> str:
 
 
 def _written(rewritten: Rewritten) -> str:
-    """Say how a model is written whose matrices are another's, and whether it is an exact copy."""
+    """Describe how a model is written whose matrices are another's, and whether it is an exact copy."""
     changes = ", ".join(rewritten.changes)
     if not rewritten.differences:
-        how = changes or "scales moved between norms and matrices"
-        return f"the same function, {how}: an exact copy {rewritten.identity}"
+        rewriting = changes or "scales moved between norms and matrices"
+        return f"the same function, {rewriting}: an exact copy {rewritten.identity}"
     sentence = f"the same matrices {rewritten.identity}" + (f" ({changes})" if changes else "")
     return with_differences(sentence, rewritten.differences)
 

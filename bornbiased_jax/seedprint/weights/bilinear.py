@@ -69,6 +69,7 @@ def bilinear_test(
         tokens = tokens.swapped()
     if birth.is_birth:
         tokens = tokens.kept(ordinary(other, tokens.suspect_I))
+    # A random subset where there are too many.
     most = MAX_TOKENS_TIED if tied else MAX_TOKENS
     if len(tokens) > most:
         tokens = tokens.kept(np.sort(np.random.default_rng(seed).choice(len(tokens), most, replace=False)))
@@ -89,11 +90,12 @@ def bilinear_test(
         return basis.undefined(reason)
     if tied:
         return _tied(basis, birth, other, tokens, num_permutations, seed)
-    ours_E, ours_U = (_centred(birth, module, tokens.base_I) for module in VOCABULARY)
-    theirs_E, theirs_U = (_centred(other, module, tokens.suspect_I) for module in VOCABULARY)
-    scores_II = (ours_E @ (ours_U.T @ theirs_U)) @ theirs_E.T
+    # Untied: the trace of M_birth M_suspectᵀ, never formed as [V, V].
+    birth_E, birth_U = (_centred(birth, module, tokens.base_I) for module in VOCABULARY)
+    other_E, other_U = (_centred(other, module, tokens.suspect_I) for module in VOCABULARY)
+    scores_II = (birth_E @ (birth_U.T @ other_U)) @ other_E.T
     certified = certified_p(scores_II, num_permutations=num_permutations, seed=seed)
-    norms = _norm(ours_E, ours_U) * _norm(theirs_E, theirs_U)
+    norms = _norm(birth_E, birth_U) * _norm(other_E, other_U)
     correlation = certified.statistic / norms if norms > 0 else None
     return basis.decide(
         certified, base, suspect, where=": in the vocabulary, the only part that it reads", correlation=correlation
@@ -106,23 +108,25 @@ def _centred(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarra
 
 
 def _norm(embed_ID: np.ndarray, head_ID: np.ndarray) -> float:
-    """‖E Uᵀ‖ from the two Grams."""
+    """Compute ‖E Uᵀ‖ from the two Grams."""
     return float(np.sqrt(max(0.0, float(((embed_ID.T @ embed_ID) * (head_ID.T @ head_ID)).sum()))))
 
 
 def _tied(
     basis: Basis, birth: WeightsReader, other: WeightsReader, tokens: SharedTokens, num_permutations: int, seed: int
 ) -> Verdict:
+    # Bilinear forms of both models without their diagonals.
     forms = []
     for reader, ids_I in ((birth, tokens.base_I), (other, tokens.suspect_I)):
         form_II = _centred(reader, "embed", ids_I) @ _centred(reader, "head", ids_I).T
         np.fill_diagonal(form_II, 0.0)
         forms.append(np.ascontiguousarray(form_II, np.float32))
-    ours_II, theirs_II = forms
-    observed = float((ours_II * theirs_II).sum(dtype=np.float64))
+    birth_II, other_II = forms
+    observed = float((birth_II * other_II).sum(dtype=np.float64))
+    # The statistic under permutations of rows and columns together.
     sums_P = np.array(
         [
-            float(np.vdot(ours_II[order_I][:, order_I], theirs_II))
+            float(np.vdot(birth_II[order_I][:, order_I], other_II))
             for batch_PI in permutations(len(tokens), num_permutations, seed=seed)
             for order_I in batch_PI
         ]
@@ -131,7 +135,7 @@ def _tied(
     if not std > 0:
         return basis.undefined(f"every order of {basis.permuted} gives the same statistic")
     # float32 sums of n² terms: what differs by rounding only is a tie.
-    ties = TIE * std + 1e-5 * float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II))
+    ties = TIE * std + 1e-5 * float(np.linalg.norm(birth_II) * np.linalg.norm(other_II))
     p_value = (1 + int((sums_P >= observed - ties).sum())) / (1 + num_permutations)
     more = "more" if basis.same_at(p_value) else "no more"
     return basis.by_p(
@@ -143,6 +147,6 @@ def _tied(
         null_std=std,
         num_permutations=num_permutations,
         null_histogram=histogram(sums_P, mean, std),
-        correlation=observed / float(np.linalg.norm(ours_II) * np.linalg.norm(theirs_II)),
+        correlation=observed / float(np.linalg.norm(birth_II) * np.linalg.norm(other_II)),
         notes=[WORD, "Of a tied birth rows and columns move together: this finds few descendants; see rank."],
     )

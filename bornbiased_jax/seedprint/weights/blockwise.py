@@ -19,7 +19,7 @@ _RECURRING, _TIMES = 2e-3, 5.0
 
 
 def blockwise(reader: WeightsReader) -> bool:
-    """Whether the file says that it was quantised in blocks, or numbers of the embedding or the first block show it.
+    """Return whether a model was quantised in blocks, by its file or by numbers of the embedding or the first block.
 
     What was trained after it was quantised, or with numbers scaled by tiles, shows nothing.
     """
@@ -33,13 +33,13 @@ def blockwise(reader: WeightsReader) -> bool:
 
 
 def has_blocks(rows_nD: np.ndarray) -> bool:
-    """Whether numbers recur within contiguous blocks of the rows, and not between neighbouring ones; zeros aside."""
-    some_nD = np.where(rows_nD[:_ROWS] == 0, np.nan, rows_nD[:_ROWS])
+    """Return whether numbers recur within contiguous blocks of the rows and not between neighbors; zeros aside."""
+    sample_nD = np.where(rows_nD[:_ROWS] == 0, np.nan, rows_nD[:_ROWS])
     for size in _SIZES:
-        count = some_nD.shape[1] // size
+        count = sample_nD.shape[1] // size
         if count < 2:
             return False
-        blocks_nKb = some_nD[:, : count * size].reshape(len(some_nD), count, size)
+        blocks_nKb = sample_nD[:, : count * size].reshape(len(sample_nD), count, size)
         equal = _equal(blocks_nKb, blocks_nKb) - np.count_nonzero(~np.isnan(blocks_nKb))
         within = equal / (blocks_nKb.size * (size - 1))
         across = _equal(blocks_nKb[:, 1:], blocks_nKb[:, :-1]) / (blocks_nKb[:, 1:].size * size)
@@ -48,9 +48,9 @@ def has_blocks(rows_nD: np.ndarray) -> bool:
     return False
 
 
-def _equal(ours_nKb: np.ndarray, theirs_nKb: np.ndarray) -> int:
-    """Pairs of equal numbers of blocks in the same place."""
+def _equal(first_nKb: np.ndarray, second_nKb: np.ndarray) -> int:
+    """Count pairs of equal numbers of blocks in the same place."""
     return sum(
-        int(np.count_nonzero(ours_Kb[:, :, None] == theirs_Kb[:, None, :]))
-        for ours_Kb, theirs_Kb in zip(ours_nKb, theirs_nKb, strict=True)
+        int(np.count_nonzero(first_Kb[:, :, None] == second_Kb[:, None, :]))
+        for first_Kb, second_Kb in zip(first_nKb, second_nKb, strict=True)
     )

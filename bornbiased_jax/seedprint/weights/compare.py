@@ -105,7 +105,7 @@ def weights_test(
     num_permutations: int = NUM_PERMUTATIONS,
     seed: int = 0,
 ) -> Verdict:
-    """Test whether two models share a birth, by their weights alone; two tensors are in memory at a time.
+    """Test whether two models share initial weights, by their weights alone; two tensors are in memory at a time.
 
     Args:
         base: the model whose labelling was fixed first.
@@ -130,11 +130,13 @@ def weights_test(
     tokens = shared_tokens(base, suspect, ids)
     basis = _basis(kind, alpha, tokens, signed)
     draw = {"num_permutations": num_permutations, "seed": seed}
+    # No p where initialization leaves the labels unequal.
     reason = unstated(kind[1], base, suspect)
     if reason is not None:
         return basis.undefined(reason)
     if kind[1] == "coordinates":
         return _by_coordinates(basis, base, suspect, tokens, signed, draw)
+    # Hidden units: align residual streams and blocks first.
     try:
         aligned = align_models(base, suspect, tokens, rotated=kind[0] != "none")
     except Unaligned as error:
@@ -153,7 +155,7 @@ def both_unit_tests(
     num_permutations: int = NUM_PERMUTATIONS,
     seed: int = 0,
 ) -> tuple[Verdict, Verdict]:
-    """:func:`weights_test` aligned by rotation and by units: the same two verdicts, each block read and compared once.
+    """Run :func:`weights_test` aligned by rotation and by units: the same two verdicts, each block read once.
 
     Args:
         base, suspect: the models.
@@ -167,19 +169,21 @@ def both_unit_tests(
     tokens = shared_tokens(base, suspect)
     rotated, matched = (_basis((align, "units"), alpha, tokens) for align in ("rotation", "units"))
     draw = {"num_permutations": num_permutations, "seed": seed}
+    # Both are undefined for the same reasons.
     reason = unstated("units", base, suspect) or (str(aligned) if isinstance(aligned, Unaligned) else None)
     if isinstance(aligned, Unaligned) or reason is not None:
         return rotated.undefined(str(reason)), matched.undefined(str(reason))
-    found: dict[tuple[int, int], tuple[float, Certified | None]] = {}
-    births = base.is_birth or suspect.is_birth
+    outcomes: dict[tuple[int, int], tuple[float, Certified | None]] = {}
+    has_birth = base.is_birth or suspect.is_birth
 
-    def seen(pair: tuple[int, int], scores: UnitScores) -> None:
+    def match_and_keep(pair: tuple[int, int], scores: UnitScores) -> None:
         """Match the units while their scores are there."""
         units = match_units(scores)
-        found[pair] = units.agreement, certified_p(units.scores_KK, **draw) if births else None
+        outcomes[pair] = units.agreement, certified_p(units.scores_KK, **draw) if has_birth else None
 
-    by_rotation = _by_units(rotated, aligned, draw, seen)
-    return by_rotation, _by_matching(matched, aligned, draw, found)
+    # The scores of a block serve both tests while they are in memory.
+    by_rotation = _by_units(rotated, aligned, draw, match_and_keep)
+    return by_rotation, _by_matching(matched, aligned, draw, outcomes)
 
 
 def _kind(align: str, labels: str | None) -> tuple[Align, Labels]:
@@ -244,7 +248,7 @@ def _scores(aligned: Aligned, pair: tuple[int, int]) -> UnitScores:
 
 
 def _about_sizes(base: WeightsReader, suspect: WeightsReader, units: str = "") -> list[str]:
-    """What is to be said of models of two sizes.
+    """List the notes on models of two sizes.
 
     Args:
         base, suspect: the models.
@@ -260,7 +264,7 @@ def _by_units(
     basis: Basis,
     aligned: Aligned,
     draw: dict[str, int],
-    seen: Callable[[tuple[int, int], UnitScores], None] | None = None,
+    on_scores: Callable[[tuple[int, int], UnitScores], None] | None = None,
 ) -> Verdict:
     by_module: list[Module] = []
 
@@ -268,8 +272,8 @@ def _by_units(
         for index, pair in enumerate(aligned.pairs):
             scores = _scores(aligned, pair)
             by_module.extend(scores.by_module)
-            if seen is not None:
-                seen(pair, scores)
+            if on_scores is not None:
+                on_scores(pair, scores)
             scores_FF = form_a(scores)
             del scores
             yield permuted_group(scores_FF, index=index, **draw)
@@ -290,25 +294,38 @@ def _by_matching(
     basis: Basis,
     aligned: Aligned,
     draw: dict[str, int],
-    found: dict[tuple[int, int], tuple[float, Certified | None]] | None = None,
+    outcomes: dict[tuple[int, int], tuple[float, Certified | None]] | None = None,
 ) -> Verdict:
-    """``found``: of some pairs of blocks the agreement, and of births the p, where they are known already."""
+    """Test matched hidden units, block by block; of a birth by the best pair of blocks.
+
+    Args:
+        basis: what the test rests on.
+        aligned: the models, with their pairs of blocks.
+        draw: number of permutations and their seed.
+        outcomes: of some pairs of blocks the agreement, and of births the p, where they are known already.
+    """
     base, suspect, paired = aligned.base, aligned.suspect, aligned.pairs
-    known = {} if found is None else found
-    births = base.is_birth or suspect.is_birth
+    outcome_of = {} if outcomes is None else outcomes
+    has_birth = base.is_birth or suspect.is_birth
     about = _about_sizes(base, suspect, "each of the smaller is matched with one of the larger")
 
     def matched(pair: tuple[int, int]) -> tuple[float, Certified | None]:
-        if pair not in known:
+        if pair not in outcome_of:
             units = match_units(_scores(aligned, pair))
-            known[pair] = units.agreement, certified_p(units.scores_KK, **draw) if births else None
-        return known[pair]
+            outcome_of[pair] = units.agreement, certified_p(units.scores_KK, **draw) if has_birth else None
+        return outcome_of[pair]
 
-    if not births:
+    if not has_birth:
         return _by_agreement(basis, paired, [matched(pair)[0] for pair in paired], about)
-    every = [(ours, theirs) for ours in range(base.cfg.num_layers) for theirs in range(suspect.cfg.num_layers)]
-    steps = len(every) * float(base.cfg.d_ff) * suspect.cfg.d_ff * min(base.cfg.d_ff, suspect.cfg.d_ff)
-    tried = every if steps <= _ALL_PAIRS else paired
+    # Try every pair of blocks where that is cheap, else the aligned ones.
+    all_pairs = [
+        (base_layer, suspect_layer)
+        for base_layer in range(base.cfg.num_layers)
+        for suspect_layer in range(suspect.cfg.num_layers)
+    ]
+    steps = len(all_pairs) * float(base.cfg.d_ff) * suspect.cfg.d_ff * min(base.cfg.d_ff, suspect.cfg.d_ff)
+    tried = all_pairs if steps <= _ALL_PAIRS else paired
+    # Keep the pair with the smallest p, ties by z.
     best: tuple[tuple[int, int], Certified] | None = None
     by_module = []
     for pair in tried:
@@ -335,7 +352,7 @@ def _by_matching(
 
 
 def _by_agreement(basis: Basis, pairs: list[tuple[int, int]], agreements: list[float], about: list[str]) -> Verdict:
-    """Between trained models: how often two independent matchings of hidden units say the same, and never a p."""
+    """Compare trained models by how often two independent matchings of hidden units agree; never gives a p."""
     agreement = float(np.mean(agreements))
     same = agreement > AGREEMENT
     decision: Decision = "same-lineage" if same else "unrelated"
@@ -366,8 +383,8 @@ def _rank(certified: Certified) -> tuple[float, float]:
 
 
 def _blocks(pairs: list[tuple[int, int]]) -> list[list[int]]:
-    """Pairs of blocks as a reader counts them, from 1."""
-    return [[ours + 1, theirs + 1] for ours, theirs in pairs]
+    """Number pairs of blocks as a reader counts them, from 1."""
+    return [[base_layer + 1, suspect_layer + 1] for base_layer, suspect_layer in pairs]
 
 
 def _json(by_module: list[Module]) -> list[ModuleRow]:

@@ -41,22 +41,22 @@ class Coordinates(NamedTuple):
 def prepared_pairs(
     base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, left_out: Collection[Matrix] = ()
 ) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray]]:
-    """Every matrix that both models have in one size, prepared: (name, [n, D] of the base, [n, D] of the suspect).
+    """Yield every matrix that both models have in one size, prepared: (name, base [n, D], suspect [n, D]).
 
     Rows have unit norm: scales moved between matrices, or put on rows that nobody uses, cannot hide the rest. Two
     matrices are in memory at a time. Matrices of zeros are left out; blocks are compared by their numbers.
     """
-    theirs = set(matrices(suspect.cfg))
+    suspect_matrices = set(matrices(suspect.cfg))
     for matrix in matrices(base.cfg):
-        if matrix not in theirs or matrix in left_out:
+        if matrix not in suspect_matrices or matrix in left_out:
             continue
-        ours_nD = _prepared(base, matrix, tokens.base_I)
-        theirs_nD = _prepared(suspect, matrix, tokens.suspect_I)
+        base_nD = _prepared(base, matrix, tokens.base_I)
+        suspect_nD = _prepared(suspect, matrix, tokens.suspect_I)
         if matrix.module == "positions":
-            longest = min(len(ours_nD), len(theirs_nD))
-            ours_nD, theirs_nD = ours_nD[:longest], theirs_nD[:longest]
-        if len(ours_nD) and ours_nD.shape == theirs_nD.shape and ours_nD.any() and theirs_nD.any():
-            yield matrix, ours_nD, theirs_nD
+            longest = min(len(base_nD), len(suspect_nD))
+            base_nD, suspect_nD = base_nD[:longest], suspect_nD[:longest]
+        if len(base_nD) and base_nD.shape == suspect_nD.shape and base_nD.any() and suspect_nD.any():
+            yield matrix, base_nD, suspect_nD
 
 
 def _prepared(reader: WeightsReader, matrix: Matrix, ids_I: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def _prepared(reader: WeightsReader, matrix: Matrix, ids_I: np.ndarray) -> np.nd
 
 
 def column_norms(rows_nD: np.ndarray) -> np.ndarray:
-    """Norms of the coordinates, one where there is nothing: [D] float32."""
+    """Compute the norms of the coordinates, one where there is nothing: [D] float32."""
     squares_D = np.zeros(rows_nD.shape[1], np.float32)
     for start in range(0, len(rows_nD), _CHUNK):
         squares_D += np.square(rows_nD[start : start + _CHUNK]).sum(axis=0)
@@ -87,17 +87,16 @@ def coordinate_scores(
     """Compare the models' coordinates over all matrices that both have.
 
     C[i, j] is the sum over matrices of the cosine of coordinate i of the base with coordinate j of the suspect. The
-    score is C[i, j]², which negating a coordinate everywhere (free in models with
-    RMSNorm) or the whole stream (free with LayerNorm) leaves alone; ``signed`` gives C itself. Matrices ``left_out``
-    do not enter.
+    score is C[i, j]², invariant to negating a coordinate everywhere (free in models with RMSNorm) or the whole residual
+    stream (free with LayerNorm); ``signed`` gives C itself. Matrices ``left_out`` do not enter.
     """
     change = None if signed else np.square
     embeddings_DD, blocks_DD = (np.zeros((base.cfg.d_model, suspect.cfg.d_model)) for _ in range(2))
     by_module = []
-    for matrix, ours_nD, theirs_nD in prepared_pairs(base, suspect, tokens, left_out):
-        cross_DD = ours_nD.T @ theirs_nD
-        cross_DD /= column_norms(ours_nD)[:, None]
-        cross_DD /= column_norms(theirs_nD)
+    for matrix, base_nD, suspect_nD in prepared_pairs(base, suspect, tokens, left_out):
+        cross_DD = base_nD.T @ suspect_nD
+        cross_DD /= column_norms(base_nD)[:, None]
+        cross_DD /= column_norms(suspect_nD)
         part_DD = embeddings_DD if matrix.layer is None else blocks_DD
         part_DD += cross_DD
         by_module.append(Module(str(matrix), trace_z(cross_DD, change)))
@@ -108,7 +107,7 @@ def coordinate_scores(
 
 
 def trace_z(scores_nn: np.ndarray, change: Callable[[np.ndarray], np.ndarray] | None = None) -> float:
-    """The trace's distance from its mean over permutations, in standard deviations; NaN where it cannot vary.
+    """Compute the trace's distance from its mean over permutations, in standard deviations; NaN where it cannot vary.
 
     Args:
         scores_nn: [n, n].
@@ -120,10 +119,10 @@ def trace_z(scores_nn: np.ndarray, change: Callable[[np.ndarray], np.ndarray] | 
         chunk_rn = scores_nn[start : start + _CHUNK]
         if change is not None:
             chunk_rn = change(chunk_rn)
-        some = slice(start, start + len(chunk_rn))
-        rows_n[some] = chunk_rn.sum(axis=1, dtype=np.float64)
+        chunk = slice(start, start + len(chunk_rn))
+        rows_n[chunk] = chunk_rn.sum(axis=1, dtype=np.float64)
         columns_n += chunk_rn.sum(axis=0)
-        diagonal_n[some] = np.diagonal(chunk_rn, offset=start)
+        diagonal_n[chunk] = np.diagonal(chunk_rn, offset=start)
         squares += float(np.vdot(chunk_rn, chunk_rn))
     total = float(rows_n.sum())
     centred = squares - float(rows_n @ rows_n + columns_n @ columns_n) / size + total**2 / size**2

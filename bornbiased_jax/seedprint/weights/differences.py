@@ -59,7 +59,7 @@ def with_differences(sentence: str, differences: Iterable[str]) -> str:
     return "; ".join([sentence, *differences])
 
 
-def settings_apart(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+def settings_apart(base_cfg: ModelConfig, suspect_cfg: ModelConfig) -> list[str]:
     """Name the settings that make two models of the same weights compute something else, as one item or none.
 
     Example:
@@ -67,7 +67,7 @@ def settings_apart(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
         >>> settings_apart(preset("llama-tiny"), preset("llama-tiny", window=3, init="normal-0.02"))
         ['settings differ: window']
     """
-    settings = _computing(ours), _computing(theirs)
+    settings = _computing(base_cfg), _computing(suspect_cfg)
     names = [name for name, value in settings[0].items() if not _equal(value, settings[1][name])]
     return [f"settings differ: {', '.join(names)}"] if names else []
 
@@ -100,14 +100,14 @@ def _computing(cfg: ModelConfig) -> dict[str, Any]:
     return {name: None if name in idle else value for name, value in values.items() if name not in _NEUTRAL}
 
 
-def _equal(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=_SINGLE)
-    return bool(ours == theirs)
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=_SINGLE)
+    return bool(first == second)
 
 
 def kinds_of(base: WeightsReader, suspect: WeightsReader, paths: Iterable[str]) -> list[str]:
-    """Say of parameters by path, of either model, that they differ: one item a kind."""
+    """Name the kinds of parameters that differ, from their paths in either model: one item a kind."""
     table = parameter_table(suspect.cfg) | parameter_table(base.cfg)
     kinds = dict.fromkeys(_kind(table[path]) for path in paths)
     return [f"{kind} differ" for kind in kinds]
@@ -135,6 +135,7 @@ def parameters_apart(aligned: Aligned, matches: Sequence[MatchedUnits]) -> list[
     readers = aligned.base, aligned.suspect
     if "positions/embedding" in parameter_table(readers[0].cfg) and not _same_positions(aligned):
         apart["positions"] = None
+    # Block by block: biases, then norms and parameters of heads.
     for pair, units in zip(aligned.pairs, matches, strict=True):
         if not all(_same(*vectors) for vectors in _biases(aligned, pair, units)):
             apart["biases"] = None
@@ -153,6 +154,7 @@ def parameters_apart(aligned: Aligned, matches: Sequence[MatchedUnits]) -> list[
                 is_same = _same(*(np.sort(leaf, axis=None) for leaf in leaves))
             if not is_same:
                 apart[_kind(row)] = None
+    # The final norm's bias, by the logits that it adds.
     shifts = [_head_shift(reader, ids_I) for reader, ids_I in zip(readers, _ids(aligned), strict=True)]
     if not _same(*shifts):
         apart["biases"] = None
@@ -160,7 +162,7 @@ def parameters_apart(aligned: Aligned, matches: Sequence[MatchedUnits]) -> list[
 
 
 def _is_compared_elsewhere(row: Parameter) -> bool:
-    """Whether a parameter of blocks is one of the paired matrices, or the norm or bias of something at the stream."""
+    """Return whether a parameter is one of the paired matrices, or a norm or bias at the residual stream."""
     module = row.module.removeprefix("blocks/")
     return module in _PAIRED or (row.axes[-1] == ("residual",) and not row.is_matrix)
 
@@ -175,13 +177,13 @@ def _ids(aligned: Aligned) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _same_positions(aligned: Aligned) -> bool:
-    ours_TD, theirs_TD = (folded(reader, Matrix("positions")) for reader in (aligned.base, aligned.suspect))
-    length = min(len(ours_TD), len(theirs_TD))
-    return _same(ours_TD[:length] @ _turn(aligned), theirs_TD[:length])
+    base_TD, suspect_TD = (folded(reader, Matrix("positions")) for reader in (aligned.base, aligned.suspect))
+    length = min(len(base_TD), len(suspect_TD))
+    return _same(base_TD[:length] @ _turn(aligned), suspect_TD[:length])
 
 
 def _biases(aligned: Aligned, pair: tuple[int, int], units: MatchedUnits) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what biases add in two blocks, ours as theirs should be."""
+    """Yield what biases add in two blocks: the base's in the suspect's coordinates, and the suspect's."""
     readers, turn_DD = (aligned.base, aligned.suspect), _turn(aligned)
     sides = list(zip(readers, pair, strict=True))
     cfg = readers[0].cfg
@@ -189,19 +191,19 @@ def _biases(aligned: Aligned, pair: tuple[int, int], units: MatchedUnits) -> Ite
         # What a sublayer adds to the stream whatever it reads.
         writer = "output" if sublayer == "attention" else "down"
         for module in (f"blocks/{sublayer}/{writer}", *_norms_after(cfg, sublayer)):
-            ours_D, theirs_D = (_at_stream(reader, module, layer) for reader, layer in sides)
-            yield ours_D @ turn_DD, theirs_D
+            base_D, suspect_D = (_at_stream(reader, module, layer) for reader, layer in sides)
+            yield base_D @ turn_DD, suspect_D
     if cfg.mlp:
         for module in ("mlp/gate", "mlp/up"):
             if not all(reader.has(f"blocks/{module}/kernel") for reader in readers):
                 continue
-            ours_F, theirs_F = (_read_bias(reader, module, layer) for reader, layer in sides)
+            base_F, suspect_F = (_read_bias(reader, module, layer) for reader, layer in sides)
             factors_F = units.factors_F if cfg.gated_mlp and module == "mlp/up" else 1.0
-            yield ours_F * factors_F, theirs_F[units.units_F]
+            yield base_F * factors_F, suspect_F[units.units_F]
     if cfg.attention:
         # The part of the two maps of attention that biases make, over all heads.
-        for ours, theirs in zip(*(_attention_biases(reader, layer) for reader, layer in sides), strict=True):
-            yield (ours @ turn_DD if ours.ndim else ours), theirs
+        for base_map, suspect_map in zip(*(_attention_biases(reader, layer) for reader, layer in sides), strict=True):
+            yield (base_map @ turn_DD if base_map.ndim else base_map), suspect_map
 
 
 def _norms_after(cfg: ModelConfig, sublayer: str) -> tuple[str, ...]:
@@ -276,16 +278,16 @@ def _head_shift(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
     return shift_I - shift_I.mean()
 
 
-def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether two arrays of one shape are equal up to rounding."""
-    if ours.shape != theirs.shape:
+def _same(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two arrays of one shape are equal up to rounding."""
+    if first.shape != second.shape:
         return False
-    size = max(float(np.linalg.norm(ours)), float(np.linalg.norm(theirs)))
-    return float(np.linalg.norm(ours - theirs)) <= _CLOSE * size + _TINY
+    size = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
+    return float(np.linalg.norm(first - second)) <= _CLOSE * size + _TINY
 
 
 def outputs_apart(aligned: Aligned) -> list[str]:
-    """Say whether logits on random tokens differ, or that they were not compared, as one item or none.
+    """Name a difference of logits on random tokens, or that they were not compared, as one item or none.
 
     Logits that do not vary over tokens are no difference unless the other model's vary.
     """

@@ -46,17 +46,17 @@ class Equal(NamedTuple):
     Attributes:
         paths: those in common.
         total: the base's.
-        others: paths of all other tensors that differ, as biases that are zero in the base alone.
+        differing: paths of all other tensors that differ, as biases that are zero in the base alone.
     """
 
     paths: tuple[str, ...]
     total: int
-    others: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
 
     @property
     def all(self) -> bool:
         """Whether every one is equal, and the suspect has no matrix more."""
-        more = any(path.endswith(("/kernel", "/embedding")) for path in self.others)
+        more = any(path.endswith(("/kernel", "/embedding")) for path in self.differing)
         return len(self.paths) == self.total > 0 and not more
 
     @property
@@ -66,51 +66,54 @@ class Equal(NamedTuple):
 
 
 def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
-    """One sentence where base and suspect are one and the same model, by where they come from; None otherwise."""
+    """Describe base and suspect as one and the same model, by where they come from; None where they are not."""
     drawn_alike = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
     if drawn_alike and base.description == suspect.description:
         return f"the base is the suspect: both are the {base.description}"
-    ours, theirs = ([path.resolve() for path in reader.files] for reader in (base, suspect))
-    if ours and ours == theirs and base.cfg == suspect.cfg:
+    base_files, suspect_files = ([path.resolve() for path in reader.files] for reader in (base, suspect))
+    if base_files and base_files == suspect_files and base.cfg == suspect.cfg:
         return f"the base is the suspect: both are read from {base.files[0]}"
     return None
 
 
 def same_files(base: WeightsReader, suspect: WeightsReader) -> bool:
-    """Whether the files that hold the weights are the same, byte for byte."""
+    """Return whether the files that hold the weights are the same, byte for byte."""
     if not base.files or len(base.files) != len(suspect.files):
         return False
-    return all(filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in zip(base.files, suspect.files, strict=True))
+    return all(
+        filecmp.cmp(base_file, suspect_file, shallow=False)
+        for base_file, suspect_file in zip(base.files, suspect.files, strict=True)
+    )
 
 
 def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
-    """Which tensors of random numbers are equal; none of another architecture.
+    """List which tensors of random numbers are equal; none of another architecture.
 
     Tensors of one repeated number are no evidence: all births share norm scales of one.
     """
-    known, theirs = parameter_table(base.cfg), parameter_table(suspect.cfg)
+    base_table, suspect_table = parameter_table(base.cfg), parameter_table(suspect.cfg)
     equal: list[str] = []
-    others: dict[str, None] = {}
+    differing: dict[str, None] = {}
     total = 0
-    for path, law in known.items():
-        for layer in range(law.shape[0]) if law.is_stacked else (None,):
+    for path, row in base_table.items():
+        for layer in range(row.shape[0]) if row.is_stacked else (None,):
             # The first row tells most tensors apart: what differs there is not read whole.
-            ours = base.read_first(path, layer, 1)
-            alike = path in theirs and theirs[path].shape == law.shape
-            if _constant(ours) and _constant(base.read(path, layer)):
+            first_row = base.read_first(path, layer, 1)
+            alike = path in suspect_table and suspect_table[path].shape == row.shape
+            if _constant(first_row) and _constant(base.read(path, layer)):
                 if alike and not np.array_equal(base.read(path, layer), suspect.read(path, layer)):
-                    others[path] = None
+                    differing[path] = None
                 continue
             total += 1
-            if not alike or not np.array_equal(ours, suspect.read_first(path, layer, 1)):
+            if not alike or not np.array_equal(first_row, suspect.read_first(path, layer, 1)):
                 continue
             if np.array_equal(base.read(path, layer), suspect.read(path, layer)):
                 equal.append(path if layer is None else f"{path}/{layer}")
-    for path, law in theirs.items():
-        layers = range(law.shape[0]) if law.is_stacked else (None,)
-        if path not in known and any(suspect.read(path, layer).any() for layer in layers):
-            others[path] = None
-    return Equal(tuple(equal), total, tuple(others))
+    for path, row in suspect_table.items():
+        layers = range(row.shape[0]) if row.is_stacked else (None,)
+        if path not in base_table and any(suspect.read(path, layer).any() for layer in layers):
+            differing[path] = None
+    return Equal(tuple(equal), total, tuple(differing))
 
 
 def _constant(tensor: np.ndarray) -> bool:
@@ -132,7 +135,7 @@ class Rewritten(NamedTuple):
 
 
 def same_up_to(aligned: Aligned) -> Rewritten | None:
-    """In what way the suspect's matrices are the base's written otherwise, or None where they are not.
+    """Find in what way the suspect's matrices are the base's written otherwise; None where they are not.
 
     Token rows must agree after one orthogonal map of the residual stream, and so must, block by block, every hidden
     unit (in any order, up and down free to share a scale) and attention's two maps, Σ W_q W_kᵀ and Σ W_v W_o over
@@ -151,19 +154,21 @@ def same_up_to(aligned: Aligned) -> Rewritten | None:
         or base.cfg.vocab_size != suspect.cfg.vocab_size
     ):
         return None
+    # Vocabulary: rows of the same tokens agree after the rotation, in direction and norm.
     sides = (base, tokens.base_I), (suspect, tokens.suspect_I)
     for module in VOCABULARY:
-        ours_ID, theirs_ID = (token_rows(reader, module, ids_I) for reader, ids_I in sides)
+        base_ID, suspect_ID = (token_rows(reader, module, ids_I) for reader, ids_I in sides)
         # Some tokens tell what is no copy, before all are turned.
-        some = slice(None, None, max(1, len(ours_ID) // _FEW))
-        if np.einsum("id,id->i", ours_ID[some] @ turn_DD, theirs_ID[some]).min() < _SAME:
+        sample = slice(None, None, max(1, len(base_ID) // _FEW))
+        if np.einsum("id,id->i", base_ID[sample] @ turn_DD, suspect_ID[sample]).min() < _SAME:
             return None
-        if np.einsum("id,id->i", ours_ID @ turn_DD, theirs_ID).min() < _SAME:
+        if np.einsum("id,id->i", base_ID @ turn_DD, suspect_ID).min() < _SAME:
             return None
-        del ours_ID, theirs_ID
+        del base_ID, suspect_ID
     norms = [np.linalg.norm(rows_of(folded(reader, Matrix("embed")), ids_I), axis=1) for reader, ids_I in sides]
     if not _close(*norms):
         return None
+    # Blocks: hidden units and attention, pair by pair.
     changes: set[str] = {RENUMBERED} if tokens.matched_by == "strings" else set()
     matches: list[MatchedUnits] = []
     for pair in aligned.pairs:
@@ -184,60 +189,60 @@ def same_up_to(aligned: Aligned) -> Rewritten | None:
 def _same_units(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
 ) -> MatchedUnits | None:
-    """What was done to the hidden units of two blocks that are otherwise the same; None where they are not."""
+    """Match the hidden units of two blocks that are otherwise the same, and list changes; None where they are not."""
     cosines = unit_cosines(base, suspect, pair, turn_DD)
     first_FF = cosines.up if cosines.gate is None else cosines.gate
     units_F = linear_sum_assignment(first_FF, maximize=True)[1]
-    every = np.arange(len(units_F))
+    units_in_order_F = np.arange(len(units_F))
     least = min(
-        float(first_FF[every, units_F].min()),
-        *(float(np.abs(part_FF[every, units_F]).min()) for part_FF in (cosines.up, cosines.down)),
+        float(first_FF[units_in_order_F, units_F].min()),
+        *(float(np.abs(part_FF[units_in_order_F, units_F]).min()) for part_FF in (cosines.up, cosines.down)),
     )
     if least < _SAME:
         return None
-    changes = {"hidden units reordered"} if (units_F != every).any() else set()
+    changes = {"hidden units reordered"} if (units_F != units_in_order_F).any() else set()
     norms = []
-    for reader, layer, order in ((base, pair[0], every), (suspect, pair[1], units_F)):
+    for reader, layer, order in ((base, pair[0], units_in_order_F), (suspect, pair[1], units_F)):
         modules = mlp_modules(reader)
-        found = {name: np.linalg.norm(folded(reader, Matrix(name, layer)), axis=1)[order] for name in modules}
-        first_F = found["mlp/up"] if cosines.gate is None else found["mlp/gate"]
-        norms.append((first_F, found["mlp/up"] * found["mlp/down"], found["mlp/up"]))
-    first, product, up = (_close(ours_F, theirs_F) for ours_F, theirs_F in zip(*norms, strict=True))
+        norm_by_module = {name: np.linalg.norm(folded(reader, Matrix(name, layer)), axis=1)[order] for name in modules}
+        first_F = norm_by_module["mlp/up"] if cosines.gate is None else norm_by_module["mlp/gate"]
+        norms.append((first_F, norm_by_module["mlp/up"] * norm_by_module["mlp/down"], norm_by_module["mlp/up"]))
+    first, product, up = (_close(base_F, suspect_F) for base_F, suspect_F in zip(*norms, strict=True))
     if not (first and product):
         return None
-    signs_F = np.sign(cosines.up[every, units_F])
+    signs_F = np.sign(cosines.up[units_in_order_F, units_F])
     factors_F = signs_F * norms[1][2] / np.maximum(norms[0][2], 1e-30)
     return MatchedUnits(changes if up else changes | {"scales moved between matrices"}, units_F, factors_F)
 
 
-def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    return bool(np.all(np.abs(ours - theirs) <= _CLOSE * np.maximum(ours, theirs)))
+def _close(first: np.ndarray, second: np.ndarray) -> bool:
+    return bool(np.all(np.abs(first - second) <= _CLOSE * np.maximum(first, second)))
 
 
 def _same_attention(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
 ) -> set[str] | None:
-    """What was done to the heads of two blocks whose attention is otherwise the same; None where it is not."""
+    """List changes to the heads of two blocks whose attention is otherwise the same; None where it is not."""
     if not base.cfg.attention or not suspect.cfg.attention:
         return set() if base.cfg.attention == suspect.cfg.attention else None
     changes = set()
     for first, second in (("query", "key"), ("value", "output")):
-        ours_DD = turn_DD.T @ _attention_map(base, first, second, pair[0]) @ turn_DD
-        theirs_DD = _attention_map(suspect, first, second, pair[1])
-        sizes = np.linalg.norm(ours_DD), np.linalg.norm(theirs_DD)
+        base_DD = turn_DD.T @ _attention_map(base, first, second, pair[0]) @ turn_DD
+        suspect_DD = _attention_map(suspect, first, second, pair[1])
+        sizes = np.linalg.norm(base_DD), np.linalg.norm(suspect_DD)
         if not min(sizes) > 0 or not _close(*(np.asarray(size) for size in sizes)):
             return None
-        if float(np.vdot(ours_DD, theirs_DD)) < _SAME * float(sizes[0] * sizes[1]):
+        if float(np.vdot(base_DD, suspect_DD)) < _SAME * float(sizes[0] * sizes[1]):
             return None
-        ours_nD = unit_rows(folded(base, Matrix(f"attention/{first}", pair[0]))) @ turn_DD
-        theirs_nD = unit_rows(folded(suspect, Matrix(f"attention/{first}", pair[1])))
-        if len(ours_nD) != len(theirs_nD) or np.einsum("nd,nd->n", ours_nD, theirs_nD).min() < _SAME:
+        base_nD = unit_rows(folded(base, Matrix(f"attention/{first}", pair[0]))) @ turn_DD
+        suspect_nD = unit_rows(folded(suspect, Matrix(f"attention/{first}", pair[1])))
+        if len(base_nD) != len(suspect_nD) or np.einsum("nd,nd->n", base_nD, suspect_nD).min() < _SAME:
             changes.add("heads reordered or turned")
     return changes
 
 
 def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -> np.ndarray:
-    """Σ over heads of the first matrix times the second, as a map between residual coordinates: [D, D]."""
+    """Sum over heads the first matrix times the second, as a map between residual coordinates: [D, D]."""
     heads = []
     for name in (first, second):
         rows_nD = folded(reader, Matrix(f"attention/{name}", layer))
@@ -248,7 +253,7 @@ def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -
 
 
 def _kind(turn_DD: np.ndarray) -> tuple[Identity, tuple[str, ...]]:
-    """The name of a map of coordinates, and what it does to them."""
+    """Name a map of coordinates, and what it does to them."""
     largest_D = np.abs(turn_DD).argmax(axis=1)
     signed = np.abs(turn_DD).max(axis=1).min() >= _SAME and len(np.unique(largest_D)) == len(largest_D)
     if not signed or turn_DD.shape[0] != turn_DD.shape[1]:

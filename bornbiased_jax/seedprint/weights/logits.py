@@ -28,7 +28,7 @@ _BYTES = 8
 
 
 def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
-    """Whether two models give the same logits on random ids, up to a constant at each position.
+    """Return whether two models give the same logits on random ids, up to a constant at each position.
 
     Returns:
         None where that says nothing: other vocabularies, two births (their seeds tell), logits that do not vary over
@@ -43,7 +43,7 @@ def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
 
 
 def fit_in_memory(base: WeightsReader, suspect: WeightsReader) -> bool:
-    """Whether there is room for the logits of two models, one after the other."""
+    """Return whether there is room for the logits of two models, one after the other."""
     free = hardware.available_memory()
     return free is None or max(_memory(reader) for reader in (base, suspect)) <= free
 
@@ -62,14 +62,14 @@ def logits_apart(base: WeightsReader, suspect: WeightsReader, tokens: SharedToke
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     count = base.cfg.vocab_size if tokens is None else len(tokens)
     draws_ST = np.random.default_rng(0).integers(0, count, (_SEQUENCES, length), dtype=np.int32)
-    ours_PV = _centred_logits(base, draws_ST, None if tokens is None else tokens.base_I)
-    theirs_PV = _centred_logits(suspect, draws_ST, None if tokens is None else tokens.suspect_I)
-    if not (np.isfinite(ours_PV).all() and np.isfinite(theirs_PV).all()):
+    base_PV = _centred_logits(base, draws_ST, None if tokens is None else tokens.base_I)
+    suspect_PV = _centred_logits(suspect, draws_ST, None if tokens is None else tokens.suspect_I)
+    if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return math.nan
-    varying = _vary(ours_PV), _vary(theirs_PV)
+    varying = _vary(base_PV), _vary(suspect_PV)
     if not all(varying):
         return math.inf if any(varying) else None
-    return float(np.abs(ours_PV - theirs_PV).max() / ours_PV.std())
+    return float(np.abs(base_PV - suspect_PV).max() / base_PV.std())
 
 
 def _centred_logits(reader: WeightsReader, draws_ST: np.ndarray, ids_I: np.ndarray | None) -> np.ndarray:
@@ -81,7 +81,7 @@ def _centred_logits(reader: WeightsReader, draws_ST: np.ndarray, ids_I: np.ndarr
 
 
 def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
-    """Logits less their mean over the vocabulary, of every position: [S · T, V].
+    """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
 
     One block is in memory at a time, and the embedding or the head; of a run all blocks.
     """
@@ -116,10 +116,10 @@ def _logits(cfg: ModelConfig, outside: Params, stream_STD: jax.Array) -> jax.Arr
 
 
 def _memory(reader: WeightsReader) -> int:
-    """Bytes that the logits of a model take at most."""
-    known = parameter_table(reader.cfg)
-    blocks = sum(math.prod(row.shape) for row in known.values() if row.is_stacked)
-    outside = max(math.prod(row.shape) for row in known.values() if not row.is_stacked)
+    """Estimate the bytes that the logits of a model take at most."""
+    table = parameter_table(reader.cfg)
+    blocks = sum(math.prod(row.shape) for row in table.values() if row.is_stacked)
+    outside = max(math.prod(row.shape) for row in table.values() if not row.is_stacked)
     return _BYTES * (outside + (blocks if _is_run(reader) else blocks // reader.cfg.num_layers))
 
 

@@ -35,17 +35,17 @@ def match_units(scores: UnitScores) -> Matched:
     matched rows alone tell). Between two trained models it is not: their gate and
     up rows of one unit learned together.
     """
-    ours_K, theirs_K = _assigned(scores.first_FF)
+    base_K, suspect_K = _assigned(scores.first_FF)
     units_F, again_F = np.full(len(scores.first_FF), -1), np.full(len(scores.first_FF), -2)
-    units_F[ours_K] = theirs_K
-    again_ours_K, again_theirs_K = _assigned(scores.tested_FF)
-    again_F[again_ours_K] = again_theirs_K
-    agreement = float((units_F == again_F).sum() / len(ours_K))
-    tested_KF = scores.tested_FF if len(ours_K) == len(scores.tested_FF) else scores.tested_FF[ours_K]
-    return Matched(units_F, agreement, tested_KF[:, theirs_K])
+    units_F[base_K] = suspect_K
+    again_base_K, again_suspect_K = _assigned(scores.tested_FF)
+    again_F[again_base_K] = again_suspect_K
+    agreement = float((units_F == again_F).sum() / len(base_K))
+    tested_KF = scores.tested_FF if len(base_K) == len(scores.tested_FF) else scores.tested_FF[base_K]
+    return Matched(units_F, agreement, tested_KF[:, suspect_K])
 
 
 def _assigned(scores_FF: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the largest sum of scores. SciPy would copy what it is to maximise once more."""
+    """Assign rows to columns by the largest sum of scores. SciPy would copy what it is to maximise once more."""
     rows_K, columns_K = linear_sum_assignment(np.negative(scores_FF, dtype=np.float64))
     return rows_K, columns_K

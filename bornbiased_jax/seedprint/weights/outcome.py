@@ -54,19 +54,19 @@ class Basis:
     facts: dict[str, Any]
 
     def detail(self, null: Null, **more: Any) -> dict[str, Any]:
-        """The keys that every verdict of this test has."""
+        """Return the keys that every verdict of this test has."""
         described = {"permuted": self.permuted, "invariant_to": list(self.invariant_to), "evaded_by": self.evaded_by}
         notes = [rests_on(described), *more.pop("notes", ())]
         empty: dict[str, Any] = {"log10_p_bound": None, "log10_p_moments": None, "by_module": []}
         return {"null": null, **self.facts, **described, **empty, **more, "notes": notes, "scope": SCOPE}
 
     def undefined(self, reason: str, **more: Any) -> Verdict:
-        """A verdict that says why there is none."""
+        """Return an undefined verdict with its reason."""
         detail = self.detail("exact", **more)
         return Verdict("undefined", reason, None, None, None, self.test, None, self.alpha, detail)
 
     def same_at(self, p_value: float) -> bool:
-        """Whether this p says same lineage."""
+        """Return whether this p says same lineage."""
         return p_value <= self.alpha
 
     def by_p(
@@ -79,7 +79,7 @@ class Basis:
         null: Null = "exact",
         **more: Any,
     ) -> Verdict:
-        """The verdict of a p: same lineage where p ≤ alpha.
+        """Decide by a p: same lineage where p ≤ alpha.
 
         Args:
             finding: what was found, the beginning of the reason.
@@ -104,7 +104,7 @@ class Basis:
         where: str = "",
         **more: Any,
     ) -> Verdict:
-        """The verdict of a certified p, the smallest of ``tries`` (Bonferroni).
+        """Decide by a certified p, the smallest of ``tries`` (Bonferroni).
 
         Args:
             certified: the p.
@@ -115,10 +115,12 @@ class Basis:
         """
         if not math.isfinite(certified.z):
             return self.undefined(f"every order of {self.permuted} gives the same statistic", **more)
+        # Notes say what the p depends on.
         births = base.is_birth or suspect.is_birth
         blocks = not births and blockwise(base) and blockwise(suspect)
         about = [BLOCKWISE] if blocks else [] if births else [EXACT_IF]
         notes = [*more.pop("notes", ()), *about, WORD]
+        # Bonferroni's correction, in log10 too.
         shift = math.log10(tries)
         p_value = min(1.0, certified.p_value * tries)
         return self.by_p(
@@ -142,20 +144,20 @@ class Basis:
 
 
 def unstated(labels: Exchangeable, *readers: WeightsReader) -> str | None:
-    """Why permuting these labels is not exact for models born as these were, or None where it may be.
+    """Return why permuting these labels is not exact for models initialized as these were, or None where it may be.
 
     Only of a birth or a run of this package is it known how it was initialised; of one of two models the
     initialisation must leave the labels exchangeable.
     """
-    known = {reader.cfg.init for reader in readers if reader.is_birth or reader.kind == "run"}
-    refused = sorted(init for init in known if labels not in EXCHANGEABLE[init])
-    if not refused or len(known) > len(refused):
+    schemes = {reader.cfg.init for reader in readers if reader.is_birth or reader.kind == "run"}
+    refused = sorted(init for init in schemes if labels not in EXCHANGEABLE[init])
+    if not refused or len(schemes) > len(refused):
         return None
     return f"the initialisation {refused[0]} does not leave {labels} exchangeable: choose other labels"
 
 
 def check_level(alpha: float, num_permutations: int) -> None:
-    """Whether alpha is a level, and the permutations are enough for its verdicts to rest on them.
+    """Refuse an alpha that is no level, or too few permutations for verdicts to rest on them.
 
     Raises:
         InputError: they are not.

@@ -25,16 +25,16 @@ Score = Callable[[WeightsReader, WeightsReader, SharedTokens], float]
 
 
 def coordinate_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
-    """Σ over matrices and coordinates of the cosine of a coordinate with its own: no D × D product."""
+    """Sum over matrices and coordinates the cosine of a coordinate with its own: no D × D product."""
     total = 0.0
-    for _, ours_nD, theirs_nD in prepared_pairs(birth, suspect, tokens):
-        diagonal_D = np.einsum("nd,nd->d", ours_nD, theirs_nD)
-        total += float((diagonal_D / (column_norms(ours_nD) * column_norms(theirs_nD))).sum(dtype=np.float64))
+    for _, birth_nD, suspect_nD in prepared_pairs(birth, suspect, tokens):
+        diagonal_D = np.einsum("nd,nd->d", birth_nD, suspect_nD)
+        total += float((diagonal_D / (column_norms(birth_nD) * column_norms(suspect_nD))).sum(dtype=np.float64))
     return total
 
 
 def rotation_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
-    """The trace of form A after Procrustes on the vocabulary, layers summed: no F × F product.
+    """Compute the trace of form A after Procrustes on the vocabulary, layers summed: no F × F product.
 
     Of MLPs of two sizes the first units are compared.
     """
@@ -42,13 +42,13 @@ def rotation_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedT
     turn_DD = rotation(birth, suspect, tokens)
     total = 0.0
     for pair in match_layers(birth, suspect, turn_DD):
-        found = {}
+        cosines = {}
         for module in mlp_modules(birth):
-            ours_FD = unit_rows(folded(birth, Matrix(module, pair[0]))[:size]) @ turn_DD
-            theirs_FD = unit_rows(folded(suspect, Matrix(module, pair[1]))[:size])
-            found[module] = np.einsum("fd,fd->f", ours_FD, theirs_FD, dtype=np.float64)
-        written_F = found["mlp/up"] + found["mlp/down"]
-        total += float((np.abs(written_F) + found["mlp/gate"] if "mlp/gate" in found else written_F).sum())
+            birth_FD = unit_rows(folded(birth, Matrix(module, pair[0]))[:size]) @ turn_DD
+            suspect_FD = unit_rows(folded(suspect, Matrix(module, pair[1]))[:size])
+            cosines[module] = np.einsum("fd,fd->f", birth_FD, suspect_FD, dtype=np.float64)
+        written_F = cosines["mlp/up"] + cosines["mlp/down"]
+        total += float((np.abs(written_F) + cosines["mlp/gate"] if "mlp/gate" in cosines else written_F).sum())
     return total
 
 
@@ -71,7 +71,7 @@ def rank_test(
     alpha: float = ALPHA,
     num_births: int = NUM_BIRTHS,
 ) -> Verdict:
-    """Rank a birth named beforehand among fresh births of its law: p = (1 + #{S_k ≥ S})/(K + 1).
+    """Rank initial weights named beforehand among fresh ones of the same scheme: p = (1 + #{S_k ≥ S})/(K + 1).
 
     Exact whatever the score: an unrelated suspect does not know which of K + 1 births was named. A base that is
     trained would outrank births for what it learned, and is refused.
@@ -104,15 +104,18 @@ def rank_test(
     basis = Basis("rank", alpha, "the birth among births of other seeds", invariant_to, evaded_by, facts)
     if num_births + 1 < 1 / alpha:
         return basis.undefined(f"{num_births} births cannot give p ≤ {alpha:g}: ask for {math.ceil(1 / alpha) - 1}")
+    # Undefined where the score does not exist.
     reason = _unfit(base, suspect, align)
     if reason is not None:
         return basis.undefined(reason)
     tokens = shared_tokens(base, suspect, ids)
     try:
+        # The same score of the base and of fresh births.
         observed = score(base, suspect, tokens)
         scores_K = np.array([score(birth, suspect, tokens) for birth in _others(base, suspect, num_births)])
     except Unaligned as error:
         return basis.undefined(str(error))
+    # Rank p; z only describes.
     exceedances = int((scores_K >= observed).sum())
     mean, std = float(scores_K.mean()), float(scores_K.std(ddof=1))
     return basis.by_p(
@@ -129,7 +132,7 @@ def rank_test(
 
 
 def _others(base: WeightsReader, suspect: WeightsReader, count: int) -> Iterator[WeightsReader]:
-    """Fresh births of the base's law: neither the base's seed nor, where it is known, the suspect's."""
+    """Draw fresh initial weights as the base's: neither the base's seed nor, where it is known, the suspect's."""
     taken = {base.seed, suspect.seed}
     seeds = (seed for seed in range(_FIRST_SEED, _FIRST_SEED + count + 2) if seed not in taken)
     return (birth_reader(base.cfg, next(seeds)) for _ in range(count))

@@ -30,7 +30,7 @@ def auto(
     num_permutations: int = NUM_PERMUTATIONS,
     outputs: Callable[[], Verdict] | None = None,
 ) -> Verdict:
-    """:func:`.auto.auto_test` on two sides; neither model is opened whole unless outputs are asked for."""
+    """Run :func:`.auto.auto_test` on two sides; neither model is opened whole unless outputs are asked for."""
     return _tested(auto_test, base, suspect, alpha=alpha, num_permutations=num_permutations, outputs=outputs)
 
 
@@ -44,7 +44,7 @@ def weights(
     num_permutations: int = NUM_PERMUTATIONS,
     text: str | None = None,
 ) -> Verdict:
-    """:func:`.compare.weights_test` on two sides, on the tokens of a text; neither model is opened whole."""
+    """Run :func:`.compare.weights_test` on two sides, on the tokens of a text; neither model is opened whole."""
     options = {"align": align, "labels": labels, "num_permutations": num_permutations}
     return _tested(weights_test, base, suspect, text, alpha=alpha, **options)
 
@@ -57,7 +57,7 @@ def bilinear(
     num_permutations: int = NUM_PERMUTATIONS,
     text: str | None = None,
 ) -> Verdict:
-    """:func:`.bilinear.bilinear_test` on two sides, on the tokens of a text."""
+    """Run :func:`.bilinear.bilinear_test` on two sides, on the tokens of a text."""
     return _tested(bilinear_test, base, suspect, text, alpha=alpha, num_permutations=num_permutations)
 
 
@@ -70,14 +70,14 @@ def rank(
     num_references: int = NUM_BIRTHS,
     text: str | None = None,
 ) -> Verdict:
-    """:func:`.rank.rank_test` on two sides, on the tokens of a text; fresh births are called references there."""
+    """Run :func:`.rank.rank_test` on two sides, on the tokens of a text; its fresh births are the references."""
     return _tested(rank_test, base, suspect, text, alpha=alpha, align=align, num_births=num_references)
 
 
 def _tested(
     test: Callable[..., Verdict], base: Side, suspect: Side, text: str | None = None, **options: Any
 ) -> Verdict:
-    """The verdict of a test on two sides, on the tokens of a text where one is given, with both names."""
+    """Run a test on two sides, on the tokens of a text where one is given; the verdict gets both names."""
     readers = side_reader(base), side_reader(suspect)
     if text is not None:
         options["ids"] = seen_ids(*readers, text)
@@ -85,7 +85,7 @@ def _tested(
 
 
 def side_reader(side: Side) -> WeightsReader:
-    """The weights of one side, read when asked for.
+    """Return the weights of one side, read when asked for.
 
     Raises:
         InputError: it is a stored fingerprint, without weights, or nothing that can be opened.
@@ -94,13 +94,13 @@ def side_reader(side: Side) -> WeightsReader:
 
 
 def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
-    """A reader of a checkpoint that is open already; what is known of its birth comes from its reference."""
+    """Return a reader of an open checkpoint; what is known of its initial weights comes from its reference."""
     if checkpoint.streamed is not None:
         return open_reader(checkpoint.reference)
     held = params_reader(checkpoint.cfg, checkpoint.params)
     if checkpoint.source_format in ("birth", "run", "gguf"):
-        told = open_reader(checkpoint.reference)
-        held = dataclasses.replace(held, is_birth=told.is_birth, seed=told.seed, blocked=told.blocked)
+        referenced = open_reader(checkpoint.reference)
+        held = dataclasses.replace(held, is_birth=referenced.is_birth, seed=referenced.seed, blocked=referenced.blocked)
     return dataclasses.replace(
         held,
         description=checkpoint.description,
@@ -111,13 +111,13 @@ def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
 
 
 def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsReader, WeightsReader]) -> Verdict:
-    """The verdict with both names, and a note where the two are one model."""
+    """Add both names to a verdict, and a note where the two are one model."""
     files = same_files(*readers)
     settings = settings_apart(readers[0].cfg, readers[1].cfg)
     same = same_source(*readers) or (with_differences(FILES, settings) if files else None)
     # What tests other than auto look at is where the two come from, and no further.
-    known = {"identity": "files" if files else "tensors" if same else None, **verdict.detail}
+    detail = {"identity": "files" if files else "tensors" if same else None, **verdict.detail}
     notes = list(verdict.detail.get("notes", ()))
     if same is not None and same != verdict.reason:
         notes.insert(0, f"{same[0].upper()}{same[1:]}.")
-    return dataclasses.replace(verdict, detail={**known, "base": base.name, "suspect": suspect.name, "notes": notes})
+    return dataclasses.replace(verdict, detail={**detail, "base": base.name, "suspect": suspect.name, "notes": notes})

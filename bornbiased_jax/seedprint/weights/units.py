@@ -37,7 +37,7 @@ class Cosines(NamedTuple):
     down: np.ndarray
 
     def scores(self) -> UnitScores:
-        """What units are matched on and tested on, as :func:`unit_scores` has them; no z by matrix."""
+        """Return what units are matched on and tested on, as :func:`unit_scores` has them; no z by matrix."""
         if self.gate is None:
             return UnitScores(self.up, self.down, [])
         return UnitScores(self.gate, np.abs(self.up + self.down), [])
@@ -46,15 +46,15 @@ class Cosines(NamedTuple):
 def unit_cosines(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
 ) -> Cosines:
-    """The cosines for one pair of blocks; base rows are turned by the rotation first where one is given."""
-    found = {module: _cosines(base, suspect, module, pair, rotation_DD) for module in mlp_modules(base)}
-    return Cosines(found.get("mlp/gate"), found["mlp/up"], found["mlp/down"])
+    """Compute the cosines for one pair of blocks; base rows are rotated first where a rotation is given."""
+    cosines = {module: _cosines(base, suspect, module, pair, rotation_DD) for module in mlp_modules(base)}
+    return Cosines(cosines.get("mlp/gate"), cosines["mlp/up"], cosines["mlp/down"])
 
 
 def unit_scores(
     base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
 ) -> UnitScores:
-    """The scores of one pair of blocks; base rows are turned by the rotation first where one is given.
+    """Compute the scores of one pair of blocks; base rows are rotated first where a rotation is given.
 
     Rows have unit norm, and up and down may change their sign together, so that moving a factor from one to the other
     changes nothing. Three score matrices are in memory at a time.
@@ -78,7 +78,7 @@ def unit_scores(
 
 
 def form_a(scores: UnitScores) -> np.ndarray:
-    """H[f, f'] = cos(gate) + |cos(up) + cos(down)|, and cos(up) + cos(down) where there is no gate: [F, F'] float32.
+    """Compute H[f, f'] = cos(gate) + |cos(up) + cos(down)|, without a gate cos(up) + cos(down): [F, F'] float32.
 
     It takes the place of ``first_FF``, which is not to be used again. Of MLPs of two sizes the first units are
     compared, as many as the smaller has: renumbering those is a group under which either model is exchangeable.
@@ -89,7 +89,7 @@ def form_a(scores: UnitScores) -> np.ndarray:
 
 
 def _leading(scores_FF: np.ndarray) -> np.ndarray:
-    """The square of the first units of both models."""
+    """Return the square of the first units of both models."""
     size = min(scores_FF.shape)
     return scores_FF[:size, :size]
 
@@ -101,8 +101,8 @@ def _cosines(
     pair: tuple[int, int],
     rotation_DD: np.ndarray | None,
 ) -> np.ndarray:
-    ours_FD = unit_rows(folded(base, Matrix(module, pair[0])))
+    base_FD = unit_rows(folded(base, Matrix(module, pair[0])))
     if rotation_DD is not None:
-        ours_FD = ours_FD @ rotation_DD
-    theirs_FD = unit_rows(folded(suspect, Matrix(module, pair[1])))
-    return ours_FD @ theirs_FD.T
+        base_FD = base_FD @ rotation_DD
+    suspect_FD = unit_rows(folded(suspect, Matrix(module, pair[1])))
+    return base_FD @ suspect_FD.T

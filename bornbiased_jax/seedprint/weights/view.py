@@ -36,12 +36,12 @@ class Matrix(NamedTuple):
 
 def matrices(cfg: ModelConfig) -> list[Matrix]:
     """List every matrix at the residual stream, module by module: readers may keep one parameter of all blocks."""
-    found = [Matrix("embed")]
+    listed = [Matrix("embed")]
     if "positions/embedding" in parameter_table(cfg):
-        found.append(Matrix("positions"))
+        listed.append(Matrix("positions"))
     for module in block_modules(cfg):
-        found += [Matrix(module, layer) for layer in range(cfg.num_layers)]
-    return [*found, Matrix("head")]
+        listed += [Matrix(module, layer) for layer in range(cfg.num_layers)]
+    return [*listed, Matrix("head")]
 
 
 def block_modules(cfg: ModelConfig) -> list[str]:
@@ -89,7 +89,7 @@ def unit_rows(rows_nD: np.ndarray) -> np.ndarray:
 
 
 def token_rows(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
-    """Rows of "embed" or "head" of some tokens at unit norm: [I, D] float32.
+    """Return rows of "embed" or "head" of some tokens at unit norm: [I, D] float32.
 
     Those of the head are centred over the tokens first: a vector added to every column changes no probability.
     """
@@ -100,7 +100,7 @@ def token_rows(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndar
 
 
 def rows_of(rows_nD: np.ndarray, ids_I: np.ndarray) -> np.ndarray:
-    """The rows of some tokens; those of all tokens in their order are not copied."""
+    """Return the rows of some tokens; those of all tokens in their order are not copied."""
     return rows_nD if np.array_equal(ids_I, np.arange(len(rows_nD))) else rows_nD[ids_I]
 
 
