@@ -31,7 +31,7 @@ def final_outputs(
     drift: float | None = None,
     drift_seeds: Sequence[int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Last-position outputs of the final norm of freshly initialised models, in chunks of seeds.
+    """Compute last-position outputs of the final norm of freshly initialized models, in chunks of seeds.
 
     Each model has its own embedding (independent births share nothing but the inputs).
 
@@ -53,10 +53,11 @@ def final_outputs(
         raise InputError("a drift needs one other seed for each seed")
     if drift is not None and not 0.0 <= drift <= 1.0:
         raise InputError(f"drift={drift} is not between 0 and 1")
-    others = seeds if drift_seeds is None or drift is None else drift_seeds
+    partner_seeds = seeds if drift_seeds is None or drift is None else drift_seeds
     pairs_S2 = np.array(
-        [(keys.check_seed(a), keys.check_seed(b)) for a, b in zip(seeds, others, strict=True)], np.uint32
+        [(keys.check_seed(a), keys.check_seed(b)) for a, b in zip(seeds, partner_seeds, strict=True)], np.uint32
     ).reshape(-1, 2)
+    # As many models as fit in a chunk, as many inputs as fit in a batch.
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
     fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
     chunk = min(fitting, max(1, len(pairs_S2)))
@@ -68,12 +69,12 @@ def final_outputs(
     # One model fills a CPU's cores, and compiles in a third of the time that a vmapped one takes.
     one_by_one = jax.default_backend() == "cpu"
     for start in range(0, len(pairs_S2), chunk):
-        some = pairs_S2[start : start + chunk]
+        chunk_S2 = pairs_S2[start : start + chunk]
         if one_by_one:
-            out = np.stack([np.asarray(_birth(cfg, pair, amount, x_CB)) for pair in some])
+            out = np.stack([np.asarray(_birth(cfg, pair, amount, x_CB)) for pair in chunk_S2])
         else:
-            out = np.asarray(_births(cfg, jnp.asarray(np.resize(some, (chunk, 2))), amount, x_CB))
-        yield out[: len(some), : len(x)]
+            out = np.asarray(_births(cfg, jnp.asarray(np.resize(chunk_S2, (chunk, 2))), amount, x_CB))
+        yield out[: len(chunk_S2), : len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -90,13 +91,13 @@ def _births(cfg: ModelConfig, pairs_S2: jax.Array, drift: jax.Array | None, x_CB
 
 
 def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
-    """√(1 − s²)·W + s·W′: a stand-in for a descendant that keeps every standard deviation of its birth.
+    """Mix √(1 − s²)·W + s·W′: a stand-in for a descendant with every standard deviation of its initial weights.
 
     At s = 0 it is the birth, at s = 1 the other, unrelated one. Entries that are equal in both (norm scales,
     zero biases) stay.
     """
-    kept = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
-    return jax.tree.map(lambda a, b: jnp.where(a == b, a, kept * a + drift * b), params, other)
+    base_factor = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
+    return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, other)
 
 
 def _last(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
@@ -104,7 +105,7 @@ def _last(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
 
 
 def shared_inputs(cfg: ModelConfig, inputs: Inputs) -> np.ndarray:
-    """All N sequences as every birth of an architecture takes them: ids [N, T], or vectors [N, T, D].
+    """Return all N sequences as every model of an architecture takes them: ids [N, T], or vectors [N, T, D].
 
     Vectors have the standard deviation of the embedding at birth (its mean is 0).
 

@@ -36,7 +36,7 @@ _QQ_POINTS = 200
 
 
 def pair_test(name: Literal["permutation", "paper", "iclr"], **options: Any) -> PairTest:
-    """A test as a function of the base's outputs, the suspect's outputs and the number of the pair.
+    """Return a test as a function of the base's outputs, the suspect's outputs and the number of the pair.
 
     Every pair gets permutations of its own. The Gaussian nulls of ``paper`` are the same for all pairs,
     as they are for a user.
@@ -59,7 +59,7 @@ def pair_test(name: Literal["permutation", "paper", "iclr"], **options: Any) -> 
 
 
 def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[Pair]:
-    """Outputs of disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
+    """Yield outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
     waiting = None
     for outputs_SND in final_outputs(cfg, seeds, shared_inputs(cfg, inputs)):
@@ -74,14 +74,14 @@ def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_s
 def related_pairs(
     cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
 ) -> Iterator[Pair]:
-    """Outputs of births and of themselves drifted towards another birth (:func:`.births.drifted`)."""
+    """Yield outputs of untrained models and of themselves drifted towards another one (:func:`.births.drifted`)."""
     x = shared_inputs(cfg, inputs)
     seeds = range(first_seed, first_seed + num_pairs)
-    others = range(first_seed + num_pairs, first_seed + 2 * num_pairs)
+    partner_seeds = range(first_seed + num_pairs, first_seed + 2 * num_pairs)
     births = final_outputs(cfg, seeds, x)
-    descendants = final_outputs(cfg, seeds, x, drift=drift, drift_seeds=others)
-    for born_SND, grown_SND in zip(births, descendants, strict=True):
-        yield from zip(born_SND, grown_SND, strict=True)
+    descendants = final_outputs(cfg, seeds, x, drift=drift, drift_seeds=partner_seeds)
+    for base_SND, descendant_SND in zip(births, descendants, strict=True):
+        yield from zip(base_SND, descendant_SND, strict=True)
 
 
 def population_pairs(
@@ -92,7 +92,7 @@ def population_pairs(
     num_references: int = 100,
     first_seed: int = 0,
 ) -> Iterator[Verdict]:
-    """Verdicts of the population test on unrelated pairs, each with references of its own."""
+    """Yield verdicts of the population test on unrelated pairs, each with references of its own."""
     x = shared_inputs(cfg, inputs)
     each = num_references + 2
     for pair in range(num_pairs):
@@ -102,7 +102,7 @@ def population_pairs(
 
 
 def run_tests(pairs: Iterable[Pair], tests: dict[str, PairTest]) -> dict[str, list[Verdict]]:
-    """Every test on every pair; verdicts in the order of the pairs."""
+    """Run every test on every pair; verdicts in the order of the pairs."""
     verdicts: dict[str, list[Verdict]] = {name: [] for name in tests}
     for index, (base_ND, suspect_ND) in enumerate(pairs):
         for name, test in tests.items():
@@ -111,7 +111,7 @@ def run_tests(pairs: Iterable[Pair], tests: dict[str, PairTest]) -> dict[str, li
 
 
 def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[str, Any]:
-    """The distribution of p over pairs, JSON-ready.
+    """Summarize the distribution of p over pairs, JSON-ready.
 
     Undefined verdicts are counted and left out. For unrelated pairs a calibrated test has rates that its
     intervals cover (``binomial_p`` is the two-sided exact test of that) and a p that is uniform (``ks_p``);
@@ -141,6 +141,7 @@ def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[
     }
     if count == 0:
         return summary
+    # Rejection rates with their intervals and the exact test of each.
     for level in LEVELS:
         below = int((p_values < level).sum())
         low, high = binomial_interval(below, count, confidence)
@@ -155,12 +156,13 @@ def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[
                 "binomial_p": float(stats.binomtest(below, count, level).pvalue),
             }
         )
+    # Uniformity over all levels, and quantiles for a plot.
     ks = stats.kstest(p_values, "uniform")
-    picked = np.unique(np.linspace(0, count - 1, min(count, _QQ_POINTS)).round().astype(int))
+    quantile_ranks = np.unique(np.linspace(0, count - 1, min(count, _QQ_POINTS)).round().astype(int))
     return summary | {
         "ks_statistic": float(ks.statistic),
         "ks_p": float(ks.pvalue),
-        "qq": {"expected": ((picked + 0.5) / count).tolist(), "observed": p_values[picked].tolist()},
+        "qq": {"expected": ((quantile_ranks + 0.5) / count).tolist(), "observed": p_values[quantile_ranks].tolist()},
     }
 
 
@@ -173,18 +175,18 @@ def power(
     num_pairs: int,
     first_seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Tests on births and their drifted descendants: one summary a test, its rates being the power."""
+    """Run tests on untrained models and their drifted descendants: one summary a test, its rates being the power."""
     pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
     return {name: summarise(verdicts) for name, verdicts in run_tests(pairs, tests).items()}
 
 
 def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:
-    """Confidence of each of ``num_checks`` intervals for all to hold with 1 − ``family_error``."""
+    """Return the confidence of each of ``num_checks`` intervals for all to hold with 1 − ``family_error``."""
     return 1.0 - family_error / max(1, num_checks)
 
 
 def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 0.05) -> dict[str, Any]:
-    """Whether a family of summaries of unrelated pairs is calibrated, the number of checks corrected for.
+    """Check that a family of summaries of unrelated pairs is calibrated, the number of checks corrected for.
 
     Each summary brings one binomial check a level and one Kolmogorov–Smirnov check, all held together by
     Holm's correction.

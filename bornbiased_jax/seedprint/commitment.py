@@ -18,7 +18,7 @@ COMMITTED = (
 
 
 def read_digest(text: str) -> str:
-    """A digest as it was typed, in lower case.
+    """Read a digest as it was typed, in lower case.
 
     Raises:
         InputError: it is not one.
@@ -49,7 +49,7 @@ def check_commitment(name: str, digest: str, published: str) -> None:
 
 
 def with_commitment(verdict: Verdict, digest: str, *, committed: bool) -> Verdict:
-    """The verdict with the base's digest, and a note whether its labelling rests on more than somebody's word."""
-    kept = [note for note in verdict.detail.get("notes", ()) if note != WORD]
-    told = {"base_digest": digest, "committed": committed, "notes": [*kept, COMMITTED if committed else WORD]}
-    return dataclasses.replace(verdict, detail={**verdict.detail, **told})
+    """Add the base's digest to a verdict, and a note whether its labelling rests on more than somebody's word."""
+    notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
+    commitment = {"base_digest": digest, "committed": committed, "notes": [*notes, COMMITTED if committed else WORD]}
+    return dataclasses.replace(verdict, detail={**verdict.detail, **commitment})

@@ -34,7 +34,7 @@ def compare(
     references: Iterable[np.ndarray] | None = None,
     **options: Any,
 ) -> Verdict:
-    """Say whether two models share a birth, from their outputs.
+    """Decide whether two models share initial weights, from their outputs.
 
     What is identical bit for bit, or but for its order, is said first and outranks the test
     (:func:`.identity.with_identity`). On shared vectors the permutation test's p is too
@@ -68,6 +68,7 @@ def compare(
         if references is None:
             raise InputError(f"the test {test!r} needs references: outputs of fresh seeds on these inputs")
         options |= {"references": references}
+    # Run the test, then note what its inputs and the stored types imply.
     alpha = entry.alpha if alpha is None else alpha
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     vectors = KINDS[base.inputs["kind"]].vectors

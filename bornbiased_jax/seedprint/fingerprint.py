@@ -113,6 +113,7 @@ def fingerprint(
     drive.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, batch_size)
+    # Vectors take the moments of the embedding; ids take none.
     facts = inputs.describe()
     mean, std = 0.0, 1.0
     if inputs.vectors:
@@ -124,6 +125,7 @@ def fingerprint(
     else:
         check_plain(checkpoint.weights, resume=resume)
         outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
+    # Constant tensors are equal in unrelated models: their digests are no evidence.
     trivial = checkpoint.constant_tensors()
     return Fingerprint(
         outputs_ND=outputs_ND,
@@ -187,7 +189,7 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
 
 
 def is_fingerprint(path: Path | str) -> bool:
-    """Whether a file says that it is a fingerprint (it may still be damaged)."""
+    """Return whether a file says that it is a fingerprint (it may still be corrupted)."""
     try:
         with safe_open(Path(path), framework="numpy") as opened:
             return (opened.metadata() or {}).get("format") == FORMAT
@@ -207,10 +209,10 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
         InputError: they differ; the sentence says in what.
     """
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
-        ours, theirs = base.inputs.get(fact), suspect.inputs.get(fact)
-        if ours != theirs:
+        base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
+        if base_value != suspect_value:
             raise InputError(
-                f"the fingerprints are of different inputs ({fact}: {ours} and {theirs}): "
+                f"the fingerprints are of different inputs ({fact}: {base_value} and {suspect_value}): "
                 "make both from the same inputs"
             )
     if base.layer != suspect.layer:

@@ -25,12 +25,12 @@ _TEMPERATURE = 10.0
 
 
 def row_softmax(outputs_NM: np.ndarray) -> np.ndarray:
-    """Softmax of x/10 over the given columns, row by row, in float64."""
+    """Compute the softmax of x/10 over the given columns, row by row, in float64."""
     return special.softmax(np.asarray(outputs_NM, np.float64) / _TEMPERATURE, axis=1)
 
 
 def analytic_z(mean_tau: float, num_dims: int, num_inputs: int) -> float:
-    """z = mean tau · √k / √(2(2n + 5) / (9n(n − 1))), k taus over n inputs."""
+    """Compute z = mean tau · √k / √(2(2n + 5) / (9n(n − 1))), k taus over n inputs."""
     variance = 2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1))
     return mean_tau * math.sqrt(num_dims / variance)
 
@@ -38,7 +38,7 @@ def analytic_z(mean_tau: float, num_dims: int, num_inputs: int) -> float:
 def iclr_test(
     base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.01, num_dims: int = DEFAULT_NUM_DIMS
 ) -> Verdict:
-    """The authors' analytic test: p = 2(1 − Φ(z)), capped at 1.
+    """Run the authors' analytic test: p = 2(1 − Φ(z)), capped at 1.
 
     Args:
         base_ND: [N, D] outputs of the final norm at the last position.
@@ -63,12 +63,14 @@ def iclr_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    # Coordinates with the smallest mean output in both models.
     rule = bottom_mean(num_dims)
     dims = np.intersect1d(rule(base_ND), rule(suspect_ND), assume_unique=True)
     facts = {"width": width, "num_dims_each": min(num_dims, width), "num_dims": len(dims)}
     reason = unfit_dims(base_ND, suspect_ND, dims)
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
+    # Mean tau against its variance under independence, two-sided.
     taus = tau_b(row_softmax(base_ND[:, dims]), row_softmax(suspect_ND[:, dims]))
     z = analytic_z(float(taus.mean()), len(dims), num_inputs)
     log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan

@@ -23,7 +23,7 @@ FOUND, NOT_FOUND, MIN_INPUTS = 0.99, 0.9, 50
 
 
 def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Where each base coordinate is found again in the suspect, and with which sign; None if they are not all found.
+    """Find each base coordinate again in the suspect, and with which sign; None if they are not all found.
 
     Every coordinate must have exactly one partner with a rank correlation of at least 0.99 over at least 50
     inputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates come nowhere
@@ -52,7 +52,7 @@ def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray,
 
 
 def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
-    """What two models have in common without any test, JSON-ready.
+    """List what two models have in common without any test, JSON-ready.
 
     Returns:
         ``identical_weights``, ``identical_outputs``; ``identical_tensors`` (same name, same bytes) and
@@ -63,21 +63,23 @@ def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
         ``reordered_tensors`` is None for fingerprints stored without digests of values.
     """
     same_names = {name for name, value in base.tensor_digests.items() if suspect.tensor_digests.get(name) == value}
+    # Tensors with the same numbers in another order, as multisets.
     reordered = None
     if base.value_digests and suspect.value_digests:
-        ours, theirs = (
+        base_values, suspect_values = (
             Counter(value for name, value in model.value_digests.items() if name not in same_names)
             for model in (base, suspect)
         )
-        reordered = (ours & theirs).total()
+        reordered = (base_values & suspect_values).total()
     same_outputs = base.outputs_ND.shape == suspect.outputs_ND.shape and bool(
         np.array_equal(base.outputs_ND, suspect.outputs_ND)
     )
+    # Coordinates found again under other numbers or signs.
     moved = negated = None
     if not same_outputs:
-        again = relabelled(base.outputs_ND, suspect.outputs_ND)
-        if again is not None:
-            partner_D, negated_D = again
+        matching = relabelled(base.outputs_ND, suspect.outputs_ND)
+        if matching is not None:
+            partner_D, negated_D = matching
             moved, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(negated_D.sum())
     return {
         "identical_weights": base.weights_digest == suspect.weights_digest,
@@ -91,7 +93,7 @@ def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
 
 
 def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> Verdict:
-    """The verdict with the facts of :func:`identity`, and what they say.
+    """Add the facts of :func:`identity` to a verdict, and what they imply.
 
     Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
     hold the same numbers in another order; coordinates that are all found again under other numbers or signs.
@@ -102,6 +104,7 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
     same, moved, total = facts["identical_tensors"], facts["reordered_tensors"] or 0, facts["num_tensors"]
     detail = {**verdict.detail, **facts, "base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     notes = list(detail.get("notes", ()))
+    # The plainest fact first; what is left over cannot make a verdict by itself.
     decision: Decision = "same-lineage"
     reason, same_as = "", None
     if facts["identical_weights"]:
@@ -122,11 +125,11 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
             "under another number": facts["relabelled_coordinates"],
             "with the other sign": facts["negated_coordinates"],
         }
-        how = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
+        relabelling = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
         same_as = "up to coordinate permutation" if facts["relabelled_coordinates"] else "up to signs"
         names = {"relabelled": facts["relabelled_coordinates"], "negated": facts["negated_coordinates"]}
         reason = (
-            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {how}: "
+            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {relabelling}: "
             f"the same function with its coordinates {' and '.join(name for name, count in names.items() if count)}"
         )
     elif same or moved:

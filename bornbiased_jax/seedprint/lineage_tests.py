@@ -51,7 +51,7 @@ class LineageTest:
     about_vectors: str = ""
 
     def load(self) -> Callable[..., Verdict]:
-        """The function itself."""
+        """Import the test's function."""
         module, _, name = self.function.partition(":")
         function: Callable[..., Verdict] = getattr(importlib.import_module(module), name)
         return function
@@ -133,7 +133,7 @@ TESTS: Mapping[str, LineageTest] = {
 
 
 def lineage_test(name: str) -> LineageTest:
-    """The test of this name.
+    """Return the test of this name.
 
     Raises:
         InputError: there is none.

@@ -26,7 +26,7 @@ FUNCTION = "bornbiased_jax.seedprint.output_chunks:compute"
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Ranges of the inputs of about :data:`.measure.RANGE_OPERATIONS`, whole batches each.
+    """Split the inputs into ranges of about :data:`.measure.RANGE_OPERATIONS`, whole batches each.
 
     Args:
         checkpoint: the model.
@@ -35,8 +35,8 @@ def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | No
         requested: sequences in a range instead, rounded up to whole batches.
     """
     each = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
-    wanted = requested or max(1, int(RANGE_OPERATIONS / each))
-    step = -(-wanted // size) * size
+    num_sequences = requested or max(1, int(RANGE_OPERATIONS / each))
+    step = -(-num_sequences // size) * size
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 
 
@@ -54,7 +54,7 @@ def kept_outputs(
     mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """:func:`.outputs.last_outputs` by way of a ledger: the same bits, whoever computes them.
+    """Compute :func:`.outputs.last_outputs` by way of a ledger: the same bits, whoever computes them.
 
     Args:
         checkpoint: the model; other processes open it by its reference.
@@ -69,13 +69,14 @@ def kept_outputs(
     inputs.check_fits(checkpoint.cfg)
     if mesh is not None and engine is not local:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
+    # All that moves a bit of the outputs is part of the request.
     size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
     reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
     storage = storage_of(checkpoint.params)
     chunks = spans(checkpoint, inputs, size, range_size)
 
-    def here(_: Any, __: Any, some: list[Chunk]) -> Iterator[dict[str, Any]]:
-        yield from compute_outputs(checkpoint, inputs, {**reading, "mesh": mesh}, some, advance)
+    def here(_: Any, __: Any, todo: list[Chunk]) -> Iterator[dict[str, Any]]:
+        yield from compute_outputs(checkpoint, inputs, {**reading, "mesh": mesh}, todo, advance)
 
     request = drive.Request(
         FUNCTION,
@@ -95,7 +96,7 @@ def kept_outputs(
 
 
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """The chunks of a job, from JSON and the checkpoint that it names.
+    """Compute the chunks of a job, from JSON and the checkpoint that it names.
 
     Raises:
         InputError: the checkpoint or the inputs are not those of the settings.
@@ -115,8 +116,8 @@ def compute_outputs(
     chunks: list[Chunk],
     advance: Callable[..., None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The outputs of each range: ``{"outputs": [n, D] float32}``."""
+    """Yield the outputs of each range: ``{"outputs": [n, D] float32}``."""
     for chunk in chunks:
         span = (chunk.start, chunk.stop)
-        found = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading, span=span, advance=advance)
-        yield {"outputs": found}
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading, span=span, advance=advance)
+        yield {"outputs": outputs_ND}

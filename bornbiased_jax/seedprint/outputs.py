@@ -38,7 +38,7 @@ def last_outputs(
     mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Outputs at the last position, float32 products at "highest" precision, whatever type the weights are stored in.
+    """Compute last-position outputs: float32 products at "highest" precision, whatever type weights are stored in.
 
     Args:
         cfg: the architecture.
@@ -66,10 +66,11 @@ def last_outputs(
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch size {batch_size} is not at least 1")
+    # Sizes and placement, before anything is computed.
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, batch_size, mesh)
     check_plain(params, mesh=mesh)
-    given = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(params, mesh)
+    placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
@@ -87,11 +88,12 @@ def last_outputs(
     batches = [functools.partial(made, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
-    computed = over_batches(given, batches, last, _reading(layer), workers=shards)
-    for start, found_BD in zip(starts, computed, strict=True):
+    computed = over_batches(placed, batches, last, _reading(layer), workers=shards)
+    # Copy batch by batch, so that only one is held beside the result.
+    for start, computed_BD in zip(starts, computed, strict=True):
         stop = min(start + size, end)
         # Streamed, the states of all blocks.
-        last_BD = found_BD if layer is None or not isinstance(params, StreamedWeights) else found_BD[layer - 1]
+        last_BD = computed_BD if layer is None or not isinstance(params, StreamedWeights) else computed_BD[layer - 1]
         outputs_ND[start - begin : stop - begin] = last_BD[: stop - start]
         if advance is not None:
             advance(stop - start)
@@ -101,7 +103,7 @@ def last_outputs(
 
 
 def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None, mesh: Mesh | None = None) -> int:
-    """How many sequences :func:`last_outputs` takes at a time, a multiple of the devices of a mesh that share them.
+    """Return how many sequences :func:`last_outputs` takes at a time, a multiple of a mesh's devices that share them.
 
     Raises:
         InputError: not even one batch and the outputs of all fit in memory.
@@ -123,13 +125,13 @@ def _last(cfg: ModelConfig, layer: int | None, params: Params, x: jax.Array) -> 
     if layer is None:
         out = models.apply(cfg, params, x, positions="last", logits=False, dtype=jnp.float32)
         return _of_final(params, out.final_BTD, x)
-    how: dict[str, Any] = dict(positions="last", logits=False, dtype=jnp.float32)
-    found = models.apply(cfg, params, x, capture=("residual",), reduce=_of_residual, **how)
-    return found.layers[layer - 1].astype(jnp.float32)
+    options: dict[str, Any] = dict(positions="last", logits=False, dtype=jnp.float32)
+    outputs = models.apply(cfg, params, x, capture=("residual",), reduce=_of_residual, **options)
+    return outputs.layers[layer - 1].astype(jnp.float32)
 
 
 def _reading(layer: int | None) -> Reading:
-    """What a streamed pass gives: the final norm's output, or the stream after every block."""
+    """Describe a streamed pass: the final norm's output, or the residual stream after every block."""
     if layer is None:
         return Reading(positions="last", finish=_of_final)
     return Reading(positions="last", capture=("residual",), reduce=_of_residual)
@@ -144,11 +146,11 @@ def _of_residual(captured: dict[str, jax.Array]) -> jax.Array:
 
 
 def storage_of(params: Weights) -> str:
-    """The type that a model's weights are held in, by name; those of a file are read as float32."""
+    """Name the type that a model's weights are held in; those of a file are read as float32."""
     return "float32" if isinstance(params, StreamedWeights) else str(params["embed"]["embedding"].dtype)
 
 
 def embedding_moments(params: Weights) -> tuple[float, float]:
-    """Mean and standard deviation over all entries of the token embedding."""
+    """Compute mean and standard deviation over all entries of the token embedding."""
     table = np.asarray(parameter(params, "embed/embedding"), np.float32)
     return float(table.mean(dtype=np.float64)), float(table.std(dtype=np.float64))

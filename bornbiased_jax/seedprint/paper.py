@@ -25,19 +25,19 @@ MIN_INPUTS = 10
 
 
 def default_num_dims(width: int) -> int:
-    """m: 400 at D = 768, in proportion elsewhere (the tables need about 400; Section 5 says 50)."""
+    """Return m: 400 at D = 768, in proportion elsewhere (the tables need about 400; Section 5 says 50)."""
     return max(1, round(width * 400 / 768))
 
 
 def identity_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, num_dims: int) -> np.ndarray:
-    """S: sorted indices among the ``num_dims`` largest mean outputs of both models (Algorithm 1, step 1)."""
+    """Return S: sorted indices among the ``num_dims`` largest mean outputs of both models (Algorithm 1, step 1)."""
     rule = top_mean(num_dims)
     return np.intersect1d(rule(base_ND), rule(suspect_ND), assume_unique=True)
 
 
 @functools.lru_cache(maxsize=64)
 def null_taus(num_inputs: int, width: int, num_dims: int, seed: int, draw: int) -> np.ndarray:
-    """Taus of the same pipeline on two independent N(0, I) matrices [N, D] (step 3, line 8).
+    """Compute taus of the same pipeline on two independent N(0, I) matrices [N, D] (step 3, line 8).
 
     Returns:
         [|S_null|] float64, read-only: a draw depends on its arguments alone and is kept.
@@ -60,7 +60,7 @@ def paper_test(
     num_null_draws: int = 10,
     seed: int = 0,
 ) -> Verdict:
-    """Algorithm 1, with p the mean over ``num_null_draws`` Gaussian nulls.
+    """Run Algorithm 1, with p the mean over ``num_null_draws`` Gaussian nulls.
 
     Args:
         base_ND: [N, D] outputs of the final norm at the last position.
@@ -87,17 +87,20 @@ def paper_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    # Step 1: coordinates with the largest mean output in both models.
     num_dims = num_dims or default_num_dims(width)
     dims = identity_dims(base_ND, suspect_ND, num_dims)
     facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
     reason = unfit_dims(base_ND, suspect_ND, dims)
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
+    # Steps 2 and 3: taus of the pair and of Gaussian nulls.
     taus = tau_b(base_ND[:, dims], suspect_ND[:, dims])
     nulls = [null_taus(num_inputs, width, num_dims, seed, draw) for draw in range(num_null_draws)]
     if min(len(null) for null in nulls) < 3:
         reason = f"the Gaussian null shares fewer than 3 coordinates at m = {num_dims}: choose a larger m"
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
+    # Mean p over the nulls, in log space.
     log_t = tails.log_mean(np.array([tails.log_student_greater(taus, null) for null in nulls]))
     log_u = tails.log_mean(np.array([tails.log_mann_whitney_greater(taus, null) for null in nulls]))
     null_std = float(np.mean([null.std(ddof=1) for null in nulls]))
@@ -127,7 +130,7 @@ def paper_test(
 
 
 def unfit_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, dims: np.ndarray) -> str | None:
-    """Why a set of shared coordinates carries no distribution of taus, or None if it does."""
+    """Return why a set of shared coordinates carries no distribution of taus, or None if it does."""
     if len(dims) < 3:
         return f"the two models share {len(dims)} chosen coordinates, 3 are needed: choose more in each"
     for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):

@@ -58,12 +58,12 @@ INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between
 
 
 def top_mean(num_dims: int) -> Rule:
-    """The rule "the ``num_dims`` coordinates with the largest mean output" (M_g of Section 6.1.1)."""
+    """Return the rule "the ``num_dims`` coordinates with the largest mean output" (M_g of Section 6.1.1)."""
     return lambda outputs_ND: _extreme(-outputs_ND.mean(axis=0, dtype=np.float64), num_dims)
 
 
 def bottom_mean(num_dims: int) -> Rule:
-    """The rule "the ``num_dims`` coordinates with the smallest mean output"."""
+    """Return the rule "the ``num_dims`` coordinates with the smallest mean output"."""
     return lambda outputs_ND: _extreme(outputs_ND.mean(axis=0, dtype=np.float64), num_dims)
 
 
@@ -74,7 +74,7 @@ def _extreme(values_D: np.ndarray, num_dims: int) -> np.ndarray:
 
 
 def enough_permutations(alpha: float) -> int:
-    """Permutations that put twenty draws at or above a p of ``alpha``: 9,999 at the least, 199,999 at the most.
+    """Return permutations that put twenty draws at or above a p of ``alpha``: 9,999 at least, 199,999 at most.
 
     Levels below 1e−4 are left to the proven bound.
     """
@@ -82,7 +82,7 @@ def enough_permutations(alpha: float) -> int:
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Whether so many can reach the level by counting, if it is one that is counted (1e−4 or above).
+    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above).
 
     Raises:
         InputError: they cannot.
@@ -164,11 +164,13 @@ def permutation_test(
         "correlation": correlation,
         "signs": signs,
     }
+    # Too few labellings cannot reach alpha.
     if reason is None and math.lgamma(width + 1) <= -math.log(alpha):
         labellings = math.factorial(width)
         reason = f"{width} coordinates have {labellings} labellings, too few for a p below {alpha:g}"
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
+    # Rank correlations of every base coordinate with every suspect coordinate.
     if correlation == "spearman":
         cross_DD = rank_correlation(base_ND, suspect_ND)
     elif correlation == "kendall":
@@ -188,6 +190,7 @@ def permutation_test(
         cross_DD = cross_DD * (base_only_D[:, None] & suspect_only_D[None, :])
     if signs == "free":
         cross_DD = np.abs(cross_DD)
+    # The trace under permutations, with the certified bound.
     certified = certified_p(cross_DD, num_permutations=num_permutations, seed=seed)
     if not math.isfinite(certified.p_value):
         reason = "every labelling of the coordinates gives the same statistic"
@@ -215,7 +218,7 @@ def permutation_test(
 
 
 def check_alpha(alpha: float) -> float:
-    """The level, if it lies strictly between 0 and 1.
+    """Return the level, if it lies strictly between 0 and 1.
 
     Raises:
         InputError: it does not.

@@ -22,7 +22,7 @@ from bornbiased_jax.stats.ranks import unit_ranks
 
 
 def matched_score(base_ND: np.ndarray, suspect_ND: np.ndarray) -> float:
-    """Σ_j of the rank correlation of base coordinate j with suspect coordinate j."""
+    """Sum over j the rank correlation of base coordinate j with suspect coordinate j."""
     return float(np.einsum("dn,dn->", unit_ranks(base_ND), unit_ranks(suspect_ND)))
 
 
@@ -57,7 +57,8 @@ def population_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
-    kept_DN = unit_ranks(suspect_ND)
+    # Score the pair, then every reference in the place of the base.
+    suspect_ranks_DN = unit_ranks(suspect_ND)
     observed = matched_score(base_ND, suspect_ND)
     scores = []
     for reference_ND in map(np.asarray, references):
@@ -66,7 +67,7 @@ def population_test(
                 f"a reference has outputs of shape {reference_ND.shape}, the pair of {base_ND.shape}: "
                 "use the same inputs and architecture"
             )
-        scores.append(float(np.einsum("dn,dn->", kept_DN, unit_ranks(reference_ND))))
+        scores.append(float(np.einsum("dn,dn->", suspect_ranks_DN, unit_ranks(reference_ND))))
     count = len(scores)
     check_references(count, alpha)
     null = np.array(scores)
@@ -74,6 +75,7 @@ def population_test(
     if not std > 0:
         reason = "every reference has the same score"
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    # Rank p; float sums that differ by rounding count as ties.
     at_least = int((null >= observed - 1e-9 * std).sum())
     z = (observed - mean) / std
     p_value = (1 + at_least) / (1 + count)
@@ -103,7 +105,7 @@ def population_test(
 
 
 def check_references(count: int, alpha: float) -> None:
-    """Whether so many can reach the level.
+    """Refuse too few references to reach the level.
 
     Raises:
         InputError: they cannot.

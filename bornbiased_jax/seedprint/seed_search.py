@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:
-    """Places for the search: about so many entries of at most ``SEARCH_MATRICES`` matrices of the blocks."""
+    """List places for the search: about so many entries of at most ``SEARCH_MATRICES`` matrices of the blocks."""
     matrices = [place for place in _matrices(cfg) if place.layer is not None]
     step = max(1, math.ceil(len(matrices) / SEARCH_MATRICES))
     # Sorted by layer, so that every depth and kind has its turn.
@@ -57,7 +57,7 @@ def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place
 
 
 def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[Place]:
-    """Places for the decision: the first ``entries`` of every matrix that is drawn."""
+    """List places for the decision: the first ``entries`` of every matrix that is drawn."""
     return [place._replace(entries=min(entries, place.entries)) for place in _matrices(cfg)]
 
 
@@ -72,7 +72,7 @@ def _matrices(cfg: ModelConfig) -> list[Place]:
 
 
 def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
-    """The unit normals of a birth at the places, one after the other: [n] float32, bitwise those of ``init``."""
+    """Draw the unit normals of initial weights at the places, in order: [n] float32, bitwise those of ``init``."""
     key = keys.init_key(seed)
     parts = []
     for path, layer, count in places:
@@ -82,7 +82,7 @@ def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
 
 
 def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
-    """The suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
+    """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
     Of files no more is read than the rows that hold them.
 
@@ -105,7 +105,7 @@ def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """seeds [S] uint32, the suspect's centred unit vector [n] -> correlations [S] float32."""
+    """Compile the map from seeds [S] uint32 and the suspect's centered unit vector [n] to correlations [S] float32."""
 
     def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
         born_N = drawn(list(places), seed)
@@ -135,7 +135,7 @@ def search(
     chunk: Chunk,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
+    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
 
     Args:
         places: of the numbers that are compared.
@@ -150,16 +150,16 @@ def search(
     for start in range(chunk.start, chunk.stop, size):
         stop = min(start + size, chunk.stop)
         # Always as many seeds as the first time, so that one program serves; those past the end are left out.
-        some_S = np.minimum(np.arange(start, start + size, dtype=np.int64), chunk.stop - 1).astype(np.uint32)
-        found_S = np.asarray(correlate(jnp.asarray(some_S), unit_N), np.float64)[: stop - start]
-        best = best_of(best, some_S[: stop - start], found_S)
+        seeds_S = np.minimum(np.arange(start, start + size, dtype=np.int64), chunk.stop - 1).astype(np.uint32)
+        correlations_S = np.asarray(correlate(jnp.asarray(seeds_S), unit_N), np.float64)[: stop - start]
+        best = best_of(best, seeds_S[: stop - start], correlations_S)
         if advance is not None:
             advance(stop - start)
     return {"seeds": np.array(list(best), np.uint32), "correlations": np.array(list(best.values()), np.float64)}
 
 
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """The chunks of a job, from JSON and the suspect's numbers beside them.
+    """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
 
     Raises:
         InputError: those numbers are not those of the settings.
@@ -181,7 +181,7 @@ def request(
     range_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Request:
-    """What a search asks of a ledger; arguments as of :func:`.whichseed.which_seed`."""
+    """Describe a search as a request to a ledger; arguments as of :func:`.whichseed.which_seed`."""
     places = tuple(search_places(cfg, entries))
     suspect_N = unit(read_entries(suspect, list(places))).astype(np.float32)
     return Request(
@@ -198,15 +198,15 @@ def _digest(suspect_N: np.ndarray) -> str:
 
 
 def unit(entries_N: np.ndarray) -> np.ndarray:
-    """A vector [n] centred and of length 1: products of two are correlations."""
+    """Center a vector [n] and scale it to length 1: products of two are correlations."""
     centred_N = entries_N - entries_N.mean()
     return centred_N / np.linalg.norm(centred_N)
 
 
-def best_of(best: Mapping[int, float], seeds_S: np.ndarray, found_S: np.ndarray) -> dict[int, float]:
-    """The ``CANDIDATES`` best seeds of those kept and a chunk's."""
-    top = np.argpartition(-found_S, min(CANDIDATES, len(found_S)) - 1)[:CANDIDATES]
-    merged = {**best, **{int(seeds_S[index]): float(found_S[index]) for index in top}}
+def best_of(best: Mapping[int, float], seeds_S: np.ndarray, correlations_S: np.ndarray) -> dict[int, float]:
+    """Keep the ``CANDIDATES`` best seeds of those so far and a chunk's."""
+    top = np.argpartition(-correlations_S, min(CANDIDATES, len(correlations_S)) - 1)[:CANDIDATES]
+    merged = {**best, **{int(seeds_S[index]): float(correlations_S[index]) for index in top}}
     # Equal correlations in the order of the seeds, so that the search does not depend on its chunks.
-    kept = sorted(merged.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
-    return dict(kept)
+    ordered = sorted(merged.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
+    return dict(ordered)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def summary(verdict: Mapping[str, Any]) -> str:
-    """What was found, how sure that is, and what would hide a birth from the test; two sentences where nothing would.
+    """State the finding, how sure it is, and what would hide shared initial weights; two sentences where nothing would.
 
     Args:
         verdict: what :meth:`.verdict.Verdict.to_json` gives.
@@ -30,7 +30,7 @@ residual stream.
 
 
 def probability(log10_p: float) -> str:
-    """A probability in digits that say something, however small.
+    """Format a probability in digits that say something, however small.
 
     >>> probability(-0.4), probability(-7.3), probability(-2027.7)
     ('0.4', '5e-08', '10^-2027.7')

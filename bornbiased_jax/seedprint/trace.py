@@ -141,24 +141,24 @@ class Probe:
     batch_size: int | None = None
 
     def settled_by(self, side: Side) -> Probe:
-        """The same as a stored fingerprint was made.
+        """Return the probe that a stored fingerprint was made with.
 
         Raises:
             InputError: something else was asked for.
         """
         assert side.stored is not None
-        made = side.stored.inputs
-        kept: dict[str, Any] = {name: made.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
-        kept |= {"inputs": made["kind"], "input_seed": made["seed"]}
-        for name, value in kept.items():
-            asked = getattr(self, name)
-            if asked is not None and asked != value:
+        stored_inputs = side.stored.inputs
+        choices: dict[str, Any] = {name: stored_inputs.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
+        choices |= {"inputs": stored_inputs["kind"], "input_seed": stored_inputs["seed"]}
+        for name, value in choices.items():
+            choice = getattr(self, name)
+            if choice is not None and choice != value:
                 option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{side.name} was made with {option} {value}, not {asked}: leave {option} out")
-        return dataclasses.replace(self, **kept)
+                raise InputError(f"{side.name} was made with {option} {value}, not {choice}: leave {option} out")
+        return dataclasses.replace(self, **choices)
 
     def fitted(self, *configs: ModelConfig) -> Probe:
-        """Every open choice made so that all these models can take the inputs."""
+        """Make every open choice so that all these models can take the inputs."""
         kind = self.inputs or "tokens"
         vocab = min((cfg.vocab_size for cfg in configs), default=None) if kind == "tokens" else None
         return Probe(
@@ -171,7 +171,7 @@ class Probe:
         )
 
     def draw(self, cfg: ModelConfig) -> Inputs:
-        """The inputs, once every choice is made."""
+        """Draw the inputs, once every choice is made."""
         assert self.inputs is not None and self.num_inputs is not None and self.seq_len is not None
         vocab_size = self.vocab_size or cfg.vocab_size
         return probe_inputs.random_inputs(
@@ -187,7 +187,7 @@ def read_outputs(
     layer: int | None = None,
     **further: Any,
 ) -> Fingerprint:
-    """A model's fingerprint on a probe: the stored one, or computed with a progress display.
+    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
 
     Args:
         side: the model.
@@ -214,7 +214,7 @@ def trace(
     scratch: Path | None = None,
     **options: Any,
 ) -> Verdict:
-    """Say whether two models share a birth, whatever they are given as.
+    """Decide whether two models share initial weights, whatever they are given as.
 
     Args:
         base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, or either
@@ -245,9 +245,12 @@ def trace(
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
-    ours = Side(base, scratch)
-    theirs = ours if base is suspect or (isinstance(base, str) and base == suspect) else Side(suspect, scratch)
-    test = _default_test(ours, theirs, options) if test is None else test
+    # One side where both are named alike: it is opened once.
+    is_one_model = base is suspect or (isinstance(base, str) and base == suspect)
+    base_side = Side(base, scratch)
+    suspect_side = base_side if is_one_model else Side(suspect, scratch)
+    # The test, its level and its options.
+    test = _default_test(base_side, suspect_side, options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
     options = {name: value for name, value in options.items() if value is not None}
@@ -259,60 +262,64 @@ def trace(
     # Tests of weights prove a p below what their permutations reach.
     if "num_permutations" in options and entry.needs == "outputs":
         check_permutations(options["num_permutations"], alpha)
+    # Refuse what cannot reach alpha, or another base than the published one, before computing.
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
         check_references(count, alpha)
     if base_digest is not None:
-        check_commitment(ours.name, ours.digest, read_digest(base_digest))
+        check_commitment(base_side.name, base_side.digest, read_digest(base_digest))
+    # Run the test on weights, on both, or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
         if entry.joined and probe != Probe():
-            options["outputs"] = lambda: _by_outputs("permutation", ours, theirs, probe, alpha)
-        verdict = entry.load()(ours, theirs, alpha=alpha, **options)
+            options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
+        verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
     elif entry.needs == "both":
-        settled = _settled(probe, ours, theirs)
-        pair = functools.partial(_fingerprints, ours, theirs, settled)
+        settled = _settled(probe, base_side, suspect_side)
+        pair = functools.partial(_fingerprints, base_side, suspect_side, settled)
         try:
-            verdict = entry.load()(ours, theirs, outputs=pair, alpha=alpha, **options)
+            verdict = entry.load()(base_side, suspect_side, outputs=pair, alpha=alpha, **options)
         except Overflow as error:
             verdict = undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     else:
         births = count if entry.references else None
-        verdict = _by_outputs(test, ours, theirs, probe, alpha, num_references=births, **options)
-    given = {"alpha": alpha} if alpha != entry.alpha else {}
-    verdict = with_choices(verdict, {**given, **{name: options[name] for name in sorted(options) if name != "outputs"}})
-    verdict = with_commitment(verdict, ours.digest, committed=base_digest is not None)
-    for side in (ours, theirs):
+        verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=births, **options)
+    # Record choices and commitment with the verdict.
+    chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
+    chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
+    verdict = with_choices(verdict, chosen)
+    verdict = with_commitment(verdict, base_side.digest, committed=base_digest is not None)
+    for side in (base_side, suspect_side):
         side.close()
     return verdict
 
 
-def _default_test(ours: Side, theirs: Side, options: Mapping[str, Any]) -> str:
-    """What settles most about this pair, of the tests that have the options given."""
-    given = {name for name, value in options.items() if value is not None}
-    outputs_alone = given <= set(lineage_test("permutation").options) and not given <= set(lineage_test("auto").options)
-    stored = ours.stored is not None or theirs.stored is not None
+def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
+    """Choose what settles most about this pair, of the tests that have the options given."""
+    names = {name for name, value in options.items() if value is not None}
+    outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
+    stored = base.stored is not None or suspect.stored is not None
     return "permutation" if stored or outputs_alone else "auto"
 
 
 def _by_outputs(
     test: str,
-    ours: Side,
-    theirs: Side,
+    base: Side,
+    suspect: Side,
     probe: Probe,
     alpha: float,
     *,
     num_references: int | None = None,
     **options: Any,
 ) -> Verdict:
-    """A test of outputs, after whatever makes it impossible."""
-    settled = _settled(probe, ours, theirs)
-    reason = _uncomparable(ours, theirs, settled)
+    """Run a test of outputs, after checking for whatever makes it impossible."""
+    settled = _settled(probe, base, suspect)
+    reason = _uncomparable(base, suspect, settled)
     if reason is not None:
         assert settled.num_inputs is not None
         return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
     try:
-        pair = _fingerprints(ours, theirs, settled)
+        pair = _fingerprints(base, suspect, settled)
     except Overflow as error:
         return undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     if num_references is not None:
@@ -320,42 +327,42 @@ def _by_outputs(
     return comparing.compare(*pair, test=test, alpha=alpha, **options)
 
 
-def _settled(probe: Probe, ours: Side, theirs: Side) -> Probe:
+def _settled(probe: Probe, base: Side, suspect: Side) -> Probe:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
-    settled = [probe.settled_by(side) for side in (ours, theirs) if side.stored is not None]
+    settled = [probe.settled_by(side) for side in (base, suspect) if side.stored is not None]
     probe = settled[0] if settled else probe
-    return probe.fitted(*(side.cfg for side in (ours, theirs) if side.stored is None))
+    return probe.fitted(*(side.cfg for side in (base, suspect) if side.stored is None))
 
 
-def _uncomparable(ours: Side, theirs: Side, probe: Probe) -> str | None:
-    """Why no output of one model belongs to one of the other, said before anything is computed."""
+def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
+    """Return why no output of one model belongs to one of the other, before anything is computed."""
     vectors = probe.inputs == "gaussian"
     # Two stored ones of tokens have their inputs compared first.
-    if ours.width == theirs.width or not (vectors or ours.stored is None or theirs.stored is None):
+    if base.width == suspect.width or not (vectors or base.stored is None or suspect.stored is None):
         return None
-    both = f"{ours.width} and {theirs.width}"
-    fed = f"vectors of one width cannot be fed to models of widths {both}, and "
-    return (fed if vectors else f"the widths differ ({both}): ") + (
+    widths = f"{base.width} and {suspect.width}"
+    fed = f"vectors of one width cannot be fed to models of widths {widths}, and "
+    return (fed if vectors else f"the widths differ ({widths}): ") + (
         "no coordinate of one model corresponds to one of the other"
     )
 
 
-def _fingerprints(ours: Side, theirs: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
-    """Both models' outputs, read alike: as the stored one of them was."""
-    stored = [side.stored for side in (ours, theirs) if side.stored is not None]
+def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
+    """Read both models' outputs alike: as the stored one of them was."""
+    stored = [side.stored for side in (base, suspect) if side.stored is not None]
     layers = {side.layer for side in stored}
     layer = layers.pop() if len(layers) == 1 else None
     moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
-    first = read_outputs(ours, probe, moments=moments, layer=layer)
-    if ours is theirs:
+    first = read_outputs(base, probe, moments=moments, layer=layer)
+    if base is suspect:
         return first, first
     if moments is None and "mean" in first.inputs:
         moments = (first.inputs["mean"], first.inputs["std"])
-    return first, read_outputs(theirs, probe, moments=moments, layer=layer)
+    return first, read_outputs(suspect, probe, moments=moments, layer=layer)
 
 
 def _references(base: Fingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
-    """Outputs of fresh seeds of the base's architecture, one at a time."""
+    """Yield outputs of fresh seeds of the base's architecture, one at a time."""
     if base.layer is not None:
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
     cfg = ModelConfig.from_dict(base.config)

@@ -64,13 +64,13 @@ class Verdict:
     detail: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
+        """Return JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
         return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **UNSAID, **self.detail}.items()}
 
     def text(self) -> str:
-        """The verdict for a reader: the decision, three plain sentences, then what it rests on, point by point."""
+        """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
         facts = [self.test]
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
@@ -81,15 +81,15 @@ class Verdict:
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
-        told = self.to_json()
-        points = [str(note) for note in (*self.detail.get("notes", ()), told["scope"])]
+        content = self.to_json()
+        points = [str(note) for note in (*self.detail.get("notes", ()), content["scope"])]
         return "\n".join(
-            [f"{self.verdict} ({', '.join(facts)})", summary(told), "", *(f"- {point}" for point in points)]
+            [f"{self.verdict} ({', '.join(facts)})", summary(content), "", *(f"- {point}" for point in points)]
         )
 
 
 def _plain(value: Any) -> Any:
-    """Python numbers, lists and dicts only; numbers that are not finite become None."""
+    """Convert to Python numbers, lists and dicts only; numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def rests_on(described: Mapping[str, Any]) -> str:
-    """Which labels a null permutes, what leaves the statistic alone, and what evades the test, in one sentence."""
+    """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
     unchanged = ", ".join(described["invariant_to"]) or "nothing"
     return (
         f"The null permutes {described['permuted']}; the statistic is unchanged by {unchanged}; "
@@ -111,7 +111,7 @@ def rests_on(described: Mapping[str, Any]) -> str:
 
 
 def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
-    """The verdict with the options that are not the defaults, which whoever tried several must correct for."""
+    """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
     words = [f"{name} = {value}" for name, value in chosen.items()]
     notes = list(verdict.detail.get("notes", ()))
     if words:
@@ -123,7 +123,7 @@ def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
 
 
 def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:
-    """A verdict that says why there is none."""
+    """Return an undefined verdict with its reason."""
     return Verdict("undefined", reason, None, None, None, test, num_inputs, alpha, detail)
 
 
@@ -138,7 +138,7 @@ def decide(
     agreement: str = "the outputs agree coordinate by coordinate",
     **detail: Any,
 ) -> Verdict:
-    """Same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
+    """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
 
     Args:
         test, p_value, log10_p, z, num_inputs, alpha, detail: of the :class:`Verdict`; a z that is not finite is
@@ -160,7 +160,7 @@ def decide(
 
 
 def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> str | None:
-    """Why two matrices of outputs cannot be compared coordinate by coordinate, or None if they can.
+    """Return why two matrices of outputs cannot be compared coordinate by coordinate, or None if they can.
 
     Raises:
         InputError: not two matrices over the same number of inputs, or numbers that are not finite.
@@ -180,5 +180,5 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
 
 
 def varying(outputs_ND: np.ndarray) -> np.ndarray:
-    """Indices of the coordinates that are not the same for every input."""
+    """Return the indices of the coordinates that are not the same for every input."""
     return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))

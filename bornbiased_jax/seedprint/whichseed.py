@@ -82,7 +82,7 @@ class Candidate:
         return 10.0**self.log10_p
 
     def to_json(self) -> dict[str, Any]:
-        """All fields with the p-value, as JSON-ready values."""
+        """Return all fields with the p-value, as JSON-ready values."""
         return {**dataclasses.asdict(self), "p_value": self.p_value}
 
 
@@ -111,7 +111,7 @@ class Found:
     confirmed: Verdict | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready values, with the keys of the command line."""
+        """Return JSON-ready values, with the keys of the command line."""
         return {
             "seed": self.seed,
             "p_value": self.best.p_value,
@@ -128,8 +128,8 @@ class Found:
 
     @staticmethod
     def _brief(verdict: dict[str, Any]) -> dict[str, Any]:
-        kept = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
-        return {**{name: verdict.get(name) for name in kept}, "corrected_for": NUM_SEEDS}
+        keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
+        return {**{name: verdict.get(name) for name in keys}, "corrected_for": NUM_SEEDS}
 
 
 def which_seed(
@@ -145,7 +145,7 @@ def which_seed(
     range_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Found:
-    """Search seeds for the birth of a model.
+    """Search seeds for the initial weights of a model.
 
     Args:
         cfg: the architecture that births are drawn of.
@@ -171,10 +171,12 @@ def which_seed(
     hardware.check_memory(
         8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
     )
-    asked = request(cfg, reader, seeds, entries=entries, range_size=range_size, advance=advance)
+    # Search: correlate a few numbers of every seed, chunk by chunk.
+    search = request(cfg, reader, seeds, entries=entries, range_size=range_size, advance=advance)
     best: dict[int, float] = {}
-    for part in drive.fulfil(asked, resume, engine, advance):
-        best = best_of(best, part["seeds"], part["correlations"])
+    for chunk in drive.fulfil(search, resume, engine, advance):
+        best = best_of(best, chunk["seeds"], chunk["correlations"])
+    # Decision: many more numbers of the best seeds.
     decided = _decide(cfg, reader, list(best))
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
@@ -185,13 +187,14 @@ def which_seed(
         else f"none of {len(seeds):,} births was found in the suspect's coordinates (best: seed {first.seed}, "
         f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
     )
-    sizes = (len(asked.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
+    sizes = (len(search.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
+    # Confirmation: all matrices of the seed, where there is a hit.
     confirmed = confirm(cfg, reader, first.seed, alpha=alpha) if hit else None
     return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha, confirmed)
 
 
 def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float = 1e-4) -> Verdict:
-    """Compare a whole birth with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
+    """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
     Args:
         cfg: the architecture of the birth.
@@ -230,11 +233,11 @@ def _check(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: floa
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:
         raise InputError(f"seeds {seeds.start} to {seeds.stop} are not within 0 to 2^32: shorten the range")
     for name in SIZES:
-        ours, theirs = getattr(cfg, name), getattr(suspect_cfg, name)
-        if ours != theirs:
+        searched_size, suspect_size = getattr(cfg, name), getattr(suspect_cfg, name)
+        if searched_size != suspect_size:
             raise InputError(
-                f"the suspect has {name}={theirs}, the births to be searched {ours}: give the suspect's own sizes by "
-                "--model and --set"
+                f"the suspect has {name}={suspect_size}, the births to be searched {searched_size}: give the "
+                "suspect's own sizes by --model and --set"
             )
 
 
