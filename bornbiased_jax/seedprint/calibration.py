@@ -186,7 +186,7 @@ def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:
 
 
 def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 0.05) -> dict[str, Any]:
-    """Check that a family of summaries of unrelated pairs is calibrated, the number of checks corrected for.
+    """Test whether a family of summaries of unrelated pairs is calibrated, corrected for the number of checks.
 
     Each summary brings one binomial check a level and one Kolmogorov–Smirnov check, all held together by
     Holm's correction.

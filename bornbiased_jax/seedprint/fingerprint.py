@@ -113,7 +113,7 @@ def fingerprint(
     drive.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, batch_size)
-    # Vectors take the moments of the embedding; ids take none.
+    # Vectors are scaled to the moments given, or to the embedding's; ids are not.
     facts = inputs.describe()
     mean, std = 0.0, 1.0
     if inputs.vectors:

@@ -104,7 +104,7 @@ def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> 
     same, moved, total = facts["identical_tensors"], facts["reordered_tensors"] or 0, facts["num_tensors"]
     detail = {**verdict.detail, **facts, "base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     notes = list(detail.get("notes", ()))
-    # The plainest fact first; what is left over cannot make a verdict by itself.
+    # The plainest fact first; partial identity only withholds "unrelated".
     decision: Decision = "same-lineage"
     reason, same_as = "", None
     if facts["identical_weights"]:

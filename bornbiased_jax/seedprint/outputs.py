@@ -89,7 +89,7 @@ def last_outputs(
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
     computed = over_batches(placed, batches, last, _reading(layer), workers=shards)
-    # Copy batch by batch, so that only one is held beside the result.
+    # Collect the batches; the last one's padding is cut off.
     for start, computed_BD in zip(starts, computed, strict=True):
         stop = min(start + size, end)
         # Streamed, the states of all blocks.

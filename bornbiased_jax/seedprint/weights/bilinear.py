@@ -90,7 +90,7 @@ def bilinear_test(
         return basis.undefined(reason)
     if tied:
         return _tied(basis, birth, other, tokens, num_permutations, seed)
-    # Untied: the trace of M_birth M_suspectᵀ, never formed as [V, V].
+    # Untied: C = M_birth M_suspectᵀ by way of a [D, D] product, without either bilinear form.
     birth_E, birth_U = (_centred(birth, module, tokens.base_I) for module in VOCABULARY)
     other_E, other_U = (_centred(other, module, tokens.suspect_I) for module in VOCABULARY)
     scores_II = (birth_E @ (birth_U.T @ other_U)) @ other_E.T

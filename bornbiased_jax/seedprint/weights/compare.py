@@ -130,7 +130,7 @@ def weights_test(
     tokens = shared_tokens(base, suspect, ids)
     basis = _basis(kind, alpha, tokens, signed)
     draw = {"num_permutations": num_permutations, "seed": seed}
-    # No p where initialization leaves the labels unequal.
+    # Undefined where the initialization does not leave the labels exchangeable.
     reason = unstated(kind[1], base, suspect)
     if reason is not None:
         return basis.undefined(reason)
