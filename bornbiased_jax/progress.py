@@ -48,13 +48,13 @@ def set_quiet(quiet: bool) -> None:
 
 
 def note(text: str) -> None:
-    """One line for the reader, above any bar, unless quiet."""
+    """Print one line for the reader, above any bar, unless quiet."""
     if not _quiet:
         warn(text)
 
 
 def warn(text: str) -> None:
-    """One line that changes what a result means: shown also where notes are silenced."""
+    """Print one line that changes what a result means: shown also where notes are silenced."""
     if _live is not None:
         _live.console.print(Text(text))
     else:
@@ -65,7 +65,7 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def bar(
-    total: int | None, label: str, unit: str = "steps", quiet: bool = False, done: int = 0, timed: bool = True
+    total: int | None, label: str, unit: str = "steps", quiet: bool = False, completed: int = 0, timed: bool = True
 ) -> Iterator[Bar]:
     """Show the progress of a block; the value it yields is called as work is done: ``advance(n=1)``.
 
@@ -76,7 +76,7 @@ def bar(
         label: what is being done ("sweep", "table1").
         unit: what is counted, in the plural ("sequences").
         quiet: show nothing.
-        done: units done before (a resumed job), where that is known by now; they do not count for the rate.
+        completed: units of earlier runs (a resumed job), where that is known by now; they do not count for the rate.
         timed: show a rate and the time left; not where units take very different times.
 
     Example:
@@ -84,10 +84,10 @@ def bar(
         ...     advance(2)
     """
     if quiet or _quiet:
-        yield Bar(lambda _n, _kept: None)
+        yield Bar(lambda _n, _is_prior: None)
         return
     show = _terminal_bar if _on_terminal() else _plain_bar
-    with show(label, _Meter(total, unit, done, timed)) as tell:
+    with show(label, _Meter(total, unit, completed, timed)) as tell:
         yield Bar(tell)
 
 
@@ -114,8 +114,8 @@ def _terminal_bar(label: str, meter: _Meter) -> Iterator[Callable[[int, bool], N
     live = _live
     task = live.add_task(label, total=meter.total, completed=meter.done, meter=meter)
 
-    def tell(n: int, kept: bool) -> None:
-        meter.add(n, kept)
+    def tell(n: int, is_prior: bool) -> None:
+        meter.add(n, is_prior)
         live.advance(task, n)
 
     try:
@@ -138,13 +138,13 @@ class _Numbers(ProgressColumn):
 
 @contextlib.contextmanager
 def _plain_bar(label: str, meter: _Meter) -> Iterator[Callable[[int, bool], None]]:
-    said = _clock()
+    last_line_at = _clock()
 
-    def tell(n: int, kept: bool) -> None:
-        nonlocal said
-        meter.add(n, kept)
-        if _clock() - said >= PLAIN_INTERVAL and meter.done != meter.total:
-            said = _clock()
+    def tell(n: int, is_prior: bool) -> None:
+        nonlocal last_line_at
+        meter.add(n, is_prior)
+        if _clock() - last_line_at >= PLAIN_INTERVAL and meter.done != meter.total:
+            last_line_at = _clock()
             note(f"{label}: {meter.text()}")
 
     try:
@@ -160,15 +160,15 @@ def _plain_bar(label: str, meter: _Meter) -> Iterator[Callable[[int, bool], None
 class _Meter:
     """Counts units against the clock."""
 
-    def __init__(self, total: int | None, unit: str, done: int, timed: bool = True) -> None:
-        self.total, self.unit, self.done, self._timed = total, unit, done, timed
-        self._before = done
+    def __init__(self, total: int | None, unit: str, completed: int, timed: bool = True) -> None:
+        self.total, self.unit, self.done, self._timed = total, unit, completed, timed
+        self._before = completed
         self._start = self._began = self._latest = _clock()
         self._compiling = unit in COMPILED
 
-    def add(self, n: int, kept: bool = False) -> None:
+    def add(self, n: int, is_prior: bool = False) -> None:
         self.done += n
-        if kept:
+        if is_prior:
             self._before += n
             return
         self._latest = _clock()
@@ -176,7 +176,7 @@ class _Meter:
             self._compiling, self._before, self._start = False, self.done, self._latest
 
     def rate(self) -> float | None:
-        """Units a second up to the latest of them; None until there is one, or where it means nothing.
+        """Compute units per second up to the latest of them; None until there is one, or where it means nothing.
 
         The first units of a compiled program do not count: most of their time was the compiler's.
         """
@@ -214,7 +214,7 @@ def _speed(rate: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: "0.4 s", "12 s", "3 min 05 s", "2 h 10 min".
+    """Write seconds in words: "0.4 s", "12 s", "3 min 05 s", "2 h 10 min".
 
     Example:
         >>> duration(0.44), duration(125)
@@ -222,9 +222,9 @@ def duration(seconds: float) -> str:
     """
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"

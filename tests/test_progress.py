@@ -63,7 +63,7 @@ def test_an_unknown_total_has_a_rate_but_no_end(clock, capsys):
 
 
 def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
-    with progress.bar(1000, "sweep", unit="seeds", done=900) as advance:
+    with progress.bar(1000, "sweep", unit="seeds", completed=900) as advance:
         clock.now += 5
         advance(10)
         clock.now += 5

@@ -33,6 +33,6 @@ ACTIVATIONS: dict[Activation, Entry] = {
     "silu": Entry(jax.nn.silu, "silu", "silu", ("swish",)),
 }
 HUGGING_FACE: dict[str, Activation] = {
-    name: ours for ours, entry in ACTIVATIONS.items() for name in (entry.hugging_face, *entry.aliases)
+    name: activation for activation, entry in ACTIVATIONS.items() for name in (entry.hugging_face, *entry.aliases)
 }
 """Every name that ``config.json`` may give an activation."""

@@ -64,12 +64,12 @@ class Adapter:
     feature_map: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON-ready values."""
+        """Return all fields as JSON-ready values."""
         return {**dataclasses.asdict(self), "matrices": list(self.matrices)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Adapter:
-        """The inverse of :meth:`to_dict`.
+        """Invert :meth:`to_dict`.
 
         Raises:
             InputError: an unknown field or method.
@@ -84,7 +84,7 @@ class Adapter:
 
 
 def lora(rank: int, alpha: float | None = None, matrices: tuple[str, ...] = ("query", "value")) -> Adapter:
-    """LoRA of some matrices of every block; α is 2 r unless given.
+    """Make the LoRA adapter of some matrices of every block; α is 2 r by default.
 
     Raises:
         InputError: no matrix, an unknown one or one named twice, or a rank or α out of range.
@@ -100,7 +100,7 @@ def lora(rank: int, alpha: float | None = None, matrices: tuple[str, ...] = ("qu
 
 
 def prefix(length: int) -> Adapter:
-    """Prefix tuning with so many trained keys and values in every block.
+    """Make the prefix-tuning adapter with ``length`` trained keys and values in every block.
 
     Raises:
         InputError: a length out of range.
@@ -109,12 +109,12 @@ def prefix(length: int) -> Adapter:
 
 
 def prefix_plus(feature_map: str = "elu") -> Adapter:
-    """Prefix-Tuning+ with φ "elu", "relu" or "identity"."""
+    """Make the Prefix-Tuning+ adapter with φ "elu", "relu" or "identity"."""
     return Adapter("prefix-plus", feature_map=feature_map)
 
 
 def adapted(cfg: ModelConfig, adapter: Adapter | None) -> ModelConfig:
-    """The architecture of an adapted model: that of the base where the adapter can be merged.
+    """Return the architecture of an adapted model: that of the base where the adapter can be merged.
 
     Raises:
         InputError: the base has no attention, or such an adapter already.
@@ -131,7 +131,7 @@ def adapted(cfg: ModelConfig, adapter: Adapter | None) -> ModelConfig:
 
 
 def adapter_shapes(cfg: ModelConfig, adapter: Adapter) -> Params:
-    """The tree of an adapter's parameters as ``jax.ShapeDtypeStruct`` leaves [L, …], float32.
+    """Return the tree of an adapter's parameters as ``jax.ShapeDtypeStruct`` leaves [L, …], float32.
 
     Args:
         cfg: the base.
@@ -145,33 +145,33 @@ def adapter_shapes(cfg: ModelConfig, adapter: Adapter) -> Params:
 
 
 def _parameters(cfg: ModelConfig, adapter: Adapter) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Path -> shape and standard deviation at the beginning."""
-    known = parameter_table(cfg)
+    """Return the shape and the initial standard deviation of each parameter, by path."""
+    table = parameter_table(cfg)
     if adapter.method != "lora":
         # A memory is a constant, zero.
-        wanted = parameter_table(adapted(cfg, adapter)).items()
-        return {path: (row.shape, distribution(cfg, row).std) for path, row in wanted if path not in known}
+        adapted_rows = parameter_table(adapted(cfg, adapter)).items()
+        return {path: (row.shape, distribution(cfg, row).std) for path, row in adapted_rows if path not in table}
     assert adapter.rank is not None
-    found: dict[str, tuple[tuple[int, ...], float]] = {}
+    parameters: dict[str, tuple[tuple[int, ...], float]] = {}
     for name in adapter.matrices:
         module = f"blocks/{MATRICES[name]}"
-        if f"{module}/kernel" not in known:
-            have = ", ".join(other for other, place in MATRICES.items() if f"blocks/{place}/kernel" in known)
+        if f"{module}/kernel" not in table:
+            have = ", ".join(other for other, place in MATRICES.items() if f"blocks/{place}/kernel" in table)
             raise InputError(f"the model has no matrix {name}: choose from {have}")
-        if known[f"{module}/kernel"].in_expert:
+        if table[f"{module}/kernel"].in_expert:
             raise InputError(f"LoRA of {name} in a mixture of experts is not supported: choose matrices of attention")
-        L, width, out = known[f"{module}/kernel"].shape
+        L, width, out = table[f"{module}/kernel"].shape
         if adapter.rank > min(width, out):
             raise InputError(
                 f"rank={adapter.rank} is above the width of {name} ({width} by {out}): lower it, or fine-tune in full"
             )
-        found[f"{module}/{IN}"] = (L, width, adapter.rank), 1 / math.sqrt(3 * width)
-        found[f"{module}/{OUT}"] = (L, adapter.rank, out), 0.0
-    return dict(sorted(found.items()))
+        parameters[f"{module}/{IN}"] = (L, width, adapter.rank), 1 / math.sqrt(3 * width)
+        parameters[f"{module}/{OUT}"] = (L, adapter.rank, out), 0.0
+    return dict(sorted(parameters.items()))
 
 
 def init_adapter(cfg: ModelConfig, adapter: Adapter, seed: int | jax.Array) -> Params:
-    """An adapter at its beginning: a pure function of the seed, from a stream of keys of its own.
+    """Draw the initial adapter: a pure function of the seed, from a stream of keys of its own.
 
     Args:
         cfg: the base.
@@ -187,7 +187,7 @@ def init_adapter(cfg: ModelConfig, adapter: Adapter, seed: int | jax.Array) -> P
 
 
 def attach(adapter: Adapter, frozen: Params, trained: Params) -> Params:
-    """The parameters of an adapted model for :func:`bornbiased_jax.models.apply`, the adapter kept apart.
+    """Combine base and adapter into parameters for :func:`bornbiased_jax.models.apply`, without merging them.
 
     A pure function, differentiable in both. Of LoRA the factor α/r is taken into B.
 
@@ -203,17 +203,17 @@ def attach(adapter: Adapter, frozen: Params, trained: Params) -> Params:
 
 
 def merge(adapter: Adapter, frozen: Params, trained: Params) -> Params:
-    """The parameters of an adapted model as its architecture has them, NumPy float32: LoRA added to the matrices.
+    """Merge an adapter into the base as the adapted architecture has it, NumPy float32: LoRA added to the matrices.
 
     What cannot be added to a matrix stays beside it (:func:`adapted` says so).
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(trained).items()}
-    found = {path: merge_parameter(adapter, path, leaf, flat) for path, leaf in flatten(frozen).items()}
-    return unflatten(found if adapter.method == "lora" else {**found, **flat})
+    merged = {path: merge_parameter(adapter, path, leaf, flat) for path, leaf in flatten(frozen).items()}
+    return unflatten(merged if adapter.method == "lora" else {**merged, **flat})
 
 
 def merge_parameter(adapter: Adapter, path: str, frozen: Any, trained: Mapping[str, Any]) -> np.ndarray:
-    """One parameter of the base, merged with what an adapter has for it.
+    """Merge one parameter of the base with the adapter's factors for it, if there are any.
 
     Args:
         adapter: its settings.
@@ -235,12 +235,12 @@ def _scale(adapter: Adapter) -> float:
 
 
 def count_trained(cfg: ModelConfig, adapter: Adapter) -> int:
-    """How many numbers an adapter trains."""
+    """Count the scalars that an adapter trains."""
     return sum(math.prod(shape) for shape, _ in _parameters(cfg, adapter).values())
 
 
 def within_budget(cfg: ModelConfig, adapter: Adapter, budget: int) -> Adapter:
-    """The same adapter with the largest rank or prefix whose parameters are at most ``budget``.
+    """Return the adapter with the largest rank or prefix whose parameters are at most ``budget``.
 
     Args:
         cfg: the base.

@@ -26,14 +26,14 @@ MAX_BLOCKS = 8
 
 
 def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
-    """Boolean [T, S]: may the query at one absolute position see the key at another?"""
+    """Return boolean [T, S]: whether the query at one absolute position may see the key at another."""
     distance_TS = query_T[:, None] - key_S[None, :]
-    seen = distance_TS >= 0
-    return seen if window is None else seen & (distance_TS < window)
+    causal_TS = distance_TS >= 0
+    return causal_TS if window is None else causal_TS & (distance_TS < window)
 
 
 def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
-    """Rows of queries, each with the columns that causality and the window leave to any of them.
+    """Return blocks of query rows, each with the columns that causality and the window leave to any of them.
 
     With as many queries as keys, half of the square is never seen: blocks of rows leave most of it out.
     Other shapes (one query, or a cache that is partly empty) stay whole.
@@ -52,7 +52,7 @@ def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[s
 def _behind(
     prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Keys, values and what each query sees, with a prefix before them that every query sees."""
+    """Prepend a prefix that every query sees to keys, values and the mask."""
     if prefix is None:
         return k_BSGK, v_BSGK, seen_TS
     key_BPGK, value_BPGK = prefix
@@ -118,12 +118,15 @@ class Attention(nn.Module):
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
         query_T = positions_T[-1:] if self.last_only else positions_T
 
+        # Queries, keys and values.
         q_BTHK = self._project("query", query_x, H, use_bias)
         k_BSGK = self._project("key", x_BTD, G, use_bias)
         v_BSGK = Linear(G * K, use_bias, self.precision, name="value")(x_BTD)
         v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
         if cfg.output_gate == "value":
             v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, self.precision, name="value_gate")(v_BSGK))
+
+        # RoPE on queries and keys.
         inside_T = query_T if rolling is None else rolling.inside(query_T)
         first_BTHK = q_BTHK
         if cfg.positions == "rope":
@@ -133,6 +136,8 @@ class Attention(nn.Module):
             q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
             k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
         k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
+
+        # Keys and values so far: the cache with this pass written into it.
         key_S = positions_T
         if past is not None:
             past_keys, past_values, start = past
@@ -140,6 +145,7 @@ class Attention(nn.Module):
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
+        # The mask: causality and windows, then what the caller and edits take away.
         def seen_within(window: int | None) -> jax.Array:
             if rolling is None:
                 return allowed(query_T, key_S, window)
@@ -154,6 +160,8 @@ class Attention(nn.Module):
             seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
         if self.edits.seen is not None:
             seen_TS = seen_TS & self.edits.seen(seen_TS)
+
+        # An extra logit takes probability and adds nothing.
         extra_H = None
         if cfg.sink_logit == "zero":
             extra_H = jnp.zeros((H,), jnp.float32)
@@ -162,17 +170,18 @@ class Attention(nn.Module):
         weights_BHTS = o_BTHK = None
         prefix = self._prefix(k_BSGK)
 
-        def weigh(rows: slice, keys: jax.Array, seen: jax.Array) -> jax.Array:
+        def weigh(rows: slice, keys: jax.Array, mask: jax.Array) -> jax.Array:
             scores_BHTS = self._scores(q_BTHK[:, rows], keys)
             if rolling is not None and cfg.positions == "rope":
                 first_S = jnp.arange(keys.shape[1]) < (cfg.prefix_length or 0) + rolling.keep
                 met_BHTS = self._scores(first_BTHK[:, rows], keys)
                 scores_BHTS = jnp.where(first_S[None, None, None], met_BHTS, scores_BHTS)
-            return self._weights(scores_BHTS, seen, extra_H)
+            return self._weights(scores_BHTS, mask, extra_H)
 
+        # Weights in full where they are captured, else the fused kernel, else blocks of rows.
         if self._wants_weights():
-            keys, values, seen = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
-            weights_BHTS = weigh(slice(None), keys, seen)
+            keys, values, mask = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
+            weights_BHTS = weigh(slice(None), keys, mask)
             o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
             if prefix is not None:
                 weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
@@ -181,21 +190,23 @@ class Attention(nn.Module):
         if o_BTHK is None:
             parts = []
             for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
-                keys, values, seen = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
-                weights = weigh(rows, keys, seen)
+                keys, values, mask = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
+                weights = weigh(rows, keys, mask)
                 parts.append(self._aggregate(weights.astype(values.dtype), values))
             o_BTHK = jnp.concatenate(parts, axis=1)
+
+        # Adapter and sink mitigations on the aggregated values, then W_O.
         if cfg.prefix_memory != "none":
             o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
         o_BTHK = edited(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
-        found = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
-        found |= {"values": v_BSGK, "keys": k_BSGK}
+        activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
+        activations |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
-            found |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
-        wanted = {name: found[name] for name in found if name in self.capture}
-        return out_BTD, wanted | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
+            activations |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
+        captured = {name: activations[name] for name in activations if name in self.capture}
+        return out_BTD, captured | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
 
     def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
         cfg = self.cfg
@@ -208,7 +219,7 @@ class Attention(nn.Module):
         return y
 
     def _prefix(self, k_BSGK: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """Keys and values [B, P, G, K] of the prefix, in the type of the others; None without one."""
+        """Return keys and values [B, P, G, K] of the prefix, in the dtype of the others; None without one."""
         cfg = self.cfg
         if cfg.prefix_length is None:
             return None
@@ -218,7 +229,7 @@ class Attention(nn.Module):
         return key, value
 
     def _memory(self, q_BTHK: jax.Array) -> jax.Array:
-        """φ(q)ᵀ M of every head, [B, T, H, K]."""
+        """Compute φ(q)ᵀ M of every head, [B, T, H, K]."""
         H, K = q_BTHK.shape[2:]
         memory_HKK = self.param("prefix_memory", nn.initializers.zeros, (H, K, K))
         phi_BTHK = FEATURE_MAPS[self.cfg.prefix_memory](q_BTHK)
@@ -229,14 +240,14 @@ class Attention(nn.Module):
         return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
 
     def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
-        """Whether this is the softmax over all earlier positions (of a window) and nothing else."""
+        """Return whether this is the softmax over all earlier positions (of a window) and nothing else."""
         refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
-        plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
-        whole = mask_TS is None and self.edits.seen is None
-        return plain and whole and past is None and not self.last_only
+        is_plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
+        is_unmasked = mask_TS is None and self.edits.seen is None
+        return is_plain and is_unmasked and past is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
-        """q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
+        """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
         B, T, H, K = q_BTHK.shape
         G = k_BSGK.shape[2]
         # Heads before positions, and the R query heads of a group as more rows: the products then run on

@@ -34,7 +34,7 @@ def _sigmoid(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.
 
 
 def _softpick(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
-    """Numerator and denominator divided by e^m, m = max(0, largest logit): no power overflows.
+    """Divide numerator and denominator by e^m, m = max(0, largest logit), so that no power overflows.
 
     e^(s−m) − e^(−m) is e^(−m)(e^s − 1), which is exact near s = 0 where the difference would cancel.
     """

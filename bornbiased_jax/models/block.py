@@ -50,17 +50,18 @@ class Block(nn.Module):
         def attend(x: jax.Array) -> jax.Array:
             y = norm("attention_norm", x) if before else x
             module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
-            y, found = module(y, positions_T, mask_TS, past, rolling, layer)
-            captured.update(found)
+            y, activations = module(y, positions_T, mask_TS, past, rolling, layer)
+            captured.update(activations)
             return norm(f"attention_{last}", y) if after else y
 
         def feed_forward(x: jax.Array) -> jax.Array:
             y = norm("mlp_norm", x) if before else x
             sublayer = MLP if cfg.num_experts is None else Experts
-            y, found = sublayer(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
-            captured.update(found)
+            y, activations = sublayer(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
+            captured.update(activations)
             return norm(f"mlp_{last}", y) if after else y
 
+        # Residual connections around both sublayers: side by side, or MLP after attention.
         stream = x_BTD[:, -1:] if self.last_only else x_BTD
         if cfg.parallel_residual:
             stream = stream + attend(x_BTD) + feed_forward(stream)

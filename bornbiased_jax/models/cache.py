@@ -19,7 +19,7 @@ class Cache(NamedTuple):
 
 
 def empty_cache(cfg: ModelConfig, batch: int, size: int, dtype: jnp.dtype = jnp.float32) -> Cache:
-    """A cache for ``size`` positions of ``batch`` sequences, nothing filled."""
+    """Return an empty cache for ``size`` positions of ``batch`` sequences."""
     shape = (cfg.num_layers, batch, size, cfg.kv_heads, cfg.key_dim)
     return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((), jnp.int32))
 
@@ -38,11 +38,11 @@ class RollingCache(NamedTuple):
     """Latest tokens, the query's own among them, 1 or more."""
 
     def inside(self, positions_T: jax.Array) -> jax.Array:
-        """Position inside the cache of the token that is read at each position of the text."""
+        """Return the position inside the cache of the token that is read at each position of the text."""
         return jnp.minimum(positions_T, self.keep + self.window - 1)
 
     def seen(self, query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
-        """Boolean [T, S]: is the key in the query's cache, and no further inside it than the model's own window?"""
+        """Return boolean [T, S]: whether the key is in the query's cache, and there within the model's own window."""
         distance_TS = query_T[:, None] - key_S[None, :]
         first_S = (key_S < self.keep)[None, :]
         seen_TS = (distance_TS >= 0) & (first_S | (distance_TS < self.window))

@@ -32,7 +32,7 @@ from bornbiased_jax.models.sites import Edit, Edits
 
 
 def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks: Sequence[int] | None = None) -> Edits:
-    """Tokens at ``positions`` see only themselves; others go on seeing them. Pass it as ``edit``.
+    """Let tokens at ``positions`` see only themselves; others still see them. Pass the result as ``edit``.
 
     Args:
         length: T of the sequences.
@@ -50,7 +50,7 @@ def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks:
 def amplify_variance(
     positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, blocks: Sequence[int] | None = None
 ) -> Edit:
-    """o'_k = μ_k + λ(o_k − μ_k) at ``positions``; pass it as ``edit``.
+    """Amplify variance, o'_k = μ_k + λ(o_k − μ_k), at ``positions``; pass the result as ``edit``.
 
     Args:
         positions: which positions, from 1.
@@ -77,7 +77,7 @@ def scale_output(
     blocks: Sequence[int] | None = None,
     length: int | None = None,
 ) -> Edit:
-    """The control λ·o_k at ``positions``; pass it as ``edit``.
+    """Scale the output to λ·o_k at ``positions``, the control; pass the result as ``edit``.
 
     Args:
         positions: which positions, from 1.
@@ -120,7 +120,7 @@ def _amplified(
     o_BTHK: jax.Array,
     layer: jax.Array,
 ) -> jax.Array:
-    """λ-fold around μ, or around 0 without one, where ``at_P`` says so; the first P positions are looked at."""
+    """Scale by λ around μ, or around 0 without one, where ``at_P`` is true; later positions than the first P stay."""
     P = len(at_P)
     if o_BTHK.shape[1] < P:
         raise InputError(

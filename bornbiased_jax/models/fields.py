@@ -109,6 +109,6 @@ TABLE: dict[str, Entry] = {
 
 
 def fields_of(reader: Reader) -> Iterator[tuple[str, Policy]]:
-    """Every field with what one reader makes of it."""
+    """Yield every field with the policy of one reader."""
     for name, entry in TABLE.items():
         yield name, getattr(entry, reader)

@@ -17,7 +17,7 @@ KERNEL = "dot_product_attention_fwd_wrapper"
 def fused_attention(
     q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, window: int | None = None
 ) -> jax.Array | None:
-    """softmax(Q Kᵀ/√K) V over causal positions, by cuDNN; None where that kernel cannot take these arrays.
+    """Compute softmax(Q Kᵀ/√K) V over causal positions by cuDNN; None where its kernel cannot take these arrays.
 
     It takes bfloat16 and float16 on NVIDIA GPUs of compute capability 8.0 or more, an even number of positions, and
     heads of widths divisible by 8, up to 128 or, from 9.0 on, 256. Everything else belongs to the plain formula.
@@ -50,14 +50,14 @@ def fused_attention(
 
 
 def keep_products_and_attention(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
-    """A rematerialisation policy: products with weights and fused attention are stored, all else is computed again."""
+    """Store products with weights and fused attention, recompute all else: a rematerialization policy."""
     if primitive.name == KERNEL:
         return True
     return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arguments, **parameters))
 
 
 def _capability() -> tuple[int, ...]:
-    """The device's compute capability; (0,) where it has none, as on AMD's."""
-    found = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    parts = found.split(".")
+    """Return the device's compute capability; (0,) where it has none, as on AMD's."""
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    parts = capability.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else (0,)

@@ -33,7 +33,7 @@ class Neuron(NamedTuple):
 
 
 def parse_neuron(text: str) -> Neuron:
-    """A neuron by name.
+    """Parse the name of a neuron.
 
     Raises:
         InputError: another form.
@@ -48,7 +48,7 @@ def parse_neuron(text: str) -> Neuron:
 
 
 def silence(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits:
-    """The neurons write nothing, at any position.
+    """Silence neurons at all positions: their activations become 0.
 
     Raises:
         InputError: a neuron that the model does not have.
@@ -57,7 +57,7 @@ def silence(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits:
 
 
 def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) -> Edits:
-    """Each neuron has the given activation at one position and none elsewhere.
+    """Set the activation of each neuron at one position, and 0 elsewhere.
 
     With the activation that it has at the first token, ``position`` 1 restores what :func:`silence` took, and another
     position moves it there.
@@ -76,7 +76,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
 
 
 def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
-    """Channels of the residual stream are 0 at one position, after each of the blocks (all of them unless given).
+    """Set channels of the residual stream to 0 at one position, after each of the blocks (by default all).
 
     Raises:
         InputError: a channel, position or block that the model does not have.

@@ -11,7 +11,7 @@ from bornbiased_jax.errors import InputError
 
 
 def check_tokens(tokens: Any, vocab_size: int, *, tokenizer: str = "") -> np.ndarray:
-    """Token ids of any shape as int32, if all are of the vocabulary.
+    """Return token ids of any shape as int32, if all are in the vocabulary.
 
     Args:
         tokens: integers.
@@ -59,7 +59,7 @@ def check_width(cfg: ModelConfig, width: int) -> None:
 
 
 def check_sequences(cfg: ModelConfig, x: Any) -> np.ndarray:
-    """Tokens [N, T] (int32) or vectors [N, T, D] (float32), if they fit the model.
+    """Return tokens [N, T] (int32) or vectors [N, T, D] (float32), if they fit the model.
 
     Raises:
         InputError: no sequences, a wrong shape or width, ids outside the vocabulary, or more positions than

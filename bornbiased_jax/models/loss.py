@@ -26,7 +26,7 @@ MAX_UNROLLED = 8
 
 
 def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
-    """How many blocks follow one another without a loop: all of a shallow model on a CPU, else one.
+    """Return how many blocks to unroll: all of a shallow model on a CPU, else one.
 
     With rematerialisation the loop stays: without it the compiler merges what is computed twice.
     """
@@ -43,7 +43,7 @@ def loss_sum(
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The summed next-token loss of a batch in nats and the number of tokens predicted.
+    """Compute the summed next-token loss of a batch in nats and the number of tokens predicted.
 
     Args:
         cfg: the architecture.
@@ -59,12 +59,12 @@ def loss_sum(
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
     unroll = unrolled_blocks(cfg, remat)
-    kept: Any = remat
+    policy: Any = remat
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
-        kept = keep_products_and_attention
+        policy = keep_products_and_attention
     out = apply(
-        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=kept, unroll=unroll,
+        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=policy, unroll=unroll,
         stream_sharding=rows,
     )  # fmt: skip
     return loss_of_final(cfg, params, out.final_BTD, labels_BT, precision=precision)
@@ -73,7 +73,7 @@ def loss_sum(
 def loss_of_final(
     cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """What :func:`loss_sum` returns, from the output of the final norm and the labels (−1 counts for nothing)."""
+    """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
     chunk = chunk_length(cfg, *labels_BT.shape)
     total = cross_entropy(
@@ -83,10 +83,10 @@ def loss_of_final(
 
 
 def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
-    """How many positions go through the head at once: a divisor of the length."""
+    """Return how many positions go through the head at once: a divisor of the length."""
     limit = CHUNK_CPU if jax.default_backend() == "cpu" else CHUNK_ACCELERATOR
-    wanted = max(1, limit // (cfg.vocab_size * batch))
-    return max(size for size in range(1, length + 1) if length % size == 0 and (size <= wanted or size == 1))
+    target = max(1, limit // (cfg.vocab_size * batch))
+    return max(size for size in range(1, length + 1) if length % size == 0 and (size <= target or size == 1))
 
 
 def cross_entropy(
@@ -99,7 +99,7 @@ def cross_entropy(
     precision: Any,
     cap: float | None = None,
 ) -> jax.Array:
-    """The sum of −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
+    """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
 
     Logits are made, turned into their gradient and dropped ``chunk`` positions at a time, so that memory does
     not grow with T·V, and the backward pass makes none of them again: gradients of the hidden states and of the
@@ -139,7 +139,7 @@ def _loss(head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array) ->
 
 
 def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array, jax.Array]:
-    """[T / chunk, B·chunk, …]: cut along positions, so that rows stay on the devices that hold them."""
+    """Reshape to [T / chunk, B·chunk, …]: cut along positions, so that rows stay on the devices that hold them."""
     B, T, D = final.shape
     hidden = final.reshape(B, T // chunk, chunk, D).swapaxes(0, 1).reshape(T // chunk, B * chunk, D)
     return hidden, labels.reshape(B, T // chunk, chunk).swapaxes(0, 1).reshape(T // chunk, B * chunk)
@@ -148,7 +148,7 @@ def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array,
 def _chunk_loss(
     head: _Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Losses [N], logits [N, V], exp(logits − max) [N, V] and its sum [N, 1]."""
+    """Compute losses [N], logits [N, V], exp(logits − max) [N, V] and its sum [N, 1]."""
     dims = (((1,), (head.axis,)), ((), ()))
     logits_NV = jax.lax.dot_general(
         hidden_ND, weights, dims, precision=head.precision, preferred_element_type=jnp.float32
@@ -172,6 +172,7 @@ def _forward(
     def body(carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> Any:
         total, grad_table = carry
         hidden_ND, labels_N = rows
+        # d loss / d logits = softmax − one-hot target, 0 where nothing is to be predicted.
         nll_N, logits_NV, exp_NV, sum_N1 = _chunk_loss(head, weights, hidden_ND, labels_N)
         counted_N1 = (labels_N >= 0).astype(jnp.float32)[:, None]
         columns_NV = jax.lax.broadcasted_iota(jnp.int32, exp_NV.shape, 1)
@@ -181,6 +182,7 @@ def _forward(
             # d/dx of cap · tanh(x / cap) is 1 − tanh².
             grad_NV = grad_NV * (1.0 - jnp.square(logits_NV / cap))
         grad_NV = grad_NV.astype(final.dtype)
+        # Back through the head: to the hidden states of this chunk, and summed to the table.
         grad_ND = jax.lax.dot_general(grad_NV, weights, (((1,), (1 - axis,)), ((), ())), precision=precision)
         left, right = (hidden_ND, grad_NV) if axis == 0 else (grad_NV, hidden_ND)
         grad_table = grad_table + jax.lax.dot_general(
@@ -205,5 +207,5 @@ _loss.defvjp(_forward, _backward)
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:
-    """A total loss in nats over a text of so many bytes, as bits for each byte."""
+    """Convert a total loss in nats over a text of ``num_bytes`` bytes to bits per byte."""
     return nats / math.log(2) / num_bytes

@@ -18,7 +18,7 @@ FLOAT = 4
 
 
 def weights_bytes(cfg: ModelConfig) -> int:
-    """Bytes of all parameters.
+    """Count the bytes of all parameters.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -32,13 +32,13 @@ def weights_bytes(cfg: ModelConfig) -> int:
 
 
 def largest_tensor_bytes(cfg: ModelConfig) -> int:
-    """Bytes of the largest parameter, of one block where it lies in the blocks."""
+    """Count the bytes of the largest parameter, of one block where it lies in the blocks."""
     rows = parameter_table(cfg).values()
     return FLOAT * max(math.prod(row.block_shape) for row in rows)
 
 
 def streamed_bytes(cfg: ModelConfig) -> int:
-    """Bytes of the weights that are held at once where blocks are read one at a time: two blocks, or the vocabulary.
+    """Count the bytes of weights held at once where blocks are read one at a time: two blocks, or the vocabulary.
 
     One block is applied while the next is read; the embedding is needed before the first, the head after the last.
 
@@ -55,9 +55,15 @@ def streamed_bytes(cfg: ModelConfig) -> int:
 
 
 def forward_bytes(
-    cfg: ModelConfig, sequences: int, length: int, *, logits: int = 0, all_weights: bool = False, kept: bool = False
+    cfg: ModelConfig,
+    sequences: int,
+    length: int,
+    *,
+    logits: int = 0,
+    all_weights: bool = False,
+    keep_activations: bool = False,
 ) -> int:
-    """Bytes of a forward pass beside the parameters.
+    """Estimate the bytes of a forward pass without the parameters.
 
     Args:
         cfg: the architecture.
@@ -65,25 +71,29 @@ def forward_bytes(
         length: of each, in tokens.
         logits: at how many positions of a sequence they are made.
         all_weights: attention weights of all queries at once, as where they are captured; else block of rows by block.
-        kept: activations of all blocks are kept, as for a backward pass; else those of the widest block.
+        keep_activations: of all blocks, as for a backward pass; else those of the widest block.
     """
+    # Activations of one position: queries, keys, values and their aggregate; the MLP; the residual stream.
     heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
     attention = heads + cfg.num_heads * cfg.key_dim if cfg.attention else 0
     chosen = 1 if cfg.num_experts is None else cfg.experts_per_token
     hidden = chosen * cfg.d_ff * (2 + cfg.gated_mlp) if cfg.mlp else 0
     stream = 2 * cfg.d_model
     block = stream + max(attention, hidden)
-    numbers = sequences * length * (block if not kept else cfg.num_layers * (stream + attention + hidden))
+    numbers = sequences * length * (block if not keep_activations else cfg.num_layers * (stream + attention + hidden))
+    # Attention weights, of all queries or of the widest block of rows.
     if cfg.attention:
-        seen = length if cfg.window is None else min(length, cfg.window)
+        keys_per_query = length if cfg.window is None else min(length, cfg.window)
         blocks = visible(length, length, cfg.window)
-        rows = length * seen if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
+        rows = (
+            length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
+        )
         numbers += sequences * cfg.num_heads * rows
     return FLOAT * (numbers + sequences * logits * cfg.vocab_size)
 
 
 def cache_bytes(cfg: ModelConfig, sequences: int, length: int) -> int:
-    """Bytes of the keys and values of so many positions, all blocks."""
+    """Count the bytes of the keys and values of ``length`` positions, all blocks."""
     return FLOAT * 2 * cfg.num_layers * sequences * length * cfg.kv_heads * cfg.key_dim
 
 
@@ -115,7 +125,7 @@ def check_forward(
     all_weights: bool = False,
     also: float = 0.0,
 ) -> None:
-    """Refuse a forward pass that does not fit (:func:`forward_bytes`), with ``also`` so many bytes.
+    """Refuse a forward pass that does not fit (:func:`forward_bytes`) together with ``also`` more bytes.
 
     Raises:
         InputError: it does not; the sentence says what to lower.

@@ -97,7 +97,7 @@ class Experts(nn.Module):
         return out_BTD, {name: captured[name] for name in captured if name in self.capture}
 
     def _kernel(self, name: str, shape: tuple[int, int, int], dtype: Any) -> jax.Array:
-        """The matrices [E, in, out] of all experts, in the compute dtype."""
+        """Return the matrices [E, in, out] of all experts, in the compute dtype."""
         return _Kernel(shape, name=name)().astype(dtype)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def standardise(x: jax.Array, *, center: bool, eps: float) -> jax.Array:
-    """(x − mean) / √(variance + eps) with ``center``, else x / √(mean square + eps); float32."""
+    """Compute (x − mean) / √(variance + eps) with ``center``, else x / √(mean square + eps); float32."""
     x = x.astype(jnp.float32)
     if center:
         x = x - jnp.mean(x, axis=-1, keepdims=True)

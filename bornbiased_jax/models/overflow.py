@@ -41,11 +41,11 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
         return
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
     ends = Reading(needs=(head_path(cfg),), finish=_ends_of(cfg))
-    seen = [
+    results = [
         *over_batches(weights, [ids], functools.partial(_residual, cfg), Reading(("residual",), _squares)),
         *over_batches(weights, [ids], functools.partial(_last, cfg), ends),
     ]
-    if not all(bool(jnp.isfinite(values).all()) for values in jax.tree.leaves(seen)):
+    if not all(bool(jnp.isfinite(values).all()) for values in jax.tree.leaves(results)):
         raise Overflow(
             f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
             "check them, or fetch or train them again"
@@ -58,8 +58,8 @@ def _squares(captured: dict[str, jax.Array]) -> jax.Array:
 
 # Of parameters in memory the largest is told: of those that several processes share, each has it.
 def _residual(cfg: ModelConfig, params: Params, ids: Any) -> jax.Array:
-    how: dict[str, Any] = dict(logits=False, capture=("residual",), reduce=_squares, dtype=jnp.float32)
-    return jnp.max(apply(cfg, params, jnp.asarray(ids), **how).layers)
+    options: dict[str, Any] = dict(logits=False, capture=("residual",), reduce=_squares, dtype=jnp.float32)
+    return jnp.max(apply(cfg, params, jnp.asarray(ids), **options).layers)
 
 
 def _last(cfg: ModelConfig, params: Params, ids: Any) -> tuple[jax.Array, jax.Array]:

@@ -52,7 +52,7 @@ class Page:
         self._files: dict[str, str] = {}
 
     def resume(self) -> int:
-        """How many blocks are whole, 0 with the embedded sequences alone, :data:`NOTHING` without those.
+        """Return the number of complete blocks: 0 with the embedded sequences alone, :data:`NOTHING` without those.
 
         A page of which a file is damaged or missing begins again; a line says so.
 
@@ -72,15 +72,15 @@ class Page:
         if not (self.path / LIST).is_file():
             return NOTHING
         try:
-            said: Whole = sealed.read(Whole, self.path / LIST, "remove its folder")
-            self._files = dict(said["files"])
+            listing: Whole = sealed.read(Whole, self.path / LIST, "remove its folder")
+            self._files = dict(listing["files"])
             for name, digest in self._files.items():
-                known = self._stream_digest(name) if name.endswith(".f32") else files.sha256(self.path / name)
-                if known != digest:
+                current = self._stream_digest(name) if name.endswith(".f32") else files.sha256(self.path / name)
+                if current != digest:
                     return None
         except (InputError, OSError, ValueError):
             return None
-        return said["blocks"]
+        return listing["blocks"]
 
     def _make(self) -> None:
         try:
@@ -96,13 +96,13 @@ class Page:
             ) from error
 
     def write_stream(self, blocks: int, batch: int, stream_BTD: np.ndarray) -> str:
-        """Store the stream of one batch after so many blocks; its digest."""
+        """Store the residual stream of one batch after ``blocks`` blocks and return its digest."""
         mapped = self._mapped(blocks, batch, "r+")
         mapped[...] = stream_BTD
         return _digest(mapped)
 
     def read_stream(self, blocks: int, batch: int) -> np.ndarray:
-        """The stream of one batch after so many blocks."""
+        """Read the residual stream of one batch after ``blocks`` blocks."""
         return np.array(self._mapped(blocks, batch, "r"))
 
     def _mapped(self, blocks: int, batch: int, mode: str) -> np.ndarray:
@@ -115,19 +115,19 @@ class Page:
         digests = [_digest(self._mapped(parity, index, "r")) for index in range(len(self.shapes))]
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def commit(self, blocks: int, digests: Sequence[str], kept: Sequence[Sequence[np.ndarray]]) -> None:
-        """Call so many blocks whole.
+    def commit(self, blocks: int, digests: Sequence[str], results: Sequence[Sequence[np.ndarray]]) -> None:
+        """Record that ``blocks`` blocks are complete.
 
         Args:
             blocks: how many.
             digests: of the streams after them, by batch, as :meth:`write_stream` gave them.
-            kept: what the last of them gave, by batch; nothing for the embedded sequences.
+            results: of the last of them, by batch; nothing for the embedded sequences.
 
         Raises:
             InputError: it cannot be written.
         """
-        if kept:
-            self._store(_block_name(blocks - 1), kept)
+        if results:
+            self._store(_block_name(blocks - 1), results)
         self._files.pop(_stream_name((blocks - 1) % 2), None)
         self._files[_stream_name(blocks % 2)] = hashlib.sha256("".join(digests).encode()).hexdigest()
         descriptor = os.open(self.path / _stream_name(blocks % 2), os.O_RDONLY)
@@ -137,14 +137,16 @@ class Page:
             os.close(descriptor)
         self._write_list(blocks)
 
-    def finish(self, last: Sequence[Sequence[np.ndarray]], made: Sequence[Sequence[np.ndarray]], blocks: int) -> None:
-        """Store what the last of so many blocks gave, unless it is whole already, and what was made of the streams.
+    def finish(
+        self, results: Sequence[Sequence[np.ndarray]], outputs: Sequence[Sequence[np.ndarray]], blocks: int
+    ) -> None:
+        """Store the results of the last block, unless they are stored already, and the outputs of the pass.
 
-        The streams go.
+        The residual streams are removed.
         """
-        if last:
-            self._store(_block_name(blocks - 1), last)
-        self._store(FINISHED, made)
+        if results:
+            self._store(_block_name(blocks - 1), results)
+        self._store(FINISHED, outputs)
         for parity in range(2):
             self._files.pop(_stream_name(parity), None)
         self._write_list(blocks)
@@ -157,11 +159,11 @@ class Page:
         return FINISHED in self._files
 
     def block(self, block: int, batch: int) -> list[np.ndarray]:
-        """What a block (from 0) gave for one batch."""
+        """Read the results of a block (from 0) for one batch."""
         return _load(self.path / _block_name(block), batch)
 
     def found(self, batch: int) -> list[np.ndarray]:
-        """What was made of one batch's stream after the last block."""
+        """Read the output of one batch, made of its residual stream after the last block."""
         return _load(self.path / FINISHED, batch)
 
     def _store(self, name: str, arrays: Sequence[Sequence[np.ndarray]]) -> None:
@@ -186,9 +188,9 @@ class Page:
 
     def _clear(self) -> None:
         # The list first: without it nothing of the rest is taken for whole.
-        own = [LIST, FINISHED, *map(_stream_name, range(2))]
+        names = [LIST, FINISHED, *map(_stream_name, range(2))]
         blocks = [path.name for path in self.path.glob("block-*.npz") if _BLOCK.fullmatch(path.name)]
-        for name in own + blocks:
+        for name in names + blocks:
             (self.path / name).unlink(missing_ok=True)
 
 

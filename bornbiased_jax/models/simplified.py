@@ -11,7 +11,7 @@ from bornbiased_jax.config import Activation, ModelConfig
 def mlp0_config(
     *, num_layers: int, d_model: int, d_ff: int, activation: Activation = "relu", vocab_size: int = 2
 ) -> ModelConfig:
-    """A stack of MLP₀ blocks (Definition 1): Y = φ(X W_up) W_down, no residual, no normalisation."""
+    """Return a stack of MLP₀ blocks (Definition 1): Y = φ(X W_up) W_down, no residual, no normalization."""
     return ModelConfig(
         num_layers=num_layers,
         num_heads=1,
@@ -27,7 +27,7 @@ def mlp0_config(
 
 
 def attn0(x_BTD: jax.Array) -> jax.Array:
-    """The Attn₀ block (Definition 3) at every position: the running mean of the inputs so far.
+    """Apply the Attn₀ block (Definition 3) at every position: the running mean of the inputs so far.
 
     Args:
         x_BTD: inputs; axis −2 is the position.

@@ -41,7 +41,7 @@ NO_EDITS = Edits()
 
 
 def as_edits(edit: Edit | Edits | None) -> Edits:
-    """The same edits by site, each a pytree; a function alone acts on the attention output.
+    """Return the edits by site, each a pytree; a function alone acts on the attention output.
 
     >>> as_edits(lambda o, layer: 2 * o).attention_output is not None
     True
@@ -53,18 +53,18 @@ def as_edits(edit: Edit | Edits | None) -> Edits:
 
 
 def combine(*several: Edit | Edits | None) -> Edits:
-    """Edits one after the other, at every site in the order given."""
+    """Combine edits: one after the other at every site, in the order of the arguments."""
     columns = zip(*map(as_edits, several), strict=True)
     return Edits(*(_chained([edit for edit in column if edit is not None]) for column in columns))
 
 
 def of_layer(edits: Edits, layer: jax.Array) -> Edits:
-    """The edits of one block: functions of the activation alone."""
+    """Return the edits of one block: functions of the activation alone."""
     return Edits(*(None if edit is None else functools.partial(edit, layer=layer) for edit in edits))
 
 
 def edited(edit: Edit | None, x: jax.Array) -> jax.Array:
-    """The activation, or what the edit makes of it, in the same dtype."""
+    """Apply an edit, if there is one, to an activation; the dtype stays."""
     return x if edit is None else edit(x).astype(x.dtype)
 
 

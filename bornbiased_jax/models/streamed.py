@@ -58,7 +58,7 @@ class StreamedWeights:
     pages: dict[str, Page] = dataclasses.field(default_factory=dict)
 
     def clear(self) -> None:
-        """Remove what the passes kept: the work that they were for is done."""
+        """Remove the pages of the passes, once the work that they were for is complete."""
         for page in self.pages.values():
             page.remove()
         self.pages.clear()
@@ -93,7 +93,7 @@ def over_batches(
     *,
     workers: int = 1,
 ) -> Iterator[Any]:
-    """What a forward pass gives for each batch, in order, on the host.
+    """Run a forward pass for each batch and yield the results in order, on the host.
 
     Args:
         weights: parameters, or where they lie.
@@ -143,7 +143,7 @@ def check_plain(weights: Weights, **changes: Any) -> None:
 
 
 def parameter(weights: Weights, path: str, layer: int | None = None) -> np.ndarray:
-    """One parameter by its path ("blocks/mlp/up/kernel"), of one block where it lies in the blocks; on the host."""
+    """Return one parameter by path ("blocks/mlp/up/kernel"), of one block where it lies in the blocks; on the host."""
     if isinstance(weights, StreamedWeights):
         return weights.read(path, layer)
     leaf: Any = weights
@@ -163,15 +163,15 @@ def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
             raise InputError(
                 f"another process is at the same work in {page.path}: wait for it, or choose another folder"
             )
-        done = page.resume()
+        completed = page.resume()
         weights.pages[key] = page
         run = _Program(cfg, reading)
         if not page.finished:
             label = f"{weights.name}, block by block"
-            with progress.bar(cfg.num_layers, label, "blocks", done=max(0, done)) as advance:
-                if done == NOTHING:
+            with progress.bar(cfg.num_layers, label, "blocks", completed=max(0, completed)) as advance:
+                if completed == NOTHING:
                     _embed(weights, batches, reading, page)
-                _through_blocks(weights, batches, page, run, max(0, done), workers, advance)
+                _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
     structure = run.structure(shapes[0], _made(batches[0]))
     for index in range(len(batches)):
         if reading.finish is not None:
@@ -192,10 +192,10 @@ class _Program:
 
     def _block(self, weights: Params, stream: jax.Array, index: jax.Array, *, last_only: bool) -> tuple[jax.Array, Any]:
         positions_T = jnp.arange(stream.shape[1], dtype=jnp.int32)
-        how: dict[str, Any] = dict(capture=self.reading.capture, reduce=self.reading.reduce, last_only=last_only)
+        options: dict[str, Any] = dict(capture=self.reading.capture, reduce=self.reading.reduce, last_only=last_only)
         last = self.reading.positions == "last"
-        stream, found, _ = through_block(self.cfg, weights, stream, positions_T, index, last=last, **how)
-        return stream, found
+        stream, captured, _ = through_block(self.cfg, weights, stream, positions_T, index, last=last, **options)
+        return stream, captured
 
     def _end(self, outside: Params, stream: jax.Array, batch: jax.Array) -> Any:
         if self.reading.finish is None:
@@ -206,15 +206,15 @@ class _Program:
         self, weights: Params, stream: jax.Array, index: jax.Array, outside: Params, batch: jax.Array
     ) -> tuple[Any, Any]:
         # The stream itself is not given: a compiler that must store it rounds what follows otherwise.
-        stream, found = self._block(weights, stream, index, last_only=True)
-        return found, self._end(outside, stream, batch)
+        stream, captured = self._block(weights, stream, index, last_only=True)
+        return captured, self._end(outside, stream, batch)
 
     def structure(self, shape: tuple[int, int, int], batch: Any) -> Any:
-        """How what a batch gives is built, without computing it."""
-        known = parameter_table(self.cfg)
+        """Return the tree structure of a batch's result, without computing it."""
+        table = parameter_table(self.cfg)
 
         def abstract(paths: Iterator[str]) -> Params:
-            rows = {path: known[path] for path in paths}
+            rows = {path: table[path] for path in paths}
             return unflatten(
                 {
                     path.removeprefix("blocks/"): jax.ShapeDtypeStruct(row.block_shape, jnp.float32)
@@ -224,27 +224,35 @@ class _Program:
 
         stream = jax.ShapeDtypeStruct(shape, jnp.float32)
         if self.reading.finish is None:
-            block = abstract(path for path, row in known.items() if row.is_stacked)
+            block = abstract(path for path, row in table.items() if row.is_stacked)
             index = jax.ShapeDtypeStruct((), jnp.int32)
-            found = jax.eval_shape(functools.partial(self._block, last_only=False), block, stream, index)[1]
+            result = jax.eval_shape(functools.partial(self._block, last_only=False), block, stream, index)[1]
         else:
             outside = abstract(iter(outside_paths(self.cfg, self.reading.needs)))
-            found = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
-        return jax.tree.structure(found)
+            result = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
+        return jax.tree.structure(result)
 
 
 def outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
-    """The final norm's parameters, and those named."""
+    """Return the paths of the final norm's parameters, and of those in ``needs``."""
     return [path for path in parameter_table(cfg) if path.startswith("final_norm/") or path in needs]
 
 
 def _identify(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
 ) -> tuple[str, list[tuple[int, int, int]]]:
-    """The name of a pass, from all that its numbers depend on, and the shape of each batch's stream."""
-    programs = [through_block, *(made for made in (reading.reduce, reading.finish, reading.enter) if made is not None)]
+    """Return the key of a pass, from all that its numbers depend on, and the shape of each batch's residual stream."""
+    programs = [
+        through_block,
+        *(function for function in (reading.reduce, reading.finish, reading.enter) if function is not None),
+    ]
     facts = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.settings]
-    facts += [reading.needs, [code.code_digest(made) for made in programs], jax.__version__, jax.default_backend()]
+    facts += [
+        reading.needs,
+        [code.code_digest(function) for function in programs],
+        jax.__version__,
+        jax.default_backend(),
+    ]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     shapes = []
     for batch in batches:
@@ -257,7 +265,7 @@ def _identify(
 
 
 def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, page: Page) -> None:
-    """The stream before the first block, of every batch: the same sums as in memory, which round once."""
+    """Store each batch's residual stream before the first block: the same sums as in memory, which round once."""
     cfg = weights.cfg
     table_VD = weights.read("embed/embedding", None)
     places_TD = weights.read("positions/embedding", None) if cfg.positions == "learned" else None
@@ -276,32 +284,35 @@ def _through_blocks(
     batches: Sequence[Batch],
     page: Page,
     run: _Program,
-    done: int,
+    completed: int,
     workers: int,
     advance: progress.Advance,
 ) -> None:
-    """Apply every block that is left to all streams, and make of these what the pass is to give."""
+    """Apply the remaining blocks to all residual streams, and compute the outputs of the pass from these."""
     last = weights.cfg.num_layers - 1
     # In memory the last block and what follows are one program where only the last position goes on, else not.
     joined = run.reading.positions == "last"
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(workers) as threads:
-        coming = ahead.submit(weights.read_block, done) if done <= last else None
-        for block in range(done, last + 1):
+        # A rerun begins after the last complete block.
+        coming = ahead.submit(weights.read_block, completed) if completed <= last else None
+        for block in range(completed, last + 1):
             assert coming is not None
             held = coming.result()
+            # Read the next block while this one is applied.
             coming = ahead.submit(weights.read_block, block + 1) if block < last else None
             if joined and block == last:
                 break
 
             def work(batch: int, block: int = block, held: Params = held) -> tuple[str, list[np.ndarray]]:
                 stream = jnp.asarray(page.read_stream(block, batch))
-                stream, found = run.block(held, stream, np.int32(block), last_only=False)
-                return page.write_stream(block + 1, batch, np.asarray(stream)), _leaves(found)
+                stream, captured = run.block(held, stream, np.int32(block), last_only=False)
+                return page.write_stream(block + 1, batch, np.asarray(stream)), _leaves(captured)
 
             # The first alone, so that one thread compiles and not each.
-            digests, kept = zip(work(0), *threads.map(work, range(1, len(batches))), strict=True)
-            page.commit(block + 1, digests, kept)
+            digests, captured = zip(work(0), *threads.map(work, range(1, len(batches))), strict=True)
+            page.commit(block + 1, digests, captured)
             advance()
+        # The end of the pass: final norm and outputs, with the last block where the two are joined.
         outside = _outside(weights, run.reading)
 
         def end(index: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -311,17 +322,17 @@ def _through_blocks(
             )
             if not joined:
                 return [], _leaves(run.end(outside, stream, batch))
-            found, made = run.last(held, stream, np.int32(last), outside, batch)
-            return _leaves(found), _leaves(made)
+            captured, outputs = run.last(held, stream, np.int32(last), outside, batch)
+            return _leaves(captured), _leaves(outputs)
 
-        kept, made = zip(end(0), *threads.map(end, range(1, len(batches))), strict=True)
-        page.finish(kept if joined else [], made, last + 1)
+        captured, outputs = zip(end(0), *threads.map(end, range(1, len(batches))), strict=True)
+        page.finish(captured if joined else [], outputs, last + 1)
         if joined:
             advance()
 
 
 def _outside(weights: StreamedWeights, reading: Reading) -> Params:
-    """What the end of a pass takes of the parameters outside the blocks."""
+    """Return the parameters outside the blocks that the end of a pass takes."""
     if reading.finish is None:
         return {}
     paths = outside_paths(weights.cfg, reading.needs)

@@ -123,6 +123,7 @@ def apply(
     def placed(stream_BTD: jax.Array) -> jax.Array:
         return stream_BTD if stream_sharding is None else jax.lax.with_sharding_constraint(stream_BTD, stream_sharding)
 
+    # Tokens and positions enter the residual stream.
     inside_T = positions_T if rolling is None else rolling.inside(positions_T)
     rows_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
     positions_TD = None
@@ -133,18 +134,21 @@ def apply(
     def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
         past = None if past_layer is None else (*past_layer, start)
-        how: dict[str, Any] = dict(capture=capture, reduce=reduce, last=last, last_only=last_only, precision=precision)
-        how |= dict(mask_TT=mask_TT, edits=edits, past=past, rolling=rolling)
-        stream, *kept = through_block(cfg, weights, stream, positions_T, index, **how)
-        return placed(stream), tuple(kept)
+        options: dict[str, Any] = dict(
+            capture=capture, reduce=reduce, last=last, last_only=last_only, precision=precision
+        )
+        options |= dict(mask_TT=mask_TT, edits=edits, past=past, rolling=rolling)
+        stream, *results = through_block(cfg, weights, stream, positions_T, index, **options)
+        return placed(stream), tuple(results)
 
+    # Scan over the blocks; with "last", the last block alone runs apart, on its last position.
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
-    every = functools.partial(block, last_only=False)
-    body: Callable[..., Any] = every
+    full_block = functools.partial(block, last_only=False)
+    body: Callable[..., Any] = full_block
     if remat:
         # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
-        body = jax.checkpoint(every, prevent_cse=False, policy=None if remat is True else remat)
+        body = jax.checkpoint(full_block, prevent_cse=False, policy=None if remat is True else remat)
     if last:
 
         def at(stream: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
@@ -153,12 +157,13 @@ def apply(
         # By their index: all blocks but the last, sliced, would be a copy of them.
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
         stream, stacked = jax.lax.scan(at, embedded_BTD, jnp.arange(cfg.num_layers - 1), unroll=unroll)
-        stream, found = block(stream, tail, last_only=True)
-        stacked = jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), stacked, found)
+        stream, last_results = block(stream, tail, last_only=True)
+        stacked = jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), stacked, last_results)
     else:
         stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
     captured, filled = stacked
 
+    # Final norm, logits and the filled cache.
     final_BTD = final_norm(cfg, params, stream)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
     new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
@@ -182,7 +187,7 @@ def through_block(
     past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
     rolling: RollingCache | None = None,
 ) -> tuple[jax.Array, Any, Any]:
-    """One block of :func:`apply`.
+    """Apply one block of :func:`apply`.
 
     Args:
         cfg: the architecture.
@@ -201,18 +206,18 @@ def through_block(
     """
     module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
     applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling, index)
-    stream, found = applied
-    filled = found.pop("_past", None)
+    stream, captured = applied
+    filled = captured.pop("_past", None)
     if last and not last_only:
-        found = {name: _last_position(name, value) for name, value in found.items()}
-    return stream, reduce(found) if reduce is not None else found, filled
+        captured = {name: _last_position(name, value) for name, value in captured.items()}
+    return stream, reduce(captured) if reduce is not None else captured, filled
 
 
 def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
-    """Some entries of the first axis, by number: one, or an array of them.
+    """Take entries of the first axis by index: one, or an array of them.
 
     The compiler would widen weights stored as bfloat16, all blocks of them, before the first is picked; a barrier that
-    hangs on the number keeps that within the picking.
+    depends on the index keeps that within the picking.
     """
     if leaf.dtype == jnp.bfloat16:
         leaf, index = jax.lax.optimization_barrier((leaf, index))

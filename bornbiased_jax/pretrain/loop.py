@@ -195,7 +195,7 @@ class _Run:
         quiet = config.quiet or jax.process_index() > 0
         a_step = config.tokens_per_step * len(config.seeds)
         whole, label = self.steps * a_step, _label(config)
-        with progress.bar(whole, label, unit="tokens", quiet=quiet, done=first * a_step) as advance:
+        with progress.bar(whole, label, unit="tokens", quiet=quiet, completed=first * a_step) as advance:
             self._advance = functools.partial(advance, a_step)
             self.clock.start()
             trained, step = train(state, self.program, self._batches(first), self._on_step, first=first)

@@ -116,7 +116,7 @@ def memory_needed(config: PretrainConfig) -> MemoryNeeded:
     alone = jax.default_backend() == "cpu" and parts == 1
     half = 0.5 if config.dtype == "bfloat16" else 1.0
     sequences = 1 if alone else config.micro_batch // parts
-    activations = half * forward_bytes(config.model, sequences, config.context, kept=not config.remat)
+    activations = half * forward_bytes(config.model, sequences, config.context, keep_activations=not config.remat)
     return MemoryNeeded(copies, copies * weights_bytes(config.model), activations)
 
 
