@@ -40,7 +40,7 @@ class _Statement:
 
 
 def code_digest(compute: Callable[..., Any]) -> str:
-    """Digest of the code that a function runs, as it lies on disk: 16 hexadecimal digits.
+    """Compute a digest of the code that a function runs, as it lies on disk: 16 hexadecimal digits.
 
     Covered is the static import closure of the function's module within :data:`PACKAGES`, with imports inside functions
     and modules that a string names in full. Modules count whole, but for two kinds: of the function's own module what
@@ -64,53 +64,54 @@ def code_digest(compute: Callable[..., Any]) -> str:
     if module.split(".")[0] in PACKAGES:
         return _digest(module, name, ROOT, None)
     try:
-        own = inspect.getsourcefile(compute)
+        source = inspect.getsourcefile(compute)
     except TypeError:
-        own = None
-    if own is None:
+        source = None
+    if source is None:
         raise InputError(f"{name} has no source file to take a digest of: define it in a module")
-    return _digest(module, name, ROOT, Path(own))
+    return _digest(module, name, ROOT, Path(source))
 
 
 @functools.cache
-def _digest(module: str, name: str, root: Path, own: Path | None) -> str:
-    return hashlib.sha256("\n".join(closure(module, name, root, own)).encode()).hexdigest()[:16]
+def _digest(module: str, name: str, root: Path, source: Path | None) -> str:
+    return hashlib.sha256("\n".join(closure(module, name, root, source)).encode()).hexdigest()[:16]
 
 
-def closure(module: str, name: str | None = None, root: Path = ROOT, own: Path | None = None) -> Iterator[str]:
-    """Every module that a function of a module needs, in order: its name, then the statements that count.
+def closure(module: str, name: str | None = None, root: Path = ROOT, source: Path | None = None) -> Iterator[str]:
+    """Yield every module that a function of a module needs, in order: its name, then the statements that count.
 
     Args:
         module: where the function is defined.
         name: the function; None takes the whole module.
         root: the folder of the packages.
-        own: the module's file, where it lies outside the packages.
+        source: the module's file, where it lies outside the packages.
     """
-    first = own or _find(root, module)
+    first = source or _find(root, module)
     if first is None:
         raise InputError(f"the module {module} does not lie below {root}")
     statements = _read(first)
-    known = {bound for statement in statements for bound in statement.binds or ()}
+    defined = {bound for statement in statements for bound in statement.binds or ()}
     # Module -> the names that are wanted of it, None for all.
-    wanted: dict[str, frozenset[str] | None] = {module: frozenset({name}) if name in known else None}
+    needed: dict[str, frozenset[str] | None] = {module: frozenset({name}) if name in defined else None}
     paths = {module: first}
+    # Follow imports until no module is asked for further names.
     waiting = [module]
     while waiting:
         current = waiting.pop()
-        for statement in _reached(_read(paths[current]), wanted[current]):
+        for statement in _reached(_read(paths[current]), needed[current]):
             for target, names in _targets(statement, root):
                 path = _find(root, target)
                 if path is None or _silent(target):
                     continue
                 paths[target] = path
-                before = wanted.get(target, frozenset())
+                before = needed.get(target, frozenset())
                 after = None if before is None or names is None else before | names
-                if target not in wanted or after != before:
-                    wanted[target] = after
+                if target not in needed or after != before:
+                    needed[target] = after
                     waiting.append(target)
-    for module in sorted(wanted):
+    for module in sorted(needed):
         yield module
-        yield from (statement.text for statement in _reached(_read(paths[module]), wanted[module]))
+        yield from (statement.text for statement in _reached(_read(paths[module]), needed[module]))
 
 
 def _silent(module: str) -> bool:
@@ -126,7 +127,7 @@ def _find(root: Path, module: str) -> Path | None:
 
 
 def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset[str] | None]]:
-    """The modules that a statement imports, and the names that it wants of each; None for all."""
+    """Yield the modules that a statement imports, and the names that it needs of each; None for all."""
     for module, names in statement.imports:
         parts = module.split(".")
         for length in range(1, len(parts)):
@@ -137,7 +138,7 @@ def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset
             continue
         # A package, or a folder without an __init__.
         bound = frozenset(name for name in names if _find(root, f"{module}.{name}") is None)
-        named = {name for known in _read(path) for name in known.binds or ()} if path is not None else set()
+        named = {name for entry in _read(path) for name in entry.binds or ()} if path is not None else set()
         if "__getattr__" in named and (hidden := bound - named):
             raise InputError(f"{', '.join(sorted(hidden))} of {module} is found by name: import it from its module")
         yield module, bound
@@ -145,22 +146,22 @@ def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset
             yield f"{module}.{name}", None
 
 
-def _reached(statements: tuple[_Statement, ...], wanted: frozenset[str] | None) -> list[_Statement]:
-    """The statements that the wanted names need of one another, and those that bind nothing and so act."""
-    if wanted is None:
+def _reached(statements: tuple[_Statement, ...], needed: frozenset[str] | None) -> list[_Statement]:
+    """Return the statements that the needed names depend on, and those that bind nothing and so act."""
+    if needed is None:
         return [statement for statement in statements if statement.text]
-    kept: set[int] = set()
-    names: set[str] = set(wanted)
+    reached: set[int] = set()
+    names: set[str] = set(needed)
     while True:
-        found = {
+        added = {
             index
             for index, statement in enumerate(statements)
-            if index not in kept and (statement.binds is None or statement.binds & names)
+            if index not in reached and (statement.binds is None or statement.binds & names)
         }
-        if not found:
-            return [statements[index] for index in sorted(kept) if statements[index].text]
-        kept |= found
-        names.update(*(statements[index].reads for index in found))
+        if not added:
+            return [statements[index] for index in sorted(reached) if statements[index].text]
+        reached |= added
+        names.update(*(statements[index].reads for index in added))
 
 
 def _read(path: Path) -> tuple[_Statement, ...]:
@@ -196,7 +197,7 @@ def _statement(node: ast.stmt) -> _Statement:
 
 
 def _bound(node: ast.stmt) -> frozenset[str] | None:
-    """The names that a definition, an import or an assignment binds; None for a statement that acts."""
+    """Return the names that a definition, an import or an assignment binds; None for a statement that acts."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return frozenset({node.name})
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -213,7 +214,7 @@ def _bound(node: ast.stmt) -> frozenset[str] | None:
 
 
 def _write(value: object, text: list[str]) -> None:
-    """A syntax tree as text without docstrings, places and ``__version__``; alike on every Python."""
+    """Write a syntax tree as text without docstrings, places and ``__version__``; alike on every Python."""
     if isinstance(value, ast.AST):
         if _says_nothing(value):
             return

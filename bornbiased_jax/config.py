@@ -213,7 +213,7 @@ class ModelConfig:
         return 0.02
 
     def replace(self, **changes: Any) -> ModelConfig:
-        """A copy with some fields changed. Derived sizes follow, unless given explicitly here.
+        """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
 
         Raises:
             InputError: an unknown field, or a value out of range.
@@ -242,7 +242,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """The inverse of :meth:`to_dict`. Unknown fields are refused by name."""
+        """Invert :meth:`to_dict`. Unknown fields are refused by name."""
         _refuse_unknown(values)
         return cls(**values)
 
@@ -265,7 +265,7 @@ def _refuse_unknown(names: Iterable[str]) -> None:
 
 
 def limits(name: str) -> tuple[type, float, float] | None:
-    """int or float, the least and the greatest value of a field; None for one that is no number.
+    """Return int or float, the least and the greatest value of a field; None for one that is not a number.
 
     Example:
         >>> limits("num_layers"), limits("norm")
@@ -275,7 +275,7 @@ def limits(name: str) -> tuple[type, float, float] | None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value with its type and range checked; integers given as whole floats are accepted."""
+    """Check the type and range of a value and return it; integers given as whole floats are accepted."""
     kind = TYPES[name]
     if value is None:
         if type(None) in typing.get_args(kind):
@@ -298,7 +298,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """One ``field=value`` of the command line: the value is JSON where it parses, else a string."""
+    """Parse one ``field=value`` of the command line: the value is JSON where it parses, else a string."""
     name, separator, raw = text.partition("=")
     if not separator:
         raise InputError(f"--set {text!r} is not of the form field=value")
@@ -365,7 +365,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """A named configuration, with fields changed.
+    """Return a named configuration, with fields changed.
 
     Raises:
         InputError: no such preset (the nearest name is suggested), or a bad field.

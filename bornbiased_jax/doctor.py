@@ -44,7 +44,7 @@ EXTRAS = {
 
 
 def diagnose() -> dict[str, Any]:
-    """The facts, JSON-ready.
+    """Collect the facts, JSON-ready.
 
     Returns:
         ``version``, ``python``, ``libraries`` (by name), ``backend``, ``devices`` (``kind``, ``platform``,
@@ -80,18 +80,18 @@ def diagnose() -> dict[str, Any]:
 
 
 def missing(requirement: Requirement, among: frozenset[str] = frozenset()) -> Iterator[str]:
-    """What keeps a requirement from being met, with the extras that it names: "a>=2.7", or "a>=2.7 (2.1 is here)".
+    """Yield the requirements, extras included, that are not met: "a>=2.7", or "a>=2.7 (2.1 is here)".
 
     >>> list(missing(Requirement("numpy>=1"))), list(missing(Requirement("no-such-package>=3")))
     ([], ['no-such-package>=3'])
     """
-    found = _version(requirement.name)
-    wanted = f"{requirement.name}{requirement.specifier}"
-    if found is None:
-        yield wanted
+    version = _version(requirement.name)
+    required = f"{requirement.name}{requirement.specifier}"
+    if version is None:
+        yield required
         return
-    if not requirement.specifier.contains(found, prereleases=True):
-        yield f"{wanted} ({found} is here)"
+    if not requirement.specifier.contains(version, prereleases=True):
+        yield f"{required} ({version} is here)"
     for extra in sorted(requirement.extras):
         name = f"{requirement.name}[{extra}]"
         if name not in among:
@@ -100,11 +100,11 @@ def missing(requirement: Requirement, among: frozenset[str] = frozenset()) -> It
 
 
 def _required(distribution: str, extra: str) -> list[Requirement]:
-    """What an extra adds to what a distribution requires anyway."""
-    found = [Requirement(line) for line in metadata.requires(distribution) or ()]
+    """Return the requirements that an extra adds to those of its distribution."""
+    requirements = [Requirement(line) for line in metadata.requires(distribution) or ()]
     return [
         row
-        for row in found
+        for row in requirements
         if row.marker is not None and row.marker.evaluate({"extra": extra}) and not row.marker.evaluate({"extra": ""})
     ]
 
@@ -112,11 +112,11 @@ def _required(distribution: str, extra: str) -> list[Requirement]:
 def _extras() -> dict[str, dict[str, Any]]:
     if _version(DISTRIBUTION) is None:
         return {}
-    told = {}
+    extras = {}
     for name in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
         lacking = [line for row in _required(DISTRIBUTION, name) for line in missing(row)]
-        told[name] = {"for": EXTRAS.get(name, ""), "missing": lacking, "installed": not lacking}
-    return told
+        extras[name] = {"for": EXTRAS.get(name, ""), "missing": lacking, "installed": not lacking}
+    return extras
 
 
 def _version(name: str) -> str | None:
@@ -147,13 +147,13 @@ def _cache(folder: Path) -> dict[str, Any]:
                 sizes.append(os.lstat(os.path.join(parent, name)).st_size)
             except OSError:  # removed meanwhile
                 continue
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     return {
         "folder": str(folder),
         "from": CACHE_VARIABLE if os.environ.get(CACHE_VARIABLE) else None,
         "files": len(sizes),
         "bytes": sum(sizes),
-        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        "writable": existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
     }

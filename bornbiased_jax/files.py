@@ -36,7 +36,7 @@ MOST_LINKS = 40
 
 
 def named(path: Path | str) -> Path:
-    """A path as the user gave it.
+    """Return a path that is not empty, as the user gave it.
 
     Raises:
         InputError: it is empty.
@@ -47,11 +47,11 @@ def named(path: Path | str) -> Path:
 
 
 def open_descriptor(path: Path | str) -> int | None:
-    """The number of the open descriptor of this process that a path stands for, as /dev/stdout does, else None."""
+    """Return the open descriptor of this process that a path stands for, as /dev/stdout does, else None."""
     place = Path(os.path.abspath(path))
-    own = {"/dev/fd", os.path.realpath("/dev/fd"), f"/proc/{os.getpid()}/fd"}
+    descriptor_folders = {"/dev/fd", os.path.realpath("/dev/fd"), f"/proc/{os.getpid()}/fd"}
     for _ in range(MOST_LINKS):
-        if os.path.realpath(place.parent) in own and place.name.isdecimal():
+        if os.path.realpath(place.parent) in descriptor_folders and place.name.isdecimal():
             return int(place.name)
         # Not Path.is_symlink, which raises where no file can have such a name.
         if not os.path.islink(place):
@@ -61,7 +61,7 @@ def open_descriptor(path: Path | str) -> int | None:
 
 
 def _special(path: Path) -> bool:
-    """Whether something that is no plain file lies there, to be written to as it is.
+    """Return whether something that is not a regular file lies there, to be written to as it is.
 
     Raises:
         InputError: it is a folder, a disk or a socket.
@@ -156,7 +156,7 @@ def _write_into(path: Path, number: int | None, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _temporary(target: Path) -> Iterator[tuple[str, Any]]:
-    """A new file beside the target, held by a lock so that others see that somebody is writing it."""
+    """Make a new file next to the target, held by a lock so that others see that it is being written."""
     clear_parts(target)
     descriptor, name = make_part(target)
     try:
@@ -168,7 +168,7 @@ def _temporary(target: Path) -> Iterator[tuple[str, Any]]:
 
 
 def make_part(target: Path, *, folder: bool = False) -> tuple[int, str]:
-    """A new and empty file or folder beside a target: its open descriptor, which holds its lock, and its name.
+    """Make an empty file or folder next to a target; return its open descriptor, which holds its lock, and its name.
 
     Until it is locked, a process that clears up for the same target may take it for what a killed one left: the lock is
     waited for, and another one is made where this one is gone.
@@ -190,7 +190,7 @@ def make_part(target: Path, *, folder: bool = False) -> tuple[int, str]:
 
 
 def hold(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder until it is closed; whether it is locked now.
+    """Lock an open file or folder until it is closed; return whether it is locked now.
 
     It is not where another process has it and is not waited for, and where the file system has no locks.
     """
@@ -221,7 +221,7 @@ def write_text(path: Path | str, text: str) -> Path:
 
 
 def utf8(text: str) -> bytes:
-    r"""A text's bytes; a byte of a path that is no UTF-8, which Python holds as half a character, is spelled out.
+    r"""Encode a text; a byte of a path that is not UTF-8, which Python holds as half a character, is spelled out.
 
     Example:
         >>> utf8("a\udcffb")
@@ -236,7 +236,7 @@ def write_json(path: Path | str, value: Any) -> Path:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file or folder to ``NAME.damaged`` (``.damaged.1`` and so on), beside it; where it is now.
+    """Rename a corrupted file or folder to ``NAME.damaged`` (``.damaged.1`` and so on); return the new path.
 
     Where another process was first, that is where it would have been.
 
@@ -257,7 +257,7 @@ def set_aside(path: Path) -> Path:
 
 
 def sha256(path: Path | str) -> str:
-    """SHA-256 of a file's bytes."""
+    """Compute the SHA-256 of a file's bytes."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -301,7 +301,7 @@ def read_json(path: Path | str) -> Any:
 
 
 def read_bytes(path: Path | str, most: int) -> bytes:
-    """The bytes of a file of limited size.
+    """Read a file of limited size.
 
     Raises:
         InputError: it is missing, no regular file (a device or a pipe may have no end), too large or not readable.
@@ -318,7 +318,7 @@ def read_bytes(path: Path | str, most: int) -> bytes:
 
 
 def user_path(text: Path | str) -> Path:
-    """The path that a user wrote, with "~" for a home folder.
+    """Return the path that a user wrote, with "~" expanded to the home folder.
 
     Raises:
         InputError: it is empty, or no file can be called that.
@@ -338,7 +338,7 @@ def user_path(text: Path | str) -> Path:
 
 
 def below(folder: Path, pattern: str = "*") -> Iterator[Path]:
-    """What matches in a folder, at any depth.
+    """Yield the matching paths in a folder, at any depth.
 
     Raises:
         InputError: a folder in it went away meanwhile, or cannot be listed.

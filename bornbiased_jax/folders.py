@@ -40,7 +40,7 @@ class Folder:
         self._marked = self._read()
 
     def _read(self) -> bool:
-        """Take in the marker; whether there is one of this command. A line cut short by a kill is none."""
+        """Read the marker; return whether there is one of this command. A line cut short by a kill does not count."""
         try:
             lines = (self.path / MARKER).read_bytes().split(b"\n")
         except OSError:
@@ -62,7 +62,7 @@ class Folder:
         return self._marked
 
     def check(self, *names: str, ignore: Callable[[str], bool] = lambda _name: False) -> None:
-        """Look whether the command may write there, before any work; nothing is made.
+        """Check whether the command may write there, before any work; nothing is created.
 
         Args:
             names: files that it will write.
@@ -95,20 +95,20 @@ class Folder:
         raise InputError(f"{self.path / name} was changed since `{self.maker}` wrote it: move it away{option}")
 
     def entries(self) -> list[str]:
-        """Names of what is in the folder, sorted, without the marker and what a killed write left."""
+        """Return the names in the folder, sorted, without the marker and the remains of a killed write."""
         if not self.path.is_dir():
             return []
         names = sorted(entry.name for entry in self.path.iterdir())
         return [name for name in names if name != MARKER and not (name[0] == "." and name.endswith(files.PART))]
 
     def owns(self, name: str) -> bool:
-        """Whether a file is as this command wrote it."""
+        """Return whether a file is as this command wrote it."""
         with contextlib.suppress(OSError):
             return not (self.path / name).is_symlink() and files.sha256(self.path / name) in self._own.get(name, set())
         return False
 
     def knows(self, name: str) -> bool:
-        """Whether this command once wrote a file of this name, whatever became of it."""
+        """Return whether this command once wrote a file of this name, whatever became of it."""
         return name in self._own
 
     def claim(self) -> None:
@@ -185,18 +185,18 @@ def fresh(folder: Path, maker: str) -> Iterator[Path]:
     _clear_up(replaced, folder, maker)
     files.clear_parts(folder)
     descriptor, name = files.make_part(folder, folder=True)
-    made = Path(name)
+    new = Path(name)
     try:
-        yield made
-        marked = Folder(made, maker)
+        yield new
+        marked = Folder(new, maker)
         for name in marked.entries():
-            marked.note(name, files.sha256(made / name))
-        os.chmod(made, 0o755)
-        _replace(folder, made, replaced)
+            marked.note(name, files.sha256(new / name))
+        os.chmod(new, 0o755)
+        _replace(folder, new, replaced)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}; free some room or choose another place") from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
         os.close(descriptor)
 
 
@@ -217,16 +217,16 @@ def _clear_up(replaced: Path, folder: Path, maker: str) -> None:
         raise InputError(f"{replaced} is what `{maker}` moved aside for {folder}: move one of the two away")
 
 
-def _replace(folder: Path, made: Path, replaced: Path) -> None:
+def _replace(folder: Path, new: Path, replaced: Path) -> None:
     """Let a new folder take a place; what was there, if anything, is afterwards where the new one was."""
     if not os.path.lexists(folder):
-        os.rename(made, folder)
+        os.rename(new, folder)
         return
     os.rename(folder, replaced)
     try:
-        os.rename(made, folder)
+        os.rename(new, folder)
     except BaseException:
         os.rename(replaced, folder)
         raise
     # By this name a later call clears it away, should this one not come to it.
-    os.rename(replaced, made)
+    os.rename(replaced, new)

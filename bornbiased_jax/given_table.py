@@ -32,7 +32,7 @@ class Given(NamedTuple):
 
 
 def fixed_tables(cfg: ModelConfig, seed: int) -> dict[str, np.ndarray]:
-    """The tables that births with ``fixed_embedding_seed=seed`` share, by path, bit by bit.
+    """Return the tables that initializations with ``fixed_embedding_seed=seed`` share, by path, bit by bit.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -48,7 +48,7 @@ def fixed_tables(cfg: ModelConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int, *, tokens: bool = True) -> Given:
-    """The fraction's mean and 80% band over seeds of births that share the tables of one seed.
+    """Predict the fraction's mean and 80% band over seeds whose initial weights share the tables of one seed.
 
     Args:
         cfg: the architecture.
@@ -65,24 +65,27 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     hardware.check_memory(8.0 * cells, f"a table of {cfg.vocab_size:,} tokens", "leave --theory out", on_host=True)
     with jax.default_matmul_precision("highest"):
         tables = fixed_tables(cfg, seed)
-    found = profile(stack_of(cfg, tokens=tokens), seq_len)
-    cosine = contraction(found)
+    mean_field = profile(stack_of(cfg, tokens=tokens), seq_len)
+    cosine = contraction(mean_field)
+    # Head rows of unit variance.
     head_VD = tables["embed/embedding"] if cfg.tie_embeddings else tables["head/kernel"].T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
-    variance = float(found.variance[-1, -1])
+    variance = float(mean_field.variance[-1, -1])
+    # The part of the last state that all inputs share.
     common_D = np.zeros(cfg.d_model) if not tokens else tables["embed/embedding"].mean(axis=0, dtype=np.float64)
     if cfg.positions == "learned":
         common_D = common_D + tables["positions/embedding"][seq_len - 1]
     part = 0.0
     if cfg.residual and rho > 0 and variance > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
+    # With tied embeddings the last token raises its own logit.
     lost = 0.0
     if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
         aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
         lost = theory.preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
-        head_VD, common_D, part, rho, rho_std, scatter(found), num_inputs, own_fraction=lost
+        head_VD, common_D, part, rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
     )
     low, high = np.quantile(fractions, [0.1, 0.9], method="inverted_cdf")
     return Given(float(fractions.mean()), float(low), float(high))

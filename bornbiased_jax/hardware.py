@@ -15,12 +15,12 @@ GIB = 2**30
 
 
 def cores() -> int:
-    """How many cores this process may use: those of its affinity mask where the system has one."""
+    """Count the cores that this process may use: those of its affinity mask where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_memory() -> int | None:
-    """Bytes that the first local device may hold, or None where it does not say (a CPU)."""
+    """Return the bytes that the first local device may hold, or None where it does not say (a CPU)."""
     import jax
 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
@@ -28,12 +28,12 @@ def device_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes of main memory that this process may still take, or None where the system does not say.
+    """Return the bytes of main memory that this process may still take, or None where the system does not say.
 
     The least of what is free without swapping, what a container leaves and what the process's own limit leaves.
     """
-    found = [room for room in (_free(), _left_in_container(), _left_to_process()) if room is not None]
-    return max(0, min(found)) if found else None
+    rooms = [room for room in (_free(), _left_in_container(), _left_to_process()) if room is not None]
+    return max(0, min(rooms)) if rooms else None
 
 
 def _free() -> int | None:
@@ -45,7 +45,10 @@ def _free() -> int | None:
 
 
 def _left_in_container() -> int | None:
-    """Of a control group of version 2; its page cache counts as in use and is given up when needed."""
+    """Return the memory left in a control group of version 2.
+
+    Its page cache counts as in use and is given up when needed.
+    """
     try:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
@@ -55,7 +58,7 @@ def _left_in_container() -> int | None:
 
 
 def _left_to_process() -> int | None:
-    """Of the limit on address space (``ulimit -v``)."""
+    """Return the memory left of the limit on address space (``ulimit -v``)."""
     try:
         import resource
 
@@ -67,12 +70,12 @@ def _left_to_process() -> int | None:
         return None
 
 
-def check_memory(needed: float, what: str, remedy: str, *, on_host: bool = False) -> None:
+def check_memory(needed: float, description: str, remedy: str, *, on_host: bool = False) -> None:
     """Refuse what cannot fit, before any of it is allocated.
 
     Args:
         needed: bytes that it takes at the least.
-        what: what takes them, to stand before "needs".
+        description: what takes them, to stand before "needs".
         remedy: what to do about it.
         on_host: in main memory; else where the first device has its arrays.
 
@@ -81,11 +84,11 @@ def check_memory(needed: float, what: str, remedy: str, *, on_host: bool = False
     """
     if needed < GIB // 16:
         return
-    there = None if on_host else device_memory()
-    there = available_memory() if there is None else there
-    if there is not None and needed > there:
+    available = None if on_host else device_memory()
+    available = available_memory() if available is None else available
+    if available is not None and needed > available:
         raise InputError(
-            f"{what} needs about {_gib(needed)} GiB of memory, and {_gib(there)} GiB are available: {remedy}"
+            f"{description} needs about {_gib(needed)} GiB of memory, and {_gib(available)} GiB are available: {remedy}"
         )
 
 
@@ -94,7 +97,7 @@ def _gib(size: float) -> str:
 
 
 def memory_in_use_peak() -> int | None:
-    """Bytes that the first device held at most so far, or None where it does not say."""
+    """Return the most bytes that the first device has held so far, or None where it does not say."""
     import jax
 
     peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")

@@ -20,18 +20,18 @@ PREFIX = "hf:"
 
 
 def is_named(text: str | Path) -> bool:
-    """Whether a text names something on the hub."""
+    """Return whether a text names something on the hub."""
     return str(text).startswith(PREFIX)
 
 
-def library(module: str, extra: str, reference: str, what: str) -> Any:
-    """The library that fetches what was named.
+def library(module: str, extra: str, reference: str, description: str) -> Any:
+    """Import the library that fetches a reference.
 
     Args:
         module: to import.
         extra: of this package that brings it.
         reference: what was named.
-        what: it is, as in "a Hugging Face data set".
+        description: of the reference, as in "a Hugging Face data set".
 
     Raises:
         InputError: it is not installed.
@@ -39,7 +39,7 @@ def library(module: str, extra: str, reference: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"{reference} is {what}: pip install 'bornbiased-jax[{extra}]' to read it") from error
+        raise InputError(f"{reference} is {description}: pip install 'bornbiased-jax[{extra}]' to read it") from error
 
 
 @contextlib.contextmanager
@@ -67,12 +67,12 @@ def _reason(error: BaseException) -> str:
         return "the hub has none of this name, or only for those who are logged in: check it, or `hf auth login`"
     if "OfflineModeIsEnabled" in kinds:
         return "it is not in the cache, and HF_HUB_OFFLINE is set: unset that"
-    said = cut(str(error).splitlines()[0]) if str(error) else repr(error)
-    if said.startswith("Consistency check failed"):
+    message = cut(str(error).splitlines()[0]) if str(error) else repr(error)
+    if message.startswith("Consistency check failed"):
         return "the transfer broke off (call again: whole files are kept)"
     if "HTTPError" in kinds or "ConnectionError" in kinds or "LocalEntryNotFoundError" in kinds:
-        return f"{said.rstrip('. ')} (check the connection, then call again: whole files are kept)"
-    return said
+        return f"{message.rstrip('. ')} (check the connection, then call again: whole files are kept)"
+    return message
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

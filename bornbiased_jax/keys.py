@@ -23,12 +23,12 @@ SMALL = 1 << 18
 
 
 def stable_hash(text: str) -> int:
-    """A 32-bit hash of a text that never changes between processes, versions or machines."""
+    """Compute a 32-bit hash of a text that never changes between processes, versions or machines."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def check_seed(seed: int) -> int:
-    """The seed, if it is an integer from 0 to 2³² − 1.
+    """Return the seed, if it is an integer from 0 to 2³² − 1.
 
     Raises:
         InputError: it is not.
@@ -39,7 +39,7 @@ def check_seed(seed: int) -> int:
 
 
 def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
-    """The key of one stream of randomness ("init", "inputs", "data", "dropout") of one seed.
+    """Return the key of one stream of randomness ("init", "inputs", "data", "dropout") of one seed.
 
     ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped.
     """
@@ -50,12 +50,12 @@ def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
 
 
 def init_key(seed: int | jax.Array) -> jax.Array:
-    """The key from which a model with this seed is born."""
+    """Return the key from which the initial weights of this seed are drawn."""
     return stream_key(seed, "init")
 
 
 def leaf_key(key: jax.Array, path: str) -> jax.Array:
-    """The key of the parameter at ``path`` (names joined by "/")."""
+    """Return the key of the parameter at ``path`` (names joined by "/")."""
     return jax.random.fold_in(key, stable_hash(path))
 
 
@@ -87,7 +87,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
 
 
 def normal_error_bound(z: np.ndarray) -> np.ndarray:
-    """How far a float32 unit normal draw may lie from √2·erfinv of its uniform, on any backend or version.
+    """Bound the distance of a float32 unit normal draw from √2·erfinv of its uniform, on any backend or version.
 
     8 ulp of the value for the inverse error function's polynomial, plus what half a step of the uniform's
     2⁻²³ grid is worth at z, √(π/2)·exp(z²/2)·2⁻²⁴: the rounding of u² inside the function costs that much.
@@ -100,6 +100,6 @@ def normal_error_bound(z: np.ndarray) -> np.ndarray:
 
 
 def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:
-    """[L, *shape] normal draws; layer l depends on (key, l) alone, so depth changes no earlier layer."""
+    """Draw normals [L, *shape]; layer l depends on (key, l) alone, so depth changes no earlier layer."""
     draw = lambda layer: normal(jax.random.fold_in(key, layer), shape, std)  # noqa: E731
     return jax.vmap(draw)(jnp.arange(num_layers, dtype=jnp.uint32))

@@ -31,7 +31,7 @@ HEARTBEAT_SECONDS = 15
 
 
 def parse_mesh(text: str | None) -> dict[str, int]:
-    """``"data=2,fsdp=2"`` as {"seed": 1, "data": 2, "fsdp": 2}; None or "" is one of each.
+    """Parse ``"data=2,fsdp=2"`` into {"seed": 1, "data": 2, "fsdp": 2}; None or "" gives 1 for each axis.
 
     Raises:
         InputError: an unknown axis, an axis named twice, or a size that is not a positive integer.
@@ -51,7 +51,7 @@ def parse_mesh(text: str | None) -> dict[str, int]:
 
 
 def build_mesh(sizes: Mapping[str, int] | None = None) -> Mesh:
-    """A mesh over the first devices (all processes' devices), with every axis of ``AXES``.
+    """Build a mesh over the first devices (all processes' devices), with every axis of ``AXES``.
 
     Args:
         sizes: of the axes, as :func:`parse_mesh` gives them. None puts every device on ``data``.
@@ -62,18 +62,19 @@ def build_mesh(sizes: Mapping[str, int] | None = None) -> Mesh:
     available = jax.device_count()
     sizes = {"data": available} if sizes is None else dict(sizes)
     shape = tuple(sizes.get(name, 1) for name in AXES)
-    wanted = math.prod(shape)
-    if wanted > available:
+    num_devices = math.prod(shape)
+    if num_devices > available:
         raise InputError(
-            f"the mesh {_text(sizes)} needs {wanted} devices, but there are {available}: make it smaller "
+            f"the mesh {_text(sizes)} needs {num_devices} devices, but there are {available}: make it smaller "
             "(on a CPU, JAX_NUM_CPU_DEVICES=N makes N devices)"
         )
-    if jax.process_count() > 1 and wanted != available:
+    if jax.process_count() > 1 and num_devices != available:
         raise InputError(
-            f"the mesh {_text(sizes)} uses {wanted} of {available} devices: with several processes it must use them all"
+            f"the mesh {_text(sizes)} uses {num_devices} of {available} devices: "
+            "with several processes it must use them all"
         )
     kinds = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=jax.devices()[:wanted])
+    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=jax.devices()[:num_devices])
 
 
 def _text(sizes: Mapping[str, int]) -> str:
@@ -117,12 +118,12 @@ def check_process(coordinator: str, num_processes: int, process_id: int) -> None
 
 
 def lost_process(error: BaseException) -> bool:
-    """Whether an error says that another process of this computation is not there any more."""
+    """Return whether an error says that another process of this computation is gone."""
     return jax.process_count() > 1 and _LOST.search(str(error)) is not None
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Where one parameter lies, by its path and its shape with the leading axis of seeds.
+    """Return the partition of one parameter, by its path and its shape with the leading axis of seeds.
 
     Seeds go along ``seed``. A matrix is cut along ``fsdp`` in its largest dimension that divides evenly
     (the axis of stacked layers is never cut, as the scan over layers walks along it); vectors are whole
@@ -143,9 +144,9 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def tree_shardings(tree: Any, mesh: Mesh) -> Any:
-    """A ``NamedSharding`` for every leaf of parameters, or of an optimiser's state that mirrors them.
+    """Return a ``NamedSharding`` for every leaf of parameters, or of an optimizer's state that mirrors them.
 
-    Each leaf has a leading axis of seeds. A leaf of the optimiser's state is placed like the parameter
+    Each leaf has a leading axis of seeds. A leaf of the optimizer's state is placed like the parameter
     whose path its own path ends with; counters follow the seeds alone.
     """
 
@@ -157,12 +158,12 @@ def tree_shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Rows of a batch along ``data`` and ``fsdp``; ``axis`` is the axis of rows."""
+    """Return the sharding of a batch, rows along ``data`` and ``fsdp``; ``axis`` is the axis of rows."""
     return NamedSharding(mesh, PartitionSpec(*(None,) * axis, BATCH_AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device."""
+    """Return the sharding of an array that is the same on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -181,7 +182,7 @@ def check_rows(sizes: Mapping[str, int], rows: int) -> None:
 
 
 def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
-    """(index, count): this process needs part ``index`` of ``count`` equal parts of a batch's rows.
+    """Return (index, count): this process needs part ``index`` of ``count`` equal parts of a batch's rows.
 
     Processes whose devices hold the same rows (for other seeds) need the same part.
 
@@ -199,7 +200,7 @@ def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
 
 
 def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Array:
-    """One array over all processes from this process's part of the rows.
+    """Make one array over all processes from this process's part of the rows.
 
     Args:
         local: this process's rows along ``axis``.
@@ -212,16 +213,16 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
 
 
 def on_host(array: Any) -> np.ndarray:
-    """An array on the host of this process, however it is spread; one that lies in other processes too, all ask for.
+    """Return an array on the host; one that other processes hold parts of is gathered by a call in all of them.
 
-    Such a one comes piece by piece: no device holds it whole.
+    It is gathered piece by piece: no device holds all of it.
     """
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     from jax.experimental import multihost_utils
 
     assert isinstance(array.sharding, NamedSharding)
-    found = np.empty(array.shape, array.dtype)
+    gathered = np.empty(array.shape, array.dtype)
     # Along an axis that is not cut: for a piece of a cut one the whole would be put together first.
     cut = tuple(array.sharding.spec) + (None,) * array.ndim
     axis = max((axis for axis in range(array.ndim) if cut[axis] is None), key=lambda axis: array.shape[axis])
@@ -232,8 +233,8 @@ def on_host(array: Any) -> np.ndarray:
         begin = min(start, length - size)
         place = (slice(None),) * axis + (slice(begin, begin + size),)
         piece = _piece(array, begin, size, axis, array.sharding)
-        found[place] = multihost_utils.process_allgather(piece, tiled=True)
-    return found
+        gathered[place] = multihost_utils.process_allgather(piece, tiled=True)
+    return gathered
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
@@ -242,7 +243,7 @@ def _piece(array: jax.Array, begin: int, size: int, axis: int, sharding: NamedSh
 
 
 def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
-    """Arrays on the host, the same in every process, as arrays over all devices of a mesh.
+    """Place arrays on the host, the same in every process, on all devices of a mesh.
 
     Args:
         tree: of arrays.
@@ -254,7 +255,7 @@ def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
 
 
 def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedSharding] | None:
-    """Where each parameter of one model lies on a mesh, by its path and shape; None where there is no mesh.
+    """Return a function from path and shape to a parameter's sharding on a mesh; None where there is no mesh.
 
     A checkpoint is opened with it. Matrices are cut along ``fsdp``.
     """
@@ -264,7 +265,7 @@ def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedShardi
 
 
 def place_params(params: Any, mesh: Mesh) -> Any:
-    """The parameters of one model over a mesh, each matrix cut along ``fsdp``; those that lie so already stay."""
+    """Place the parameters of one model on a mesh, each matrix cut along ``fsdp``; those that lie so already stay."""
     target = shardings(mesh)
     assert target is not None
 
@@ -276,20 +277,20 @@ def place_params(params: Any, mesh: Mesh) -> Any:
 
 
 def place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """An array that every process has as one over devices; one that lies there already is given back."""
+    """Place an array that every process has on devices; one that lies there already is returned as it is."""
     if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
         return array
-    here = on_host(array)
-    return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
+    local = on_host(array)
+    return jax.make_array_from_callback(local.shape, sharding, lambda index: local[index])
 
 
 def batch_parts(mesh: Mesh | None) -> int:
-    """In how many parts a batch is cut."""
+    """Count the parts that a batch is cut into."""
     return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def fetch(tree: Any) -> Any:
-    """Small arrays on the host of every process, however they are spread."""
+    """Fetch small arrays to the host of every process, however they are spread."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils
@@ -297,17 +298,17 @@ def fetch(tree: Any) -> Any:
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def agree(value: str, what: str) -> None:
+def agree(value: str, description: str) -> None:
     """Check that every process has the same text.
 
     Raises:
-        InputError: they differ; the sentence says what.
+        InputError: they differ; the sentence says in what.
     """
     if jax.process_count() == 1:
         return
     from jax.experimental import multihost_utils
 
-    mine = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
-    everyone = np.asarray(multihost_utils.process_allgather(jnp.asarray(mine)))
-    if not (everyone == everyone[0][None, :]).all():
-        raise InputError(f"the processes do not have the same {what}: give every process the same")
+    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
+    digests = np.asarray(multihost_utils.process_allgather(jnp.asarray(digest)))
+    if not (digests == digests[0][None, :]).all():
+        raise InputError(f"the processes do not have the same {description}: give every process the same")

@@ -20,7 +20,7 @@ from theory.stack import Stack
 
 
 def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
-    """The numbers of a configuration that its statistics at initialisation depend on.
+    """Return the numbers of a configuration that its statistics at initialization depend on.
 
     Args:
         cfg: the architecture.
@@ -70,7 +70,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
 
 
 def _bytes(cfg: ModelConfig, seq_len: int) -> float:
-    """What theory's largest arrays take: weights of nodes, fields between nodes, and by layer at all positions."""
+    """Count the bytes of theory's largest arrays: node weights, fields between nodes, and by layer at all positions."""
     nodes = theory.positions.num_nodes(seq_len)
     return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
 
@@ -83,7 +83,7 @@ def predict(
     tokens: bool = True,
     coverage: float = 0.99,
 ) -> dict[str, Any]:
-    """The prediction as a JSON object.
+    """Predict statistics at initialization as a JSON object.
 
     Args:
         cfg: the architecture.
@@ -103,6 +103,7 @@ def predict(
     Raises:
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
+    # Refuse what theory does not cover or memory cannot hold.
     check_length(cfg, seq_len)
     for name, policy in fields_of("theory"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
@@ -114,7 +115,7 @@ def predict(
         on_host=True,
     )
     try:
-        found = theory.predict.predict(
+        prediction = theory.predict.predict(
             stack_of(cfg, tokens=tokens),
             seq_len,
             cfg.vocab_size,
@@ -124,7 +125,8 @@ def predict(
         )
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
-    profile, cosine, top1 = found.profile, found.contraction, found.top1
+    profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1
+    # Standard deviations by position: of aggregated values, and of the residual stream.
     attention = [
         np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
     ]

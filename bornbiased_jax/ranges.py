@@ -55,7 +55,7 @@ HeldOut = Annotated[float, Interval(ge=1e-9, le=1.0 - 1e-9)]
 
 
 def ends(kind: Any) -> tuple[type, float, float] | None:
-    """int or float, the least and the greatest value of such a type (or of it or None); None for a type of no numbers.
+    """Return int or float and the least and greatest value of such a type (also of it or None); None if it has none.
 
     Example:
         >>> ends(Layers), ends(Width | None), ends(str)
@@ -69,7 +69,7 @@ def ends(kind: Any) -> tuple[type, float, float] | None:
 
 
 def whole(text: str) -> int | None:
-    """The integer of a text of decimal digits; None of any other text, and of one of more than 18.
+    """Parse a text of decimal digits; None for any other text, and for one of more than 18 digits.
 
     Example:
         >>> whole("042"), whole("-1"), whole("9" * 5000)
@@ -79,20 +79,20 @@ def whole(text: str) -> int | None:
 
 
 def in_words(kind: Any) -> str:
-    """What such a type takes.
+    """Describe in words the values that such a type takes.
 
     Example:
         >>> in_words(Layers), in_words(Decay)
         ('an integer from 1 to 10,000', 'a number from 0 to 0.999999999')
     """
-    found = ends(kind)
-    assert found is not None
-    number, low, high = found
+    limits = ends(kind)
+    assert limits is not None
+    number, low, high = limits
     return f"{'an integer' if number is int else 'a number'}{span(low, high)}"
 
 
 def within(kind: Any, value: Any, name: str) -> Any:
-    """The value as a number of the type; an integer may be given as a whole float.
+    """Return the value as a number of the type; an integer may be given as a whole float.
 
     Raises:
         InputError: it is no such number, with the name, the value and the range.
@@ -101,9 +101,9 @@ def within(kind: Any, value: Any, name: str) -> Any:
         >>> within(Layers, 12.0, "num_layers")
         12
     """
-    found = ends(kind)
-    assert found is not None
-    number, low, high = found
+    limits = ends(kind)
+    assert limits is not None
+    number, low, high = limits
     numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
     # A comparison with NaN is false.
     if not numeric or not low <= value <= high or value != number(value):

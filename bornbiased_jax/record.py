@@ -65,7 +65,7 @@ class Measurement:
         return (time.perf_counter() if self._end is None else self._end) - self._start
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurement as JSON-ready values."""
+        """Return the measurement as JSON-ready values."""
         return {
             "wall_time_s": round(self.wall_time_s, 3),
             "peak_memory_bytes": self.peak_memory_bytes,
@@ -104,7 +104,7 @@ def _note_peak() -> None:
 
 
 def _peak() -> int:
-    """Largest resident set of this process in bytes, since its start or since the last reset."""
+    """Return the largest resident set of this process in bytes, since its start or since the last reset."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -136,7 +136,7 @@ def provenance(
     measurement: Measurement | None = None,
     **extra: Any,
 ) -> dict[str, Any]:
-    """Everything a reader needs to get the same number again, as JSON-ready values.
+    """Collect everything a reader needs to get the same number again, as JSON-ready values.
 
     Args:
         config: the model's configuration, or any mapping or dataclass of settings.
@@ -148,9 +148,9 @@ def provenance(
     The machine's name, its user and its paths are left out on purpose.
     """
     devices = jax.devices()
-    given = {"config": config, "seeds": seeds, "precision": precision}
+    settings = {"config": config, "seeds": seeds, "precision": precision}
     record: dict[str, Any] = {
-        **{name: jsonable(value) for name, value in given.items() if value is not None},
+        **{name: jsonable(value) for name, value in settings.items() if value is not None},
         "version": bornbiased_jax.__version__,
         "git": git_revision(),
         "versions": library_versions(),
@@ -166,6 +166,7 @@ def provenance(
         "timestamp": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **(measurement.to_dict() if measurement else {}),
     }
+    # Where the device counts its memory (a GPU).
     if (peak := hardware.memory_in_use_peak()) is not None:
         record["device_peak_memory_bytes"] = peak
     return record | jsonable(extra)
@@ -178,30 +179,32 @@ OF_THE_MACHINE = (
 
 
 def lasting(value: Any) -> Any:
-    """A record without what differs between two runs of the same on the same machine, by the names of its keys.
+    """Drop what differs between two equal runs on the same machine from a record, by the names of its keys.
 
     Example:
         >>> lasting({"result": {"share": 0.5, "wall_s": 1.25}, "provenance": {"timestamp": "2026"}})
         {'result': {'share': 0.5}, 'provenance': {}}
     """
     if isinstance(value, Mapping):
-        kept = {name: entry for name, entry in value.items() if not any(part in str(name) for part in OF_THE_MACHINE)}
-        return {name: lasting(entry) for name, entry in kept.items()}
+        entries = {
+            name: entry for name, entry in value.items() if not any(part in str(name) for part in OF_THE_MACHINE)
+        }
+        return {name: lasting(entry) for name, entry in entries.items()}
     return [lasting(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def content_digest(record: Mapping[str, Any]) -> str:
-    """SHA-256 of what lasts of a record, as JSON with sorted names and without spaces: a commitment to its numbers.
+    """Compute the SHA-256 of what lasts of a record, as JSON with sorted names and no spaces: a commitment to it.
 
     A key "digest" of the record itself is left out.
     """
-    kept = lasting({name: entry for name, entry in record.items() if name != "digest"})
-    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    content = lasting({name: entry for name, entry in record.items() if name != "digest"})
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def cpu() -> dict[str, Any]:
-    """The processor's model, where the system tells it, and the cores that this process may use."""
+    """Return the processor's model, where the system tells it, and the cores that this process may use."""
     model = platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -210,12 +213,12 @@ def cpu() -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that numbers depend on."""
+    """Return the versions of Python and of the libraries that numbers depend on."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}
 
 
 def git_revision() -> dict[str, Any] | None:
-    """The commit this package's source is at and whether it was changed since, or None outside git.
+    """Return the commit this package's source is at and whether it was changed since, or None outside git.
 
     A package installed into an environment that happens to lie inside somebody's repository is not
     taken for a part of that repository. A copy of the source without git says what ``$BORNBIASED_REVISION`` says, which
@@ -232,23 +235,23 @@ def git_revision() -> dict[str, Any] | None:
 
 
 def told_revision() -> dict[str, Any] | None:
-    """The commit that the environment names, or None where it names none."""
-    told = os.environ.get(REVISION_VARIABLE, "")
-    return {"revision": told, "dirty": False} if re.fullmatch("[0-9a-f]{40}", told) else None
+    """Return the commit that the environment names, or None where it names none."""
+    revision = os.environ.get(REVISION_VARIABLE, "")
+    return {"revision": revision, "dirty": False} if re.fullmatch("[0-9a-f]{40}", revision) else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def jsonable(value: Any) -> Any:
-    """The value in JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples converted.
+    """Convert a value to JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples.
 
     Raises:
         InputError: a number is NaN or infinite, or a type has no JSON form; the sentence says which.

@@ -21,7 +21,7 @@ DEEPEST = 100
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: as Python writes it, cut where it is long."""
+    """Write a value as an error shows it: as Python writes it, cut where it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits
@@ -30,12 +30,12 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A text as an error shows it: its beginning, where it is long."""
+    """Cut a text as an error shows it: to its beginning, where it is long."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """The value of a JSON text, as RFC 8259 has it: no NaN, no infinite numbers, no name twice in one object.
+    """Parse a JSON text, as RFC 8259 has it: no NaN, no infinite numbers, no name twice in one object.
 
     Args:
         text: the text; bytes are UTF-8.
@@ -61,11 +61,11 @@ def parse_json(text: str | bytes, where: str) -> Any:
         return value if math.isfinite(value) else refuse(f"{digits[:LONGEST_SHOWN]} is beyond all numbers")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             names = [name for name, _ in pairs]
             refuse(f"the name {shown(next(name for name in names if names.count(name) > 1))} stands twice in an object")
-        return found
+        return entries
 
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
@@ -89,6 +89,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
         raise InputError(f"{where} is not readable as JSON: it holds an integer beyond all sizes") from error
     if _deeper(value, DEEPEST):
         refuse("it is nested too deep")
+    # Escapes can spell half of a surrogate pair, which no UTF-8 file can hold.
     if "\\u" in decoded:
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -98,7 +99,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects lie in each other more often than that; in breadth, so that depth costs no stack."""
+    """Return whether lists and objects nest deeper than ``levels``; in breadth, so that depth costs no stack."""
     layer = [value]
     for _ in range(levels):
         layer = [
@@ -113,7 +114,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> Any:
-    """The value, if it is of the type: what a JSON text holds, taken strictly (no text is a number, no number a flag).
+    """Return the value, if it is of the type, read strictly as JSON: no text is a number, no number a flag.
 
     Args:
         kind: the type, as pydantic reads it.
@@ -142,16 +143,16 @@ def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> 
     except ValidationError as error:
         # Of several ways to read a value the last error is that of the way it comes closest to.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path, found = _reached(value, first["loc"])
+    path, part = _reached(value, first["loc"])
     name = ".".join(map(str, path))
     if first["type"] == "missing":
         raise InputError(f"{where} has no field {name!r}: {remedy}")
     if first["type"] == "extra_forbidden":
-        raise InputError(f"{where} has {name}={shown(found)}, a field that is not understood: {remedy}")
-    wanted = _wanted(_rules(kind), path)
+        raise InputError(f"{where} has {name}={shown(part)}, a field that is not understood: {remedy}")
+    expected = _wanted(_rules(kind), path)
     if not path:
-        raise InputError(f"{where} is not {wanted}: {remedy}")
-    raise InputError(f"{where} has {name}={shown(found)}, which is not {wanted}: {remedy}")
+        raise InputError(f"{where} is not {expected}: {remedy}")
+    raise InputError(f"{where} has {name}={shown(part)}, which is not {expected}: {remedy}")
 
 
 @functools.cache
@@ -168,7 +169,7 @@ def _rules(kind: Any) -> dict[str, Any]:
 
 
 def _reached(value: Any, path: Sequence[Any]) -> tuple[list[Any], Any]:
-    """The part of a place that lies in the value (its end may name one of several types), and what lies there."""
+    """Return the part of a path that lies in the value (its end may name one of several types), and the value there."""
     taken: list[Any] = []
     for step in path:
         if isinstance(value, Mapping):
@@ -184,7 +185,7 @@ def _reached(value: Any, path: Sequence[Any]) -> tuple[list[Any], Any]:
 
 
 def _wanted(rules: Mapping[str, Any], path: Sequence[Any]) -> str:
-    """What should stand at a place, in words, from the JSON schema of the whole."""
+    """Describe in words what should stand at a path, from the JSON schema of the root."""
     node: Mapping[str, Any] = rules
     for step in path:
         node = _resolved(rules, node)
@@ -223,7 +224,7 @@ def _words(node: Mapping[str, Any]) -> str:
 
 
 def span(low: float | None, high: float | None) -> str:
-    """A range in words, to stand after "an integer" or "a number".
+    """Write a range in words, to stand after "an integer" or "a number".
 
     Example:
         >>> span(1, 10_000), span(0.0, None)

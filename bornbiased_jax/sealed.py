@@ -16,7 +16,7 @@ DIGEST = "digest"
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of what an object holds besides its digest, hexadecimal.
+    """Compute the SHA-256 of what an object holds besides its digest, hexadecimal.
 
     Example:
         >>> digest({"a": 1}) == digest({"a": 1, "digest": "anything"})
@@ -36,7 +36,7 @@ def write(path: Path | str, content: Mapping[str, Any]) -> None:
 
 
 def read(kind: Any, path: Path | str, remedy: str) -> Any:
-    """An object that :func:`write` wrote, checked by its type and its digest; without the digest.
+    """Read an object that :func:`write` wrote, check its type and its digest, and return it without the digest.
 
     What older versions wrote has none, and is checked by its type alone.
 

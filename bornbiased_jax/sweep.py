@@ -103,17 +103,20 @@ def plan(
         limit = hardware.device_memory()
         budget = 0.6 * limit if limit else budget
     threaded = on_cpu and mesh is None and chosen == "map"
+    # A steady layout follows from sizes alone.
     if steady:
         if chosen == "vmap":
             most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, held)))
             return Plan(chosen, (math.ceil(chunk / devices) if chunk else most) * devices, held, 1, devices)
         shards = min(MAX_SHARDS, hardware.cores(), chunk or num_seeds) if threaded else 1
         return Plan(chosen, shards * devices, held, shards, devices)
+    # Else as many seeds as fit in the budget.
     if chosen == "vmap":
         held += _scratch(work, params, state, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
     shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
+    # Equal parts for all devices and CPU shards.
     parts = devices * shards
     chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
     rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
@@ -129,7 +132,7 @@ def _shapes(tree: Any) -> Any:
 
 
 def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
-    """Temporary memory of one step of one seed, as the compiler plans it."""
+    """Return the temporary memory of one step of one seed, as the compiler plans it."""
     leaves, structure = jax.tree.flatten(_shapes((params, state, batch)))
     return _planned(work, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
@@ -152,7 +155,7 @@ class Lifted(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None = None) -> Lifted:
-    """The three functions over a leading axis of seeds, compiled; the state is donated at each step."""
+    """Compile the three functions over a leading axis of seeds; the state is donated at each step."""
 
     def over_seeds(fn: Callable[..., Any], mapped: tuple[Any, ...], shared: tuple[Any, ...] = ()) -> Any:
         if mode == "vmap":
@@ -174,12 +177,12 @@ def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | Non
 
     def step(params: Any, state: Any, batch: Any) -> Any:
         if work.birth is None:
-            return over_seeds(lambda own, p, b: work.step(p, own, b), (state,), (params, batch))
+            return over_seeds(lambda seed_state, p, b: work.step(p, seed_state, b), (state,), (params, batch))
         return over_seeds(work.step, (params, state), (batch,))
 
     def finish(params: Any, state: Any) -> Any:
         if work.birth is None:
-            return over_seeds(lambda own, p: work.finish(p, own), (state,), (params,))
+            return over_seeds(lambda seed_state, p: work.finish(p, seed_state), (state,), (params,))
         return over_seeds(work.finish, (params, state))
 
     return Lifted(
@@ -229,23 +232,25 @@ def sweep(
         cut = PartitionSpec("seed") if work.birth is not None else PartitionSpec()
         lifted = _over(lifted, mesh, cut)
         weights = None if weights is None else parallel.place_params(weights, mesh)
-    done: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
+        # The last chunk is padded, so that one compiled program serves all.
         padded = part + [part[-1]] * (layout.chunk - len(part))
         tick = functools.partial(_tick, advance, len(part))
         result = _run_chunk(lifted, padded, layout.cpu_shards, weights, batches(), tick)
         for i, seed in enumerate(part):
-            done[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
+            results[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
+    # Seeds given twice are computed once.
     for seed in seeds:
-        yield seed, done[seed]
+        yield seed, results[seed]
 
 
 def _over(lifted: Lifted, mesh: jax.sharding.Mesh, seeds: PartitionSpec) -> Lifted:
-    """The same functions of arrays on the host, with results on the host, in every process of a mesh."""
+    """Make the functions take arrays on the host and return results on the host, in every process of a mesh."""
     rows = PartitionSpec(parallel.BATCH_AXES) if seeds == PartitionSpec() else PartitionSpec()
     return Lifted(
-        birth=lambda given: lifted.birth(parallel.place(given, mesh, seeds)),
+        birth=lambda chunk_seeds: lifted.birth(parallel.place(chunk_seeds, mesh, seeds)),
         step=lambda params, state, batch: lifted.step(params, state, parallel.place(batch, mesh, rows)),
         finish=lambda params, state: parallel.fetch(lifted.finish(params, state)),
     )
@@ -269,7 +274,7 @@ def _run_chunk(
 
     with ThreadPoolExecutor(shards) as threads:
         born, states = map(list, zip(*threads.map(lifted.birth, parts), strict=True))
-        params = [weights if own is None else own for own in born]
+        params = [weights if drawn is None else drawn for drawn in born]
         for batch in batches:
             list(threads.map(step, range(shards), [batch] * shards))
             tick()

@@ -156,7 +156,7 @@ def test_modules_named_in_full_by_strings_are_followed(tmp_path):
     assert "bornbiased_jax.seedprint.paper" in set(code.closure("bornbiased_jax.seedprint.lineage_tests"))
     (tmp_path / "odd.py").write_text("from theory import prop5_correlations\n")
     with pytest.raises(InputError, match="prop5_correlations of theory is found by name: import it from its module"):
-        list(code.closure("odd", None, own=tmp_path / "odd.py"))
+        list(code.closure("odd", None, source=tmp_path / "odd.py"))
 
 
 def test_values_and_arrays_come_back_and_are_kept(tmp_path):
@@ -218,4 +218,4 @@ def test_what_the_closure_cannot_follow_is_refused(tmp_path):
     for text in ("from theory import *", "from . import kernels", "def broken(:"):
         (tmp_path / "odd.py").write_text(text)
         with pytest.raises(InputError, match=r"odd\.py cannot be read as Python"):
-            list(code.closure("odd", None, own=tmp_path / "odd.py"))
+            list(code.closure("odd", None, source=tmp_path / "odd.py"))
