@@ -32,7 +32,7 @@ class Context:
     used_ids: np.ndarray | None = None
 
     def is_used(self, cfg: ModelConfig) -> np.ndarray:
-        """Whether each token id is in use: [V]. Without knowledge the last tenth of the ids counts as unused."""
+        """Tell whether each token id is in use: [V]. Without knowledge the last tenth of the ids counts as unused."""
         used_V = np.zeros(cfg.vocab_size, bool)
         if self.used_ids is None:
             used_V[: cfg.vocab_size - max(1, cfg.vocab_size // 10)] = True
@@ -71,7 +71,7 @@ class Change:
     argument: Any
 
     def apply(self, model: Model, context: Context) -> Model:
-        """The changed model.
+        """Return the changed model.
 
         Raises:
             InputError: the model does not allow the change.
@@ -82,7 +82,7 @@ class Change:
             raise InputError(f"{self.text}: {error}") from error
 
     def kept(self, cfg: ModelConfig, context: Context) -> np.ndarray:
-        """Whether each token id's logits stay, of a change that preserves the function: [V]."""
+        """Tell whether each token id's logits stay, of a change that preserves the function: [V]."""
         if self.kind.kept is None:
             return np.ones(cfg.vocab_size, bool)
         return self.kind.kept(cfg, self.argument, context)
@@ -173,14 +173,14 @@ def _draws(seed: int) -> np.random.Generator:
 
 
 def _orders(seed: int, *shape: int) -> np.ndarray:
-    """Random orders along the last axis."""
+    """Draw random orders along the last axis."""
     return np.argsort(_draws(seed).random(shape), axis=-1)
 
 
 def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
     def apply(model: Model, argument: tuple[str, float], context: Context) -> Model:
-        other = open_checkpoint(argument[0])
-        return model[0], combine(model, (other.cfg, other.params), argument[1], argument[0])
+        second = open_checkpoint(argument[0])
+        return model[0], combine(model, (second.cfg, second.params), argument[1], argument[0])
 
     return apply
 
@@ -188,10 +188,10 @@ def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[
 def _drop(model: Model, blocks: list[int], context: Context) -> Model:
     cfg, params = model
     _check_blocks(cfg, max(blocks))
-    kept = [block for block in range(1, cfg.num_layers + 1) if block not in blocks]
-    if not kept:
+    remaining = [block for block in range(1, cfg.num_layers + 1) if block not in blocks]
+    if not remaining:
         raise InputError(f"it would leave none of {cfg.num_layers} blocks: keep one")
-    return damage.keep_blocks(cfg, params, kept)
+    return damage.keep_blocks(cfg, params, remaining)
 
 
 def _repeat(model: Model, span: tuple[int, int], context: Context) -> Model:

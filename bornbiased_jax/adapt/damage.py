@@ -23,7 +23,7 @@ _PARALLEL = 1e-4
 
 
 def add_noise(params: Params, strength: float, *, seed: int) -> Params:
-    """Gaussian noise of ``strength`` times the standard deviation of each matrix, block by block."""
+    """Add Gaussian noise of ``strength`` times the standard deviation of each matrix, block by block."""
     flat = _copy(params)
     for path in _matrices(flat):
         draws = np.random.default_rng([seed, keys.stable_hash(path)])
@@ -58,27 +58,30 @@ def round_weights(params: Params, bits: int) -> Params:
     return unflatten(flat)
 
 
-def merge(ours: Model, theirs: Model, weight: float, name: str) -> Params:
-    """(1 − weight) of our parameters and ``weight`` of theirs; ``name`` is what to call the other in an error."""
-    pairs = _paired(ours, theirs, name)
-    return unflatten({path: mine + np.float32(weight) * (other - mine) for path, (mine, other) in pairs.items()})
+def merge(first: Model, second: Model, weight: float, name: str) -> Params:
+    """Add (1 − weight) of the first model's parameters and ``weight`` of the second's.
+
+    ``name`` is what to call the second in an error.
+    """
+    pairs = _paired(first, second, name)
+    return unflatten({path: start + np.float32(weight) * (end - start) for path, (start, end) in pairs.items()})
 
 
-def slerp(ours: Model, theirs: Model, weight: float, name: str) -> Params:
-    """Go ``weight`` of the way on the great circle from each of our tensors to theirs, block by block.
+def slerp(first: Model, second: Model, weight: float, name: str) -> Params:
+    """Go ``weight`` of the way on the great circle from each tensor of the first to the second's, block by block.
 
     Directions turn at constant speed, norms change linearly. A tensor of zeros, or one parallel to the other's, is
     interpolated on the chord.
     """
     flat = {}
-    for path, (mine, other) in _paired(ours, theirs, name).items():
-        blocks = zip(_by_block(path, mine), _by_block(path, other), strict=True)
-        flat[path] = np.stack([_slerp(*pair, weight) for pair in blocks]).reshape(mine.shape)
+    for path, (start, end) in _paired(first, second, name).items():
+        blocks = zip(_by_block(path, start), _by_block(path, end), strict=True)
+        flat[path] = np.stack([_slerp(*pair, weight) for pair in blocks]).reshape(start.shape)
     return unflatten(flat)
 
 
 def keep_blocks(cfg: ModelConfig, params: Params, blocks: Sequence[int]) -> Model:
-    """The model of these blocks, counted from 1, in this order; a block may stand in it several times."""
+    """Keep these blocks, counted from 1, in this order; a block may stand in it several times."""
     order = np.asarray(blocks) - 1
     flat = _copy(params)
     flat = {path: leaf[order] if path.startswith("blocks/") else leaf for path, leaf in flat.items()}
@@ -86,7 +89,7 @@ def keep_blocks(cfg: ModelConfig, params: Params, blocks: Sequence[int]) -> Mode
 
 
 def _kinds(cfg: ModelConfig, order: np.ndarray) -> dict[str, str]:
-    """The pattern of layers taken along, where layers differ in kind."""
+    """Take the pattern of layers along, where layers differ in kind."""
     if cfg.is_local is None:
         return {}
     return {"attention_pattern": "".join("l" if cfg.is_local[layer] else "g" for layer in order)}
@@ -128,26 +131,27 @@ def _matrices(flat: dict[str, np.ndarray]) -> list[str]:
 
 
 def _by_block(path: str, leaf: np.ndarray) -> list[np.ndarray]:
-    """Views of a parameter, one a block."""
+    """Return views of a parameter, one a block."""
     return list(leaf) if path.startswith("blocks/") else [leaf]
 
 
-def _paired(ours: Model, theirs: Model, name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Both models' parameters by path.
+def _paired(first: Model, second: Model, name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Pair both models' parameters by path.
 
     Raises:
         InputError: the two are not of one shape, or compute in different ways.
     """
-    flats = [_copy(model[1]) for model in (ours, theirs)]
+    flats = [_copy(model[1]) for model in (first, second)]
     for path in sorted(set(flats[0]) | set(flats[1])):
         shapes = [list(flat[path].shape) if path in flat else None for flat in flats]
         if shapes[0] != shapes[1]:
-            here, there = ("absent" if shape is None else str(shape) for shape in shapes)
+            shape_here, shape_there = ("absent" if shape is None else str(shape) for shape in shapes)
             raise InputError(
-                f"{name} cannot be merged in: {path} is {here} here and {there} there; merge models of one shape"
+                f"{name} cannot be merged in: {path} is {shape_here} here and {shape_there} there; merge models of one "
+                "shape"
             )
     for field in FIELDS:
-        values = [getattr(model[0], field) for model in (ours, theirs)]
+        values = [getattr(model[0], field) for model in (first, second)]
         if field not in ("init", "max_seq_len") and values[0] != values[1]:
             raise InputError(
                 f"{name} cannot be merged in: {field} is {values[0]} here and {values[1]} there; merge models of one "
@@ -156,18 +160,18 @@ def _paired(ours: Model, theirs: Model, name: str) -> dict[str, tuple[np.ndarray
     return {path: (flats[0][path], flats[1][path]) for path in flats[0]}
 
 
-def _slerp(ours: np.ndarray, theirs: np.ndarray, weight: float) -> np.ndarray:
-    norms = [float(np.linalg.norm(tensor.astype(np.float64))) for tensor in (ours, theirs)]
-    chord: np.ndarray = ours + np.float32(weight) * (theirs - ours)
+def _slerp(first: np.ndarray, second: np.ndarray, weight: float) -> np.ndarray:
+    norms = [float(np.linalg.norm(tensor.astype(np.float64))) for tensor in (first, second)]
+    chord: np.ndarray = first + np.float32(weight) * (second - first)
     if min(norms) == 0.0:
         return chord
-    cosine = float(np.vdot(ours.astype(np.float64), theirs)) / (norms[0] * norms[1])
+    cosine = float(np.vdot(first.astype(np.float64), second)) / (norms[0] * norms[1])
     angle = float(np.arccos(np.clip(cosine, -1.0, 1.0)))
     # Opposite tensors have no one great circle between them either.
     if angle < _PARALLEL or np.pi - angle < _PARALLEL:
         return chord
     parts = np.sin((1 - weight) * angle), np.sin(weight * angle)
-    direction = parts[0] / norms[0] * ours.astype(np.float64) + parts[1] / norms[1] * theirs
+    direction = parts[0] / norms[0] * first.astype(np.float64) + parts[1] / norms[1] * second
     length = norms[0] + weight * (norms[1] - norms[0])
     return np.asarray(length * direction / np.sin(angle), np.float32)
 

@@ -69,6 +69,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
     base_digest, tokenizer = checkpoint.digest(), checkpoint.tokenizer
     model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params))
     del checkpoint
+    # The function must stay for the ids that every change preserves.
     kept_V = np.ones(model[0].vocab_size, bool)
     for change in changes:
         shared = min(len(kept_V), model[0].vocab_size)
@@ -77,6 +78,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
             kept_V[:shared] &= change.kept(model[0], context)[:shared]
             kept_V[shared:] = False
         model = change.apply(model, context)
+    # Compare logits with the parent, which is read again block by block.
     preserved = all(change.kind.preserves for change in changes)
     difference = None
     if preserved and kept_V.any():
@@ -90,16 +92,16 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
     return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer)
 
 
-def logit_difference(ours: WeightsReader, theirs: WeightsReader, ids_I: np.ndarray) -> float:
-    """The largest difference of two models' logits on random tokens of these ids, over these ids.
+def logit_difference(first: WeightsReader, second: WeightsReader, ids_I: np.ndarray) -> float:
+    """Return the largest difference of two models' logits on random tokens of these ids, over these ids.
 
     Logits are centred over the ids at each position, and the difference is in standard deviations of the first
     model's. Of a model whose logits do not vary, the difference itself.
     """
-    length = min(_LENGTH, ours.cfg.max_seq_len, theirs.cfg.max_seq_len)
+    length = min(_LENGTH, first.cfg.max_seq_len, second.cfg.max_seq_len)
     tokens_ST = np.random.default_rng(0).choice(ids_I, (_SEQUENCES, length)).astype(np.int32)
     logits = []
-    for reader in (ours, theirs):
+    for reader in (first, second):
         logits_PI = probe_logits(reader, tokens_ST)[:, ids_I]
         logits.append(logits_PI - logits_PI.mean(axis=-1, keepdims=True))
     return float(np.abs(logits[0] - logits[1]).max() / (logits[0].std() or 1.0))

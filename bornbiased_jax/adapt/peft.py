@@ -96,22 +96,23 @@ def read_adapter(folder: str | Path) -> Adapter:
         if (folder / PICKLE).is_file():
             raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
         raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
+    # Two factors, A and B, of every adapted module.
     source = open_safetensors(folder, [folder / WEIGHTS])
-    found: dict[str, dict[str, np.ndarray]] = {}
+    modules: dict[str, dict[str, np.ndarray]] = {}
     for name, shape in source.shapes.items():
         match = _NAME.fullmatch(name)
         if match is None:
             raise InputError(f"tensor {name} of {folder} is none of a LoRA adapter's: it was saved by something else")
         if len(shape) != 2 or shape[0 if match["factor"] == "A" else 1] != rank:
             raise InputError(f"tensor {name} of {folder} has shape {list(shape)}, which does not fit its rank {rank}")
-        found.setdefault(match["module"], {})[match["factor"]] = np.asarray(read_finite(source, name), np.float32)
-    for module, factors in found.items():
+        modules.setdefault(match["module"], {})[match["factor"]] = np.asarray(read_finite(source, name), np.float32)
+    for module, factors in modules.items():
         if len(factors) < 2:
             raise InputError(f"{folder} has only lora_{next(iter(factors))} of {module}: fetch the adapter again")
-    if not found:
+    if not modules:
         raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return Adapter(str(folder), rank, scale, {module: (pair["A"], pair["B"]) for module, pair in found.items()})
+    return Adapter(str(folder), rank, scale, {module: (pair["A"], pair["B"]) for module, pair in modules.items()})
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
-    """The weights with an adapter merged in, float32 NumPy.
+    """Merge an adapter into the weights, float32 NumPy.
 
     Args:
         cfg, params: the model that it was trained on, of a family that transformers has.
@@ -159,7 +160,7 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
 
 
 def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndarray, b_Or: np.ndarray) -> np.ndarray:
-    """What is added to a matrix, as its file lays it out: transposed where transformers has a Conv1D."""
+    """Return what is added to a matrix, as its file lays it out: transposed where transformers has a Conv1D."""
     flipped = _is_flipped(entry)
     out, into = shape[::-1] if flipped else shape
     module = entry.name.removesuffix(".weight")
@@ -178,7 +179,7 @@ def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndar
 
 
 def _is_flipped(entry: Entry) -> bool:
-    """Whether the file keeps a matrix as [in, out]: transformers' Conv1D."""
+    """Tell whether the file keeps a matrix as [in, out]: transformers' Conv1D."""
     return entry.form in ("same", "fused columns")
 
 
@@ -196,10 +197,10 @@ def export_adapter(reference: str, folder: str | Path, *, overwrite: bool = Fals
     Raises:
         InputError: no run, a run without an adapter, or as :func:`write_adapter` says.
     """
-    found = parse_ref(reference)
-    if found.kind != "run" or found.path is None:
+    run = parse_ref(reference)
+    if run.kind != "run" or run.path is None:
         raise InputError(f"{reference} is no run that trained an adapter: name one")
-    place, trained = restore_adapter(found.path, found.seed, found.step)
+    place, trained = restore_adapter(run.path, run.seed, run.step)
     assert place.adapter is not None
     base = str(read_run(place.folder)["config"].get("init_from"))
     write_adapter(place.trained, place.adapter, trained, folder, base=base, overwrite=overwrite)
@@ -231,6 +232,7 @@ def write_adapter(
     place.check(CONFIG, WEIGHTS)
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
+    # The matrices of the file that hold an adapted module.
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(trained).items()}
     modules = {path.rpartition("/")[0] for path in flat}
     entries = [
@@ -240,14 +242,15 @@ def write_adapter(
     ]
     entries = [(entry, parts) for entry, parts in entries if modules & set(parts)]
     assert adapter.rank is not None and adapter.alpha is not None
-    most = max(len(modules & set(parts)) for _, parts in entries)
+    max_parts = max(len(modules & set(parts)) for _, parts in entries)
+    # Stack the factors of the modules that share a matrix, filled up to the largest rank with zeros.
     tensors: dict[str, np.ndarray] = {}
     for entry, parts in entries:
         name = f"base_model.model.{entry.name.removesuffix('.weight')}"
-        ours = [part for part in parts if part in modules]
-        a_rI = [flat[f"{part}/{IN}"][entry.layer].T for part in ours]
-        b_Or = [_alone(entry, cfg, shapes, parts, part, flat[f"{part}/{OUT}"][entry.layer]) for part in ours]
-        missing = (most - len(ours)) * adapter.rank
+        adapted = [part for part in parts if part in modules]
+        a_rI = [flat[f"{part}/{IN}"][entry.layer].T for part in adapted]
+        b_Or = [_alone(entry, cfg, shapes, parts, part, flat[f"{part}/{OUT}"][entry.layer]) for part in adapted]
+        missing = (max_parts - len(adapted)) * adapter.rank
         tensors[f"{name}.lora_A.weight"] = np.pad(np.concatenate(a_rI), ((0, missing), (0, 0)))
         tensors[f"{name}.lora_B.weight"] = np.pad(np.concatenate(b_Or, axis=1), ((0, 0), (0, missing)))
     names = {".".join(entry.name.removesuffix(".weight").split(".")[-2:]) for entry, _ in entries}
@@ -257,8 +260,8 @@ def write_adapter(
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": most * adapter.rank,
-        "lora_alpha": most * adapter.alpha,
+        "r": max_parts * adapter.rank,
+        "lora_alpha": max_parts * adapter.alpha,
         "target_modules": sorted(names),
         "lora_dropout": 0.0,
         "bias": "none",
@@ -276,10 +279,10 @@ def write_adapter(
 def _alone(
     entry: Entry, cfg: ModelConfig, shapes: Shapes, parts: list[str], part: str, out_rO: np.ndarray
 ) -> np.ndarray:
-    """B [out, r] of a module in the file of which one part alone is adapted."""
+    """Return B [out, r] of a module in the file of which one part alone is adapted."""
     kernels = [
-        out_rO if other == part else np.zeros((len(out_rO), shapes[f"{other}/kernel"][-1]), np.float32)
-        for other in parts
+        out_rO if module == part else np.zeros((len(out_rO), shapes[f"{module}/kernel"][-1]), np.float32)
+        for module in parts
     ]
     packed = pack(entry, cfg, kernels)
     return packed.T if _is_flipped(entry) else packed

@@ -50,10 +50,12 @@ def _fold(cfg: ModelConfig, flat: Flat) -> ModelConfig:
         scale_LD = flat[f"{row.norm}/scale"]
         ones = (1,) * (flat[path].ndim - 3)
         flat[path] = flat[path] * scale_LD.reshape(len(scale_LD), *ones, -1, 1)
+    # A folded norm has unit scales and no shift.
     for norm in {row.norm for row in table.values() if row.is_stacked and row.norm is not None}:
         for leaf, value in (("scale", 1.0), ("bias", 0.0)):
             if f"{norm}/{leaf}" in flat:
                 flat[f"{norm}/{leaf}"] = np.full_like(flat[f"{norm}/{leaf}"], value)
+    # The final norm goes into the head.
     if "final_norm/scale" in flat:
         scale_D = flat["final_norm/scale"]
         if not scale_D.all():
@@ -135,8 +137,8 @@ def _permute_by_block(cfg: ModelConfig, flat: Flat, orders: Mapping[Axis, np.nda
         for index, names in enumerate(row.block_axes):
             for name in orders.keys() & set(names):
                 # An axis of several names is taken apart, reordered along one of them, and put together again.
-                apart = tuple(sizes[part] for part in names)
-                shape = (*row.block_shape[:index], *apart, *row.block_shape[index + 1 :])
+                split_axis = tuple(sizes[part] for part in names)
+                shape = (*row.block_shape[:index], *split_axis, *row.block_shape[index + 1 :])
                 axis = index + names.index(name)
                 flat[path] = np.stack(
                     [
@@ -185,10 +187,11 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
     """Insert a random block that writes nothing before block ``at`` (from 0).
 
     Raises:
-        InputError: the model has no residual connections, so that such a block would erase the stream.
+        InputError: the model has no residual connections, so that such a block would erase the residual stream.
     """
     if not cfg.residual:
         raise InputError("without residual connections a block that writes nothing erases the stream")
+    # Random weights of the size of the model's own, zero where they would write.
     draws = np.random.default_rng(seed)
     table = parameter_table(cfg)
     after = {row.norm for row in table.values() if row.writes_residual}
@@ -220,12 +223,12 @@ def widen(cfg: ModelConfig, params: Params, extra: int) -> Model:
     cfg = _fold(cfg, flat)
     width = cfg.d_model
     _map_residual(cfg, flat, np.eye(width, width + extra, dtype=np.float32))
-    kept = width / (width + extra)
+    fraction = width / (width + extra)
     for path, row in parameter_table(cfg).items():
         if row.group == "norm" and row.axes[-1] == ("residual",):
-            flat[path] = np.full((*flat[path].shape[:-1], width + extra), np.sqrt(kept), np.float32)
+            flat[path] = np.full((*flat[path].shape[:-1], width + extra), np.sqrt(fraction), np.float32)
     sizes = dict(d_model=width + extra, head_dim=cfg.key_dim, num_kv_heads=cfg.kv_heads)
-    return cfg.replace(**sizes, norm_eps=cfg.norm_eps * kept), unflatten(flat)
+    return cfg.replace(**sizes, norm_eps=cfg.norm_eps * fraction), unflatten(flat)
 
 
 def random_rotation(cfg: ModelConfig, seed: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from bornbiased_jax.pretrain import from_schedule, open_initial, pretrain
 
 
 def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, Any]:
-    """Fine-tune a checkpoint; the same call again goes on where it was stopped.
+    """Fine-tune a checkpoint; the same call again resumes where it was stopped.
 
     Args:
         reference: the checkpoint to begin with.
@@ -40,8 +40,8 @@ def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, 
         opened = open_checkpoint(reference)
         adapted(opened.cfg, adapter)
         initial, tokenizer = [(opened.cfg, opened.params)], opened.tokenizer
-    wanted = {"model": initial[0][0], "seeds": seeds, "init_from": reference, "adapter": adapter}
-    summary = pretrain(from_schedule("adapt", **{**changes, **wanted}), initial, tokenizer)
+    settings = {"model": initial[0][0], "seeds": seeds, "init_from": reference, "adapter": adapter}
+    summary = pretrain(from_schedule("adapt", **{**changes, **settings}), initial, tokenizer)
     method = "full" if adapter is None else adapter.method
     return {
         **summary,
