@@ -64,16 +64,17 @@ def audit_items(
     Returns:
         As :func:`audit_folder`.
     """
+    # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, Summary] = {}
-    left: dict[Path | None, frozenset[str]] = {None: frozenset()}
+    left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
     with progress.bar(len(items), "reading", "checkpoints") as advance:
         for item in items:
             adapted = item.record.adapted if item.record is not None else None
             try:
-                if item.record is not None and adapted is not None and adapted not in left:
-                    left[adapted] = frozen_digests(adapted, item.record.seed)
-                summaries[item.name] = summarise(item, frozen, left[adapted])
+                if item.record is not None and adapted is not None and adapted not in left_by_run:
+                    left_by_run[adapted] = frozen_digests(adapted, item.record.seed)
+                summaries[item.name] = summarise(item, frozen, left_by_run[adapted])
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
             advance()
@@ -82,7 +83,8 @@ def audit_items(
     for item in items:  # a checkpoint that cannot be read is no gap
         if item.label.step is not None:
             names_by_step.setdefault(item.label.run, {})[item.label.step] = item.name
-    runs, others = _runs(summaries)
+    runs, stepless = _runs(summaries)
+    # Duplicates, exact and near.
     copies = Copies(
         labels,
         {name: summary.forms["exact"] for name, summary in summaries.items()},
@@ -92,16 +94,19 @@ def audit_items(
     )
     near = find_near_copies(labels, {name: summary.forms for name, summary in summaries.items()})
     findings += [*find_copies(copies, near), *near]
+    # Gaps in the grid of steps, breaks in a trajectory.
     findings += find_gaps(names_by_step)
     with progress.bar(sum(max(0, 2 * len(run) - 3) for run in runs.values()), "distances", "pairs") as advance:
         for run in runs.values():
             findings += find_breaks(run, advance)
-    pairs = pairs_to_test(runs, others, all_pairs=all_pairs)
+    # Test pairs for a shared initialization, and compare what they say with the labels.
+    pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
     with progress.bar(len(pairs), "shared births", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
-    told = {finding.subjects for finding in findings if finding.kind == "break"}
-    findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in told]
-    findings += find_shared_births(runs, others, ties)
+    reported = {finding.subjects for finding in findings if finding.kind == "break"}
+    findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
+    findings += find_shared_births(runs, stepless, ties)
+    # Initial weights against the distribution that their configuration states.
     births = [summary for summary in summaries.values() if summary.item.label.step == 0]
     findings += find_distributions(births, ALPHA)
     return {
@@ -118,19 +123,19 @@ def audit_items(
 
 
 def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], list[Summary]]:
-    """Opened checkpoints by run and ascending step, and those without a step."""
+    """Sort opened checkpoints by run and ascending step, and list those without a step."""
     runs: dict[str, list[Summary]] = {}
-    others = []
+    stepless = []
     for summary in summaries.values():
         if summary.reader is None:
             continue
         if summary.item.label.step is None:
-            others.append(summary)
+            stepless.append(summary)
         else:
             runs.setdefault(summary.item.label.run, []).append(summary)
     return {
         run: sorted(members, key=lambda member: member.item.label.step or 0) for run, members in runs.items()
-    }, others
+    }, stepless
 
 
 def _birth_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
@@ -157,7 +162,7 @@ def _checkpoint(summary: Summary) -> dict[str, Any]:
 
 
 def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
-    """Runs with their steps, and which share their data as far as run records say."""
+    """List runs with their steps, and which share their data as far as run records say."""
     data: dict[str, Any] = {}
     for run, by_step in names.items():
         records = [summaries[name].item.record for name in by_step.values() if name in summaries]
@@ -176,4 +181,4 @@ def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Su
 def _sharing(run: str, data: Mapping[str, Any]) -> Sequence[str] | str:
     if data[run] == "not known":
         return "not known"
-    return [other for other, source in data.items() if other != run and source == data[run]]
+    return [name for name, source in data.items() if name != run and source == data[run]]

@@ -17,7 +17,7 @@ neighbours, and gives far less."""
 
 
 def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: None) -> list[Finding]:
-    """Breaks of one run.
+    """Find the breaks of one run.
 
     The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
 
@@ -47,20 +47,22 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
 
 
 def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
-    """Checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
+    """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
     shapes = [_shapes(summary) for summary in run]
-    kinds = Counter(tuple(known.items()) for known in shapes)
+    kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
     if len(kinds) < 2:
         return []
     usual = dict(kinds.most_common(1)[0][0])
     findings = []
-    for summary, known in zip(run, shapes, strict=True):
-        path = next((path for path in (*usual, *known) if usual.get(path) != known.get(path)), None)
+    for summary, own_shapes in zip(run, shapes, strict=True):
+        path = next((path for path in (*usual, *own_shapes) if usual.get(path) != own_shapes.get(path)), None)
         if path is not None:
-            here, there = ("absent" if side.get(path) is None else str(list(side[path])) for side in (known, usual))
+            shape, usual_shape = (
+                "absent" if table.get(path) is None else str(list(table[path])) for table in (own_shapes, usual)
+            )
             text = (
-                f"{summary.name} has other shapes than the rest of its run ({path} is {here} here and {there} there): "
-                "it holds another model than its label says."
+                f"{summary.name} has other shapes than the rest of its run ({path} is {shape} here and {usual_shape} "
+                "there): it holds another model than its label says."
             )
             findings.append(Finding("break", (summary.name,), text))
     return findings
@@ -71,16 +73,16 @@ def _shapes(summary: Summary) -> dict[str, tuple[int, ...]]:
     return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
 
 
-def distances(ours: Summary, theirs: Summary) -> dict[str, float]:
-    """Euclidean distance of every tensor that both have in one shape; two tensors are in memory at a time."""
-    assert ours.reader is not None and theirs.reader is not None
-    known, other = parameter_table(ours.reader.cfg), parameter_table(theirs.reader.cfg)
-    found = {}
-    for name, path, layer in ours.reader.places():
-        if path in other and other[path].shape == known[path].shape:
-            apart = ours.reader.read(path, layer) - theirs.reader.read(path, layer)
-            found[name] = float(np.sqrt(np.vdot(apart, apart)))
-    return found
+def distances(first: Summary, second: Summary) -> dict[str, float]:
+    """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
+    assert first.reader is not None and second.reader is not None
+    first_table, second_table = parameter_table(first.reader.cfg), parameter_table(second.reader.cfg)
+    by_tensor = {}
+    for name, path, layer in first.reader.places():
+        if path in second_table and second_table[path].shape == first_table[path].shape:
+            difference = first.reader.read(path, layer) - second.reader.read(path, layer)
+            by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
+    return by_tensor
 
 
 def _ratio(before: Mapping[str, float], after: Mapping[str, float], over: Mapping[str, float]) -> float | None:

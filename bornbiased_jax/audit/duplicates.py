@@ -33,25 +33,27 @@ class Copies:
     birth_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-def find_copies(copies: Copies, known: Iterable[Finding] = ()) -> list[Finding]:
-    """Duplicates, shared births, and checkpoints that share some parts.
+def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Finding]:
+    """Find duplicates, shared births, and checkpoints that share some parts.
 
     Equal step 0 of different runs is a shared birth, which is no defect unless run records say that they were born
     from different seeds. A name without content of its own ("main") may be a copy of another.
 
     Args:
         copies: where to look.
-        known: findings that say of pairs what they share: their parts are not listed again.
+        reported: findings that say of pairs what they share: their parts are not listed again.
     """
-    whole = _whole(copies)
-    told = {frozenset(pair) for finding in (*whole, *known) for pair in itertools.combinations(finding.subjects, 2)}
-    return whole + _parts(copies, told)
+    complete = _whole(copies)
+    covered = {
+        frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
+    }
+    return complete + _parts(copies, covered)
 
 
 def find_near_copies(
     labels: Mapping[str, Label], forms: Mapping[str, Mapping[str, Mapping[str, str]]]
 ) -> list[Finding]:
-    """Pairs whose tensors are equal but for signed zeros, or once one is stored in the other's number format.
+    """Find pairs whose tensors are equal but for signed zeros, or once one is stored in the other's number format.
 
     Args:
         labels: what each checkpoint's name claims.
@@ -59,29 +61,33 @@ def find_near_copies(
             rounded ("bfloat16", "float16").
     """
     findings = []
-    for ours, theirs in itertools.combinations(forms, 2):
-        if any(labels[name].step is None and is_alias(name) for name in (ours, theirs)):
+    for first, second in itertools.combinations(forms, 2):
+        if any(labels[name].step is None and is_alias(name) for name in (first, second)):
             continue
-        one, other = forms[ours], forms[theirs]
-        if not one["exact"] or one["exact"] == other["exact"]:
+        first_forms, second_forms = forms[first], forms[second]
+        if not first_forms["exact"] or first_forms["exact"] == second_forms["exact"]:
             continue
-        if one["unsigned"] == other["unsigned"]:
-            findings.append(_near(ours, theirs, "but for the signs of zeros"))
+        if first_forms["unsigned"] == second_forms["unsigned"]:
+            findings.append(_near(first, second, "but for the signs of zeros"))
             continue
         for form in ("bfloat16", "float16"):
-            stored = [name for name, known in ((ours, one), (theirs, other)) if known["unsigned"] == known[form]]
-            if one[form] == other[form] and len(stored) == 1:
-                findings.append(_near(ours, theirs, f"once both are in {form}, in which {stored[0]} is stored"))
+            stored = [
+                name
+                for name, digests in ((first, first_forms), (second, second_forms))
+                if digests["unsigned"] == digests[form]
+            ]
+            if first_forms[form] == second_forms[form] and len(stored) == 1:
+                findings.append(_near(first, second, f"once both are in {form}, in which {stored[0]} is stored"))
                 break
     return findings
 
 
-def _near(ours: str, theirs: str, how: str) -> Finding:
-    return Finding("near-duplicate", (ours, theirs), f"{ours} and {theirs} hold the same numbers {how}.")
+def _near(first: str, second: str, manner: str) -> Finding:
+    return Finding("near-duplicate", (first, second), f"{first} and {second} hold the same numbers {manner}.")
 
 
 def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
-    """By run, the parts with one digest in each of its checkpoints, of which there are at least three."""
+    """List by run the parts with one digest in each of its checkpoints, of which there are at least three."""
     members: dict[str, list[str]] = defaultdict(list)
     for name, label in labels.items():
         if digests.get(name) and label.step is not None:
@@ -106,44 +112,47 @@ def _whole(copies: Copies) -> list[Finding]:
         labels = [copies.labels[name] for name in names]
         births = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
         seeds = {copies.birth_seeds[label.run] for label in labels if label.run in copies.birth_seeds}
-        known = {copies.file_digests.get(name) for name in names}
-        files = len(known) == 1 and None not in known
+        file_digests = {copies.file_digests.get(name) for name in names}
+        files = len(file_digests) == 1 and None not in file_digests
         count = len(copies.digests[names[0]])
-        how = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
+        content = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
         if births and len(seeds) < 2:
-            text = f"{listed(names)} are one birth: {how}. What sets these runs apart is not their initialisation."
+            text = f"{listed(names)} are one birth: {content}. What sets these runs apart is not their initialisation."
             findings.append(Finding("shared-birth", tuple(names), text))
         else:
             claim = ", though their records name different seeds" if births else ""
-            findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {how}{claim}."))
+            findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))
     return findings
 
 
-def _parts(copies: Copies, told: set[frozenset[str]]) -> list[Finding]:
-    """Checkpoints that share some parts and not all.
+def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
+    """Find checkpoints that share some parts and not all.
 
     No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
     births alone share (a table drawn once for all) is information.
     """
     frozen = frozen_parts(copies.labels, copies.digests)
+    # Checkpoints by the digest of a part that they hold.
     holders: dict[str, dict[str, str]] = defaultdict(dict)
     for name, parts in copies.digests.items():
         if not _is_bare_alias(copies, name):
             for part, digest in parts.items():
                 holders[digest].setdefault(name, part)
+    # Parts by the group of checkpoints that shares them.
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for held in holders.values():
-        if len(held) < 2 or (len(held) == len(copies.digests) and len(held) >= _FROZEN):
+    for part_by_name in holders.values():
+        if len(part_by_name) < 2 or (len(part_by_name) == len(copies.digests) and len(part_by_name) >= _FROZEN):
             continue
-        kept: dict[str, str] = {}  # of a run in which the part is frozen, one checkpoint stands for all
-        for name, part in held.items():
+        representatives: dict[str, str] = {}  # of a run in which the part is frozen, one checkpoint stands for all
+        for name, part in part_by_name.items():
             run = copies.labels[name].run
-            kept.setdefault(run if part in frozen.get(run, ()) else name, name)
-        if len(kept) >= 2 and any(key == name for key, name in kept.items()):
-            shared[tuple(kept.values())].append(next(iter(held.values())))
+            representatives.setdefault(run if part in frozen.get(run, ()) else name, name)
+        if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
+            shared[tuple(representatives.values())].append(next(iter(part_by_name.values())))
+    # One finding a group, but for pairs that other findings cover.
     findings = []
     for names, common in shared.items():
-        if all(frozenset(pair) in told for pair in itertools.combinations(names, 2)):
+        if all(frozenset(pair) in covered for pair in itertools.combinations(names, 2)):
             continue
         total = max(len(copies.digests[name]) for name in names)
         text = f"{listed(names)} share {len(common)} of {total} {copies.unit} and not the others: "

@@ -50,18 +50,18 @@ class Finding:
     p_value: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the finding as JSON has it."""
         return {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
 
 
 def is_clean(findings: Iterable[Finding]) -> bool:
-    """Whether nothing was found but information."""
+    """Tell whether nothing was found but information."""
     return all(finding.kind in INFORMATION for finding in findings)
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """Some names in a sentence: all of a few, the first of many."""
-    known = list(names)
-    if len(known) > most:
-        return f"{', '.join(known[: most - 1])} and {len(known) - most + 1} more"
-    return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 2 else known)
+    """Join names in a sentence: all of a few, the first of many."""
+    items = list(names)
+    if len(items) > most:
+        return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 2 else items)

@@ -74,7 +74,7 @@ class Item:
 
 
 def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tuple[list[Item], list[Finding]]:
-    """All checkpoints of a folder, and a finding for each thing that should be one and is not.
+    """Find all checkpoints of a folder, with a finding for each entry that should be one and is not.
 
     Raises:
         InputError: there is no such folder, or nothing in it that could be a checkpoint.
@@ -92,23 +92,23 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
             else:
                 findings.append(item)
     if not items:
-        seen = f" ({findings[0].text.rstrip('.')})" if findings else ""
-        raise InputError(f"{root} holds no checkpoint{seen}: name a folder of Hugging Face directories or of runs")
+        reason = f" ({findings[0].text.rstrip('.')})" if findings else ""
+        raise InputError(f"{root} holds no checkpoint{reason}: name a folder of Hugging Face directories or of runs")
     return items, findings
 
 
 def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
-    """What counts the entries that were looked at, and shows them once there are many."""
-    seen, show = 0, None
+    """Return a counter of the entries that were looked at, which shows them once there are many."""
+    total, show = 0, None
 
     def looked(count: int) -> None:
-        nonlocal seen, show
-        seen += count
+        nonlocal total, show
+        total += count
         if show is not None:
             show(count)
-        elif seen > MANY:
+        elif total > MANY:
             show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
-            show(seen)
+            show(total)
 
     return looked
 
@@ -120,14 +120,15 @@ def _walk(
     advance: progress.Advance,
     above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[Item | Finding]:
-    """What lies in a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
+    """Walk a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
     name = place.relative_to(root).as_posix()
     name = root.name if name == "." else name
     try:
-        found = place.stat()
-        itself = (found.st_dev, found.st_ino)
-        if itself in above:
+        status = place.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
             return
+        # An adapter, a model or a run is one item; everything else is looked through.
         if (place / ADAPTER).is_file():
             read_adapter(place)
             label = read_label(name, pattern)
@@ -149,7 +150,7 @@ def _walk(
     for entry in entries:
         # Not Path.is_dir, which raises where the link's target may not be looked at.
         if os.path.isdir(entry) and not entry.name.startswith("."):
-            yield from _walk(entry, root, pattern, advance, above | {itself})
+            yield from _walk(entry, root, pattern, advance, above | {identity})
         elif os.path.isfile(entry):
             yield from _file(entry, root, pattern)
 

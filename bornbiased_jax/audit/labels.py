@@ -24,7 +24,7 @@ class Label(NamedTuple):
 
 
 def regular_expression(text: str, option: str) -> re.Pattern[str]:
-    """What a user wrote for an option.
+    """Compile what a user wrote for an option.
 
     Raises:
         InputError: it is no regular expression, or one that Python warns of because it may come to mean something else.
@@ -38,7 +38,7 @@ def regular_expression(text: str, option: str) -> re.Pattern[str]:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """A pattern of the user's.
+    """Compile a pattern of the user's, which has a group for the step.
 
     Raises:
         InputError: it is no regular expression, or has no group ``step``.
@@ -52,7 +52,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
-    """What a name claims.
+    """Read what a name claims.
 
     Args:
         name: a branch, or a path below the folder.
@@ -66,34 +66,35 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     step = None if match is None else whole(match["step"] or "")
     if match is None or step is None:
         return Label(name, None)
-    known = match.groupdict()
+    groups = match.groupdict()
     for group in ("run", "seed"):
-        if known.get(group) is not None:
-            return Label(known[group], step)
+        if groups.get(group) is not None:
+            return Label(groups[group], step)
     rest = (name[: match.start()].rstrip(_SEPARATORS), name[match.end() :].lstrip(_SEPARATORS))
     return Label("-".join(part for part in rest if part), step)
 
 
 def is_alias(name: str) -> bool:
-    """Whether a name promises no content of its own ("main")."""
+    """Tell whether a name promises no content of its own ("main")."""
     return name.rpartition("/")[2].lower() in ALIASES
 
 
-def at_step(name: str, step: int, other: int) -> str:
-    """The name that a checkpoint of another step would have.
+def at_step(name: str, step: int, new_step: int) -> str:
+    """Return the name that a checkpoint of another step would have.
 
     >>> at_step("seed1-step0200", 200, 300)
     'seed1-step0300'
     """
-    found = [match for match in re.finditer(r"\d+", name) if whole(match[0]) == step]
-    if not found:
-        return f"{name} at step {other}"
-    last = found[-1]
-    return name[: last.start()] + str(other).zfill(len(last[0]) if last[0].startswith("0") else 0) + name[last.end() :]
+    matches = [match for match in re.finditer(r"\d+", name) if whole(match[0]) == step]
+    if not matches:
+        return f"{name} at step {new_step}"
+    last = matches[-1]
+    digits = len(last[0]) if last[0].startswith("0") else 0
+    return name[: last.start()] + str(new_step).zfill(digits) + name[last.end() :]
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts names by the numbers in them.
+    """Return a key that sorts names by the numbers in them.
 
     >>> sorted(["step10", "step2"], key=natural)
     ['step2', 'step10']

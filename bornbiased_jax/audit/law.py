@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
 
 def measured_law(summary: Summary) -> list[Group]:
-    """Every parameter group of a birth against its configuration; none where nobody states a distribution.
+    """Compare every parameter group of a birth with its configuration; none where nobody states a distribution.
 
     Of a run of this package that began with a birth the distributions are known. A Hugging Face directory states
     ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled by
@@ -53,32 +53,33 @@ def measured_law(summary: Summary) -> list[Group]:
         return []
     if summary.item.record is not None and not summary.item.record.born_here:
         return []
-    known = parameter_table(reader.cfg)
+    table = parameter_table(reader.cfg)
     stated_std: float | None = None
     if summary.item.record is None:
         stated_std = _initializer_range(summary)
         if stated_std is None:
             return []
+    # All blocks of a parameter together.
     parts: dict[str, list[Moments]] = defaultdict(list)
     for name, moments in summary.moments.items():
-        parts[name.rpartition("/")[0] if name not in known else name].append(moments)
+        parts[name.rpartition("/")[0] if name not in table else name].append(moments)
     groups = []
     for path, members in parts.items():
-        constant, std = distribution(reader.cfg, known[path])
+        constant, std = distribution(reader.cfg, table[path])
         if constant is not None:
-            apart = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
-            groups.append(Group(path, (), apart, 0.0 if apart > TOLERANCE else 1.0, constant))
+            deviation = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
+            groups.append(Group(path, (), deviation, 0.0 if deviation > TOLERANCE else 1.0, constant))
             continue
         stated: tuple[float, ...] = (std,)
         if stated_std is not None:
-            writes = known[path].group in ("output", "down")
+            writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
         groups.append(_group(path, stated, members))
     return groups
 
 
 def find_distributions(births: Sequence[Summary], alpha: float) -> list[Finding]:
-    """Births whose weights are significantly, and by more than 1%, not as stated; Holm's correction over all groups."""
+    """Find births whose weights are significantly, and by more than 1%, not as stated, after Holm over all groups."""
     rows = [(birth, group) for birth in births for group in measured_law(birth)]
     rows.sort(key=lambda row: row[1].p_value)
     wrong: dict[str, list[tuple[Group, float]]] = defaultdict(list)
@@ -90,7 +91,7 @@ def find_distributions(births: Sequence[Summary], alpha: float) -> list[Finding]
 
 
 def law_rows(summary: Summary) -> list[dict[str, Any]]:
-    """The distribution of each tensor, JSON-ready."""
+    """Return the distribution of each tensor, JSON-ready."""
     return [
         {
             "tensor": name,

@@ -21,13 +21,13 @@ _OTHERS = re.compile(r"(training_args|optimizer|scheduler|rng_state\w*|scaler)\.
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file of this name holds a model's weights."""
+    """Tell whether a file of this name holds a model's weights."""
     base = name.rpartition("/")[2]
     return base.lower().endswith(WEIGHTS) and _OTHERS.fullmatch(base) is None
 
 
 def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> dict[str, Any]:
-    """Duplicates and gaps of a listing ``{"revisions": {NAME: [entries of the hub's tree interface]}}``.
+    """Find duplicates and gaps of a listing ``{"revisions": {NAME: [entries of the hub's tree interface]}}``.
 
     An entry has ``path``, and ``lfs.oid`` or ``oid``, a digest of the file's content; ``type`` other than "file" is
     passed over.
@@ -44,7 +44,7 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> d
 def audit_revisions(
     revisions: Mapping[str, list[Any]], source: str | Path, pattern: re.Pattern[str] | None = None
 ) -> dict[str, Any]:
-    """Duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
+    """Find duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
 
     Returns:
         As :func:`audit_listing`.
@@ -52,6 +52,7 @@ def audit_revisions(
     Raises:
         InputError: an entry is none of that interface.
     """
+    # Labels from names, digests of the files of weights.
     labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}
     findings: list[Finding] = []
     digests: dict[str, dict[str, str]] = {}
@@ -98,7 +99,7 @@ def _revisions(path: str | Path) -> dict[str, list[Any]]:
 
 
 def _weight_digests(name: str, entries: list[Any], path: str | Path) -> dict[str, str]:
-    found = {}
+    digests = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             raise InputError(f"{path}: an entry of {name} has no path: it is not of the hub's tree interface")
@@ -108,5 +109,5 @@ def _weight_digests(name: str, entries: list[Any], path: str | Path) -> dict[str
         digest = (large.get("oid") or large.get("sha256")) if isinstance(large, dict) else entry.get("oid")
         if not isinstance(digest, str) or not digest:
             raise InputError(f"{path}: {entry['path']} of {name} has no digest (oid): list it again")
-        found[entry["path"]] = digest.lower()
-    return found
+        digests[entry["path"]] = digest.lower()
+    return digests

@@ -8,36 +8,36 @@ from typing import Any
 from bornbiased_jax.audit.finding import INFORMATION, TITLES
 
 
-def write_report(found: Mapping[str, Any]) -> str:
-    """The report of what an audit returns.
+def write_report(audit: Mapping[str, Any]) -> str:
+    """Write the report of what an audit returns.
 
     >>> print(write_report({"source": "models", "clean": True, "findings": [], "checkpoints": [], "pairs": [],
     ...                     "runs": [], "basis": "digests"}).splitlines()[0])
     ## Audit of `models`: clean
     """
-    findings = found["findings"]
+    findings = audit["findings"]
     defects = [finding for finding in findings if finding["kind"] not in INFORMATION]
-    count = "clean" if found["clean"] else f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
-    tested = sum(pair["p_value"] is not None for pair in found["pairs"])
+    count = "clean" if audit["clean"] else f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
+    tested = sum(pair["p_value"] is not None for pair in audit["pairs"])
     lines = [
-        f"## Audit of `{found['source']}`: {count}",
+        f"## Audit of `{audit['source']}`: {count}",
         "",
-        f"{len(found['checkpoints'])} checkpoints of {len(found['runs'])} runs; {found['basis']}."
-        + (f" {tested} pairs tested, family-wise level {found['alpha']:g} (Holm)." if tested else ""),
+        f"{len(audit['checkpoints'])} checkpoints of {len(audit['runs'])} runs; {audit['basis']}."
+        + (f" {tested} pairs tested, family-wise level {audit['alpha']:g} (Holm)." if tested else ""),
     ]
     for kind, title in TITLES.items():
         members = [finding for finding in findings if finding["kind"] == kind]
         if members:
             lines += ["", f"### {title}", ""]
             lines += [f"- {finding['text']}{_p(finding['p_value'])}" for finding in members]
-    if found["runs"]:
+    if audit["runs"]:
         lines += ["", "### Runs", "", "| run | steps | shares data with |", "| --- | --- | --- |"]
-        for run in found["runs"]:
+        for run in audit["runs"]:
             steps = run["steps"]
             span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
             sharing = run.get("shares_data_with", "not known")
-            known = sharing if isinstance(sharing, str) else ", ".join(sharing) or "none here"
-            lines.append(f"| {run['name'] or '(the folder)'} | {span} | {known} |")
+            sharing_text = sharing if isinstance(sharing, str) else ", ".join(sharing) or "none here"
+            lines.append(f"| {run['name'] or '(the folder)'} | {span} | {sharing_text} |")
     return "\n".join(lines) + "\n"
 
 

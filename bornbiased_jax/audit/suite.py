@@ -62,14 +62,15 @@ def audit_suite(
             missing), the disk has no room, or ``huggingface_hub`` is not installed.
     """
     suite = find_suite(text)
-    found = audit_revisions(suite.revisions, text, pattern)
+    listing = audit_revisions(suite.revisions, text, pattern)
     if not weights:
-        return found
+        return listing
+    # What is to be fetched, and its size.
     opened = {name: remote for name, remote in suite.names.items() if has_safetensors(_paths(suite.revisions[name]))}
     missing = {name: remote for name, remote in opened.items() if find_cached(remote) is None}
     sizes = {name: sum(row["size"] for row in suite.revisions[name] if _is_fetched(row["path"])) for name in missing}
     progress.note(
-        f"{text}: {len(suite.names)} revisions, {len(found['findings'])} findings in the listings; "
+        f"{text}: {len(suite.names)} revisions, {len(listing['findings'])} findings in the listings; "
         f"{sum(sizes.values()) / 1e9:.2f} GB to fetch for {len(missing)}"
     )
     check_room(text, sum(sizes.values()))
@@ -81,8 +82,10 @@ def audit_suite(
                 Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder)), config=_config(folder))
             )
             advance()
-    left = [Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened]
-    return {**audit_items(items, left, text, all_pairs=all_pairs, frozen=frozen), "listing": found["findings"]}
+    unopened = [
+        Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
+    ]
+    return {**audit_items(items, unopened, text, all_pairs=all_pairs, frozen=frozen), "listing": listing["findings"]}
 
 
 def find_suite(text: str) -> Suite:
@@ -94,16 +97,17 @@ def find_suite(text: str) -> Suite:
     match = _FORM.fullmatch(text)
     if match is None:
         raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME*@REVISION*")
-    owner, wanted, revisions = match["owner"], match["name"], match["revision"] or "*"
+    owner, name_pattern, revisions = match["owner"], match["name"], match["revision"] or "*"
     client = library(text).HfApi()
     names: dict[str, HubName] = {}
     listings: dict[str, list[dict[str, Any]]] = {}
     with hub.asking(text):
-        repositories = [f"{owner}/{wanted}"]
-        if _WILD.search(wanted):
-            begin = _WILD.split(wanted)[0]
-            known = {row.id for row in client.list_models(author=owner, search=begin or None)}
-            repositories = sorted(name for name in known if fnmatch.fnmatchcase(name, f"{owner}/{wanted}"))
+        # Repositories, then their branches and tags.
+        repositories = [f"{owner}/{name_pattern}"]
+        if _WILD.search(name_pattern):
+            begin = _WILD.split(name_pattern)[0]
+            identifiers = {row.id for row in client.list_models(author=owner, search=begin or None)}
+            repositories = sorted(name for name in identifiers if fnmatch.fnmatchcase(name, f"{owner}/{name_pattern}"))
         for repository in repositories:
             refs = client.list_repo_refs(repository)
             called = sorted({row.name for row in (*refs.branches, *refs.tags)}, key=natural)
@@ -121,7 +125,7 @@ def find_suite(text: str) -> Suite:
 
 
 def _entry(row: RepoFile) -> dict[str, Any]:
-    """A file as the hub's tree interface has it."""
+    """Return a file as the hub's tree interface has it."""
     entry = {"type": "file", "path": row.path, "size": row.size, "oid": row.blob_id}
     return entry if row.lfs is None else {**entry, "lfs": {"oid": row.lfs.sha256, "size": row.lfs.size}}
 

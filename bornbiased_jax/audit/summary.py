@@ -74,30 +74,32 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     Raises:
         InputError: it is damaged, or of a kind that is not known.
     """
-    whole = hashlib.sha256()
+    # One digest of the files, in order.
+    hasher = hashlib.sha256()
     for file in item.files:
         with file.open("rb") as stream:
-            whole.update(hashlib.file_digest(stream, "sha256").digest())
-    digest = whole.hexdigest() if item.files else ""
+            hasher.update(hashlib.file_digest(stream, "sha256").digest())
+    digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
+    # Digests are evidence only of tensors that are neither constant nor declared frozen.
     reader = _held(open_reader(item.reference), item.reference)
     forms: dict[str, dict[str, str]] = {form: {} for form in FORMS}
     moments: dict[str, Moments] = {}
     for name, path, layer in reader.places():
         tensor = reader.read(path, layer)
-        found = moments[name] = moments_of(tensor)
-        constant = found.smallest == found.largest
+        tensor_moments = moments[name] = moments_of(tensor)
+        constant = tensor_moments.smallest == tensor_moments.largest
         declared = frozen is not None and frozen.search(name) is not None
         if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
-            known = digests_of(tensor)
-            for form, value in known.items() if known["exact"] not in left else ():
+            digests = digests_of(tensor)
+            for form, value in digests.items() if digests["exact"] not in left else ():
                 forms[form][name] = value
     return Summary(item, reader, digest, forms, moments)
 
 
 def frozen_digests(run: Path, seed: int) -> frozenset[str]:
-    """Digests of the tensors of the model that a run trained an adapter beside, those of each block apart.
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
 
     Raises:
         InputError: that model is missing or damaged.
@@ -112,7 +114,7 @@ def frozen_digests(run: Path, seed: int) -> frozenset[str]:
 
 
 def _held(reader: WeightsReader, reference: str) -> WeightsReader:
-    """The reader, or that of a small model of a run with its weights in memory."""
+    """Return the reader, or that of a small model of a run with its weights in memory."""
     if reader.kind != "run" or sum(math.prod(row.shape) for row in parameter_table(reader.cfg).values()) > _HELD:
         return reader
     flat = {path: np.asarray(leaf) for path, leaf in flatten(open_checkpoint(reference).params).items()}
@@ -121,22 +123,22 @@ def _held(reader: WeightsReader, reference: str) -> WeightsReader:
 
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:
-    """The digests of one tensor by form. Rounding that changes nothing is not hashed again."""
+    """Return the digests of one tensor by form. Rounding that changes nothing is not hashed again."""
     exact = tensor_digest(tensor)
     unsigned = exact
     if np.any(np.signbit(tensor) & (tensor == 0)):
         tensor = tensor + np.float32(0.0)  # −0 + 0 is 0
         unsigned = tensor_digest(tensor)
-    found = {"exact": exact, "unsigned": unsigned}
+    digests = {"exact": exact, "unsigned": unsigned}
     for form in FORMS[2:]:
         with np.errstate(over="ignore"):
             rounded = tensor.astype(jnp.dtype(form)).astype(np.float32) + np.float32(0.0)
-        found[form] = unsigned if np.array_equal(rounded, tensor) else tensor_digest(rounded)
-    return found
+        digests[form] = unsigned if np.array_equal(rounded, tensor) else tensor_digest(rounded)
+    return digests
 
 
 def moments_of(tensor: np.ndarray) -> Moments:
-    """The moments of one tensor, in float64, a part at a time."""
+    """Compute the moments of one tensor, in float64, a part at a time."""
     flat = tensor.reshape(-1)
     first = second = fourth = 0.0
     for start in range(0, flat.size, _CHUNK):
@@ -152,6 +154,6 @@ def moments_of(tensor: np.ndarray) -> Moments:
 
 
 def is_sinusoid(table_TD: np.ndarray) -> bool:
-    """Whether a table of positions is the fixed one of sines and cosines: rows of one norm, √(D/2)."""
+    """Tell whether a table of positions is the fixed one of sines and cosines: rows of one norm, √(D/2)."""
     norms_T = np.linalg.norm(table_TD.astype(np.float64), axis=1)
     return bool(np.all(np.abs(norms_T / np.sqrt(table_TD.shape[1] / 2) - 1) < 1e-2))

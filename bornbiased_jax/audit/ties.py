@@ -57,7 +57,7 @@ class Tie:
         return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the pair as JSON has it."""
         return {
             "checkpoints": list(self.pair),
             "tied": self.tied,
@@ -70,26 +70,26 @@ class Tie:
         }
 
 
-def pairs_to_test(runs: Runs, others: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
-    """Which pairs are tested, fixed before any is: checkpoints against each run's earliest, neighbours, or all.
+def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
 
     Args:
         runs: by name, by ascending step.
-        others: checkpoints whose names have no step.
+        stepless: checkpoints whose names have no step.
         all_pairs: every pair, whatever their number.
     """
-    every = [summary for run in runs.values() for summary in run] + list(others)
-    if all_pairs or len(every) <= MOST_FOR_ALL:
-        return [(ours.name, theirs.name) for ours, theirs in itertools.combinations(every, 2)]
-    found: dict[frozenset[str], Pair] = {}
-    for first in [run[0] for run in runs.values()] + list(others):
-        for summary in every:
-            if summary.name != first.name:
-                found.setdefault(frozenset((first.name, summary.name)), (first.name, summary.name))
+    checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
+    if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
+        return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
+    pairs: dict[frozenset[str], Pair] = {}
+    for earliest in [run[0] for run in runs.values()] + list(stepless):
+        for summary in checkpoints:
+            if summary.name != earliest.name:
+                pairs.setdefault(frozenset((earliest.name, summary.name)), (earliest.name, summary.name))
     for run in runs.values():
-        for ours, theirs in itertools.pairwise(run):
-            found.setdefault(frozenset((ours.name, theirs.name)), (ours.name, theirs.name))
-    return list(found.values())
+        for first, second in itertools.pairwise(run):
+            pairs.setdefault(frozenset((first.name, second.name)), (first.name, second.name))
+    return list(pairs.values())
 
 
 def test_ties(
@@ -102,22 +102,22 @@ def test_ties(
     """
     ties: dict[frozenset[str], Tie] = {}
     for pair in pairs:
-        ours, theirs = (summaries[name] for name in pair)
-        ties[frozenset(pair)] = _test(ours, theirs, _shared_tables(ours, theirs, runs))
+        first, second = (summaries[name] for name in pair)
+        ties[frozenset(pair)] = _test(first, second, _shared_tables(first, second, runs))
         advance()
     return _adjusted(ties)
 
 
-def _test(ours: Summary, theirs: Summary, left_out: set[Matrix]) -> Tie:
-    pair = ours.name, theirs.name
-    assert ours.reader is not None and theirs.reader is not None
-    if ours.forms["exact"] and ours.forms["exact"] == theirs.forms["exact"]:
+def _test(first: Summary, second: Summary, left_out: set[Matrix]) -> Tie:
+    pair = first.name, second.name
+    assert first.reader is not None and second.reader is not None
+    if first.forms["exact"] and first.forms["exact"] == second.forms["exact"]:
         return Tie(pair, None, None, None, True, identical=True)
-    widths = ours.reader.cfg.d_model, theirs.reader.cfg.d_model
+    widths = first.reader.cfg.d_model, second.reader.cfg.d_model
     if widths[0] != widths[1]:
         return Tie(pair, None, None, None, False, reason=f"the widths differ ({widths[0]} and {widths[1]})")
-    tokens = shared_tokens(ours.reader, theirs.reader)
-    scores_DD, modules, _ = coordinate_scores(ours.reader, theirs.reader, tokens, left_out=left_out)
+    tokens = shared_tokens(first.reader, second.reader)
+    scores_DD, modules, _ = coordinate_scores(first.reader, second.reader, tokens, left_out=left_out)
     certified = certified_p(scores_DD) if modules else None
     if certified is None or not math.isfinite(certified.z):
         return Tie(pair, None, None, None, False, reason="no matrix is left to compare")
@@ -125,18 +125,18 @@ def _test(ours: Summary, theirs: Summary, left_out: set[Matrix]) -> Tie:
 
 
 def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
-    """Holm's correction; tests without a p count as p = 1."""
+    """Apply Holm's correction; tests without a p count as p = 1."""
     log10_p = {key: tie.log10_p for key, tie in ties.items() if tie.log10_p is not None}
     count = sum(not tie.identical for tie in ties.values())
-    done = dict(ties)
+    corrected = dict(ties)
     for key, adjusted in zip(log10_p, holm_log10(list(log10_p.values()), count=count).tolist(), strict=True):
-        done[key] = dataclasses.replace(ties[key], log10_p_adjusted=adjusted, tied=adjusted <= math.log10(ALPHA))
-    return done
+        corrected[key] = dataclasses.replace(ties[key], log10_p_adjusted=adjusted, tied=adjusted <= math.log10(ALPHA))
+    return corrected
 
 
-def _shared_tables(ours: Summary, theirs: Summary, runs: Runs) -> set[Matrix]:
-    left_out = _equal_matrices(ours, theirs)
-    firsts = [run[0] if run else None for run in (runs.get(side.item.label.run) for side in (ours, theirs))]
+def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Matrix]:
+    left_out = _equal_matrices(first, second)
+    firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
     if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
         shared = _equal_matrices(firsts[0], firsts[1])
         if len(shared) < len(firsts[0].forms["exact"]):
@@ -144,113 +144,120 @@ def _shared_tables(ours: Summary, theirs: Summary, runs: Runs) -> set[Matrix]:
     return left_out
 
 
-def _equal_matrices(ours: Summary, theirs: Summary) -> set[Matrix]:
-    found = set()
-    for path, digest in ours.forms["exact"].items():
-        if theirs.forms["exact"].get(path) == digest:
+def _equal_matrices(first: Summary, second: Summary) -> set[Matrix]:
+    matrices = set()
+    for path, digest in first.forms["exact"].items():
+        if second.forms["exact"].get(path) == digest:
             parts = path.split("/")
             if parts[0] == "blocks" and parts[-2] == "kernel":
-                found.add(Matrix("/".join(parts[1:-2]), int(parts[-1])))
+                matrices.add(Matrix("/".join(parts[1:-2]), int(parts[-1])))
             elif parts[-1] in ("embedding", "kernel"):
-                found.add(Matrix(parts[0]))
-    tied = ours.reader is not None and ours.reader.cfg.tie_embeddings
-    return found | ({Matrix("head")} if tied and Matrix("embed") in found else set())
+                matrices.add(Matrix(parts[0]))
+    tied = first.reader is not None and first.reader.cfg.tie_embeddings
+    return matrices | ({Matrix("head")} if tied and Matrix("embed") in matrices else set())
 
 
 def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
-    """What ties say against the labels.
+    """Find what ties say against the labels.
 
     A checkpoint tied to another run's earliest one and not to its own has another parent. One that is tied to none is
-    not decided, unless both neighbours are tied to their own birth: a test that finds nothing proves nothing.
+    not decided, unless both neighbors are tied to their own birth: a test that finds nothing proves nothing.
     """
     findings = []
     births = {run: members[0] for run, members in runs.items()}
+    # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
-        own = births[run]
-        away: dict[str, list[Summary]] = defaultdict(list)
-        lost: list[Summary] = []
+        root = births[run]
+        astray: dict[str, list[Summary]] = defaultdict(list)
+        undecided: list[Summary] = []
         for index, summary in enumerate(members[1:], 1):
-            if _tied(ties, summary, own) is not False:
+            if _tied(ties, summary, root) is not False:
                 continue
-            others = [birth for other, birth in births.items() if other != run and _tied(ties, summary, birth)]
-            others = [birth for birth in others if not _tied(ties, birth, own)]
-            beside = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
-            if others:
-                away[others[0].name].append(summary)
-            elif beside and all(neighbour is own or _tied(ties, neighbour, own) for neighbour in beside):
+            parents = [birth for other_run, birth in births.items() if other_run != run and _tied(ties, summary, birth)]
+            parents = [birth for birth in parents if not _tied(ties, birth, root)]
+            neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
+            if parents:
+                astray[parents[0].name].append(summary)
+            elif neighbors and all(summary is root or _tied(ties, summary, root) for summary in neighbors):
                 text = (
-                    f"{summary.name} shows no shared birth with {own.name}, to which {listed(n.name for n in beside)}, "
-                    "before and after it, are tied: it holds other content than its label says."
+                    f"{summary.name} shows no shared birth with {root.name}, to which "
+                    f"{listed(n.name for n in neighbors)}, before and after it, are tied: it holds other content than "
+                    "its label says."
                 )
                 findings.append(Finding("break", (summary.name,), text))
             else:
-                lost.append(summary)
-        findings += [_parentage(own, name, wrong, births, ties) for name, wrong in away.items()]
-        if lost:
-            names = tuple(summary.name for summary in lost)
+                undecided.append(summary)
+        findings += [_parentage(root, name, wrong, births, ties) for name, wrong in astray.items()]
+        if undecided:
+            names = tuple(summary.name for summary in undecided)
             text = (
-                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {own.name} and with no "
-                "other birth here. That may be another birth, or training that left no trace of this one: a test "
+                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {root.name} and with "
+                "no other birth here. That may be another birth, or training that left no trace of this one: a test "
                 "that finds nothing proves nothing."
             )
             findings.append(Finding("inconclusive", names, text))
     return findings
 
 
-def _tied(ties: Mapping[frozenset[str], Tie], ours: Summary, theirs: Summary) -> bool | None:
-    """Whether two checkpoints are tied; None where no test could say."""
-    tie = ties.get(frozenset((ours.name, theirs.name)))
+def _tied(ties: Mapping[frozenset[str], Tie], first: Summary, second: Summary) -> bool | None:
+    """Tell whether two checkpoints are tied; None where no test could say."""
+    tie = ties.get(frozenset((first.name, second.name)))
     if tie is None or (tie.log10_p is None and not tie.identical):
         return None
     return tie.tied
 
 
 def _parentage(
-    own: Summary, parent: str, wrong: list[Summary], births: Mapping[str, Summary], ties: Mapping[frozenset[str], Tie]
+    root: Summary,
+    parent: str,
+    children: list[Summary],
+    births: Mapping[str, Summary],
+    ties: Mapping[frozenset[str], Tie],
 ) -> Finding:
-    other = next(birth for birth in births.values() if birth.name == parent)
-    names = tuple(summary.name for summary in wrong)
-    found = [ties[frozenset((name, parent))] for name in names]
-    p_value = max((tie.p_value or 0.0 for tie in found), default=0.0)
-    apart = [distances(birth, wrong[0]) for birth in (own, other)]
-    ratios = [apart[0][name] / apart[1][name] for name in apart[0] if apart[1].get(name, 0.0) > 0]
+    parent_birth = next(birth for birth in births.values() if birth.name == parent)
+    names = tuple(summary.name for summary in children)
+    parent_ties = [ties[frozenset((name, parent))] for name in names]
+    p_value = max((tie.p_value or 0.0 for tie in parent_ties), default=0.0)
+    to_root, to_parent = (distances(birth, children[0]) for birth in (root, parent_birth))
+    ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
     whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
-    far = f"; {whose} to {own.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
+    far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
     text = (
         f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
-        f"{own.name}, step {own.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
+        f"{root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
     )
     return Finding("parentage", names, text, p_value)
 
 
-def find_shared_births(runs: Runs, others: Sequence[Summary], ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
-    """Runs, and checkpoints without a step, whose births are one though not equal bit for bit."""
-    firsts = [run[0] for run in runs.values()] + list(others)
+def find_shared_births(runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+    """Find runs, and checkpoints without a step, whose births are one though not equal bit for bit."""
+    firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
-    for ours, theirs in itertools.combinations(firsts, 2):
-        tie = ties.get(frozenset((ours.name, theirs.name)))
+    for first, second in itertools.combinations(firsts, 2):
+        tie = ties.get(frozenset((first.name, second.name)))
         if tie is not None and tie.tied and not tie.identical:
-            text = f"{ours.name} and {theirs.name} share a birth. Which is the older one no test of weights can say."
-            findings.append(Finding("shared-birth", (ours.name, theirs.name), text, tie.p_value))
+            text = f"{first.name} and {second.name} share a birth. Which is the older one no test of weights can say."
+            findings.append(Finding("shared-birth", (first.name, second.name), text, tie.p_value))
     return findings
 
 
 def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, Any]]:
-    """The lineage graph: tied pairs that say something (a birth and its descendants, neighbours, copies).
+    """List the edges of the lineage graph: tied pairs that say something.
 
-    A direction is known of a run of this package alone, whose record says what it began with.
+    These are a birth and its descendants, neighbors and copies. A direction is known of a run of this package alone,
+    whose record says what it began with.
     """
     firsts = {run[0].name for run in runs.values()}
-    beside = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
-    found = []
+    adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
+    rows = []
     for key, tie in ties.items():
-        ours, theirs = (summaries[name] for name in tie.pair)
-        stepless = ours.item.label.step is None or theirs.item.label.step is None
-        if not tie.tied or not (tie.identical or firsts & key or key in beside or stepless):
+        first, second = (summaries[name] for name in tie.pair)
+        stepless = first.item.label.step is None or second.item.label.step is None
+        if not tie.tied or not (tie.identical or firsts & key or key in adjacent or stepless):
             continue
-        same_run = ours.item.label.run == theirs.item.label.run and ours.item.record is not None
-        ordered = sorted((ours, theirs), key=lambda side: side.item.label.step or 0)
-        found.append(
+        same_run = first.item.label.run == second.item.label.run and first.item.record is not None
+        ordered = sorted((first, second), key=lambda summary: summary.item.label.step or 0)
+        rows.append(
             {
                 "between": list(tie.pair),
                 "from": ordered[0].name if same_run else None,
@@ -261,4 +268,4 @@ def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[
                 "log10_p": tie.log10_p,
             }
         )
-    return found
+    return rows
