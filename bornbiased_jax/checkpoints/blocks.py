@@ -67,6 +67,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
             f"{ref} is a pretraining run, in which all blocks lie together, so that it cannot be streamed: "
             "open it whole, or export it first"
         )
+    # Hidden states and the facts of tensors are kept in a folder of scratch files.
     folder = Folder(scratch or cache_dir() / "streamed", MAKER)
     folder.check()
     folder.claim()
@@ -76,6 +77,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
         f"a streamed model of d_model={reader.cfg.d_model} and vocab_size={reader.cfg.vocab_size}",
         "choose a smaller one",
     )
+    # Tensors are read from their file on demand.
     identity = _identity(reader)
     facts = _Facts(reader, folder.path / f"{identity}.json")
     streamed = StreamedWeights(
@@ -106,7 +108,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
 
 
 def read_block(reader: WeightsReader, layer: int) -> Params:
-    """All parameters of one block (from 0) on the device, as :func:`bornbiased_jax.models.apply` takes them."""
+    """Read all parameters of one block (from 0) to the device, as :func:`bornbiased_jax.models.apply` takes them."""
     flat = {}
     for path, row in parameter_table(reader.cfg).items():
         if row.is_stacked:
@@ -115,7 +117,7 @@ def read_block(reader: WeightsReader, layer: int) -> Params:
 
 
 def _on_device(tensor: np.ndarray) -> jax.Array:
-    """A tensor in C order where a device wants it; most matrices lie the other way round in their file."""
+    """Copy a tensor in C order to where a device wants it; most matrices are transposed in their file."""
     buffer = aligned_zeros(list(tensor.shape), np.dtype(np.float32))
     if tensor.ndim == 2 and not tensor.flags.c_contiguous:
         # Some columns at a time: turned as a whole, every number of a large matrix would come from memory alone.
@@ -128,7 +130,7 @@ def _on_device(tensor: np.ndarray) -> jax.Array:
 
 
 def _identity(reader: WeightsReader) -> str:
-    """What tells these weights from others without reading them: files, their times, how they are read."""
+    """Identify these weights without reading them: by files, their times, and how they are read."""
     places = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in reader.files]
     facts = [reader.kind, reader.description, reader.cfg.to_dict(), places, code.code_digest(open_reader)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
@@ -145,17 +147,17 @@ class _Facts:
         """Read each tensor once, or take what an earlier call found."""
         if self._place.is_file():
             try:
-                kept: TensorFacts = schema.check(TensorFacts, files.read_json(self._place), str(self._place))
-                return kept
+                stored: TensorFacts = schema.check(TensorFacts, files.read_json(self._place), str(self._place))
+                return stored
             except InputError:
                 pass  # made again
-        found = tensor_facts(self._reader)
-        files.write_json(self._place, found)
-        return found
+        facts = tensor_facts(self._reader)
+        files.write_json(self._place, facts)
+        return facts
 
 
 def tensor_facts(reader: WeightsReader) -> TensorFacts:
-    """Digests and sizes of all tensors, one tensor in memory at a time."""
+    """Collect digests and sizes of all tensors, one tensor in memory at a time."""
     facts: TensorFacts = {"digests": {}, "values": {}, "constant": [], "largest": 0.0}
     for name, path, layer in reader.places():
         tensor = np.ascontiguousarray(reader.read(path, layer))

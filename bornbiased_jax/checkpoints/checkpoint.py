@@ -77,32 +77,32 @@ class Checkpoint:
         if not self.tokenizer_files:
             return None
         path = self.tokenizer_files[0]
-        found = load_tokenizer(path)
-        if found.vocab_size > self.cfg.vocab_size:
+        tokenizer = load_tokenizer(path)
+        if tokenizer.vocab_size > self.cfg.vocab_size:
             raise InputError(
-                f"the tokenizer {path} has {found.vocab_size} ids, its model only {self.cfg.vocab_size}: "
+                f"the tokenizer {path} has {tokenizer.vocab_size} ids, its model only {self.cfg.vocab_size}: "
                 "put the model's own tokenizer there"
             )
-        return found
+        return tokenizer
 
     @cached_property
     def _digests(self) -> dict[str, str]:
         return tensor_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["digests"])
 
     def tensor_digests(self) -> dict[str, str]:
-        """SHA-256 of every tensor by path and layer; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
+        """Return SHA-256 of every tensor by path and layer; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
         return dict(self._digests)
 
     def value_digests(self) -> dict[str, str]:
-        """SHA-256 of every tensor's numbers in any order; see :func:`bornbiased_jax.checkpoints.value_digests`."""
+        """Return SHA-256 of each tensor's numbers in any order: :func:`bornbiased_jax.checkpoints.value_digests`."""
         return value_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["values"])
 
     def constant_tensors(self) -> set[str]:
-        """Names of tensors that hold one number throughout."""
+        """Return the names of tensors that hold one number throughout."""
         return constant_tensors(self.params) if self.streamed is None else set(self.streamed_facts()["constant"])
 
     def digest(self) -> str:
-        """SHA-256 of all weights, independent of the file format and the order of the tensors in it."""
+        """Return SHA-256 of all weights, independent of the file format and the order of the tensors in it."""
         return combine(self._digests)
 
 
@@ -127,6 +127,7 @@ def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings |
     ('birth of seed 42', 2)
     """
     reference = parse_ref(ref).fetched()
+    # Weights come from a seed, a run, a GGUF file or a Hugging Face directory.
     info: RunInfo = {}
     if reference.kind == "birth":
         opened = _birth(reference, dtype, sharding)
@@ -168,8 +169,9 @@ def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Open
 
 
 def _drawn(born: Callable[[jax.Array], Params], seed: jax.Array, path: str, target: Any) -> jax.Array:
-    """One parameter of a birth, drawn where it is to lie: in a program of its own, so that the random bits of no other
-    lie beside it.
+    """Draw one parameter of an untrained model where it is to lie.
+
+    It has a program of its own, so that the random bits of no other lie alongside.
     """
     return jax.block_until_ready(jax.jit(lambda seed: flatten(born(seed))[path], out_shardings=target)(seed))
 

@@ -17,7 +17,7 @@ _PART, _SAMPLE = 1 << 22, 1 << 16
 
 
 def tensor_digests(params: Params) -> dict[str, str]:
-    """SHA-256 of every tensor by path; parameters of the blocks layer by layer ("blocks/mlp/up/kernel/3").
+    """Return SHA-256 of every tensor by path, of parameters of the blocks layer by layer ("blocks/mlp/up/kernel/3").
 
     Hashed are the type, the shape and the bytes of the array in C order, so that equal digests mean equal
     tensors, whatever file or device they came from. Layers that a descendant left frozen show as equal.
@@ -26,14 +26,14 @@ def tensor_digests(params: Params) -> dict[str, str]:
 
 
 def tensor_digest(tensor: np.ndarray) -> str:
-    """SHA-256 of one tensor: its type, its shape and its bytes in C order."""
+    """Return SHA-256 of one tensor: its type, its shape and its bytes in C order."""
     hasher = hashlib.sha256(f"{tensor.dtype.name}{list(tensor.shape)}".encode())
     hasher.update(np.ascontiguousarray(tensor).view(np.uint8).data)
     return hasher.hexdigest()
 
 
 def value_digests(params: Params) -> dict[str, str]:
-    """SHA-256 of every tensor's sorted bytes: equal for the same numbers in any order and any shape.
+    """Return SHA-256 of every tensor's sorted bytes: equal for the same numbers in any order and any shape.
 
     A transposed or rearranged copy of a tensor has the digest of the original.
     """
@@ -41,7 +41,7 @@ def value_digests(params: Params) -> dict[str, str]:
 
 
 def value_digest(tensor: np.ndarray) -> str:
-    """SHA-256 of one tensor's type, size and sorted bytes."""
+    """Return SHA-256 of one tensor's type, size and sorted bytes."""
     hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
     bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
     for part in _sorted_parts(bits):
@@ -50,7 +50,7 @@ def value_digest(tensor: np.ndarray) -> str:
 
 
 def _sorted_parts(bits_N: np.ndarray) -> Iterator[np.ndarray]:
-    """The numbers of a row in ascending order, part by part: a sorted copy of a large embedding would be too much."""
+    """Yield the numbers of a row in ascending order, part by part: a sorted copy of a large embedding is too much."""
     if len(bits_N) <= _PART:
         yield np.sort(bits_N)
         return
@@ -62,7 +62,7 @@ def _sorted_parts(bits_N: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _between(piece: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Those from ``low`` on and below ``high``; None where there is no end."""
+    """Select numbers from ``low`` on and below ``high``; None where there is no end."""
     inside = np.ones(len(piece), bool) if low is None else piece >= low
     return piece[inside if high is None else inside & (piece < high)]
 
@@ -72,18 +72,18 @@ def _pieces(row_N: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def constant_tensors(params: Params) -> set[str]:
-    """Names of tensors that hold one number throughout: norm scales and biases at birth."""
+    """Return the names of tensors that hold one number throughout: norm scales and biases at initialization."""
     return {name for name, tensor in _tensors(params) if is_constant(tensor)}
 
 
 def is_constant(tensor: np.ndarray) -> bool:
-    """Whether a tensor holds one number throughout."""
+    """Tell whether a tensor holds one number throughout."""
     row_N = np.ascontiguousarray(tensor).ravel()
     return all(bool((piece == row_N[0]).all()) for piece in _pieces(row_N))
 
 
 def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor with its name, those of the blocks layer by layer.
+    """Yield every tensor with its name, those of the blocks layer by layer.
 
     Numbers stored as bfloat16 are the float32 numbers that they are: a file of bfloat16 has one digest either way.
     """
@@ -95,7 +95,7 @@ def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def digest(params: Params) -> str:
-    """SHA-256 of all tensor digests with their paths, in the order of the paths.
+    """Return SHA-256 of all tensor digests with their paths, in the order of the paths.
 
     >>> import numpy as np
     >>> ones = {"embed": {"embedding": np.ones((2, 3), np.float32)}}
@@ -106,6 +106,6 @@ def digest(params: Params) -> str:
 
 
 def combine(digests: dict[str, str]) -> str:
-    """One digest of many, whatever order they come in."""
+    """Combine digests into one, whatever order they come in."""
     lines = "".join(f"{name} {value}\n" for name, value in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()

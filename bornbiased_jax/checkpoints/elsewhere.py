@@ -11,7 +11,7 @@ from bornbiased_jax.errors import InputError
 
 
 def named_for_others(reference: str) -> dict[str, Any]:
-    """The reference under which processes that began in other folders open the same, as a source of a ledger's jobs.
+    """Return the reference under which processes that began in other folders open the same, as a source of jobs.
 
     Example:
         >>> named_for_others("seed:42@gpt2-tiny")
@@ -28,14 +28,14 @@ def named_for_others(reference: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def open_again(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
-    """A checkpoint that another process has named, opened once in this one, with weights stored as ``dtype``.
+    """Open a checkpoint that another process has named, once in this one, with weights stored as ``dtype``.
 
     Raises:
         InputError: it is not there, or has other weights.
     """
-    found = open_checkpoint(reference, dtype=dtype)
-    if found.digest() != digest:
+    checkpoint = open_checkpoint(reference, dtype=dtype)
+    if checkpoint.digest() != digest:
         raise InputError(
-            f"{reference} has the digest {found.digest()} here, not {digest}: let all processes see the same files"
+            f"{reference} has the digest {checkpoint.digest()} here, not {digest}: let all processes see the same files"
         )
-    return found
+    return checkpoint

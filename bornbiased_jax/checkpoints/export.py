@@ -66,6 +66,7 @@ def export_hugging_face(
     _check_replaceable(place)
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
+    # A parameter that the class has no place for must be zero.
     flat = flatten(params)
     for path in sorted(set(flat) - set(shapes)):
         if np.any(np.asarray(flat[path])):
@@ -79,15 +80,15 @@ def export_hugging_face(
         if tokenizer is not None:
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
-        told = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
-        files.write_json(fresh / "config.json", told if context is None else {**told, TRAINING_CONTEXT: context})
+        config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
+        files.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
         # Again, now that the time has passed that writing took.
         _check_replaceable(folders.Folder(folder, MAKER, overwrite=overwrite))
     return family.name
 
 
 def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = False) -> None:
-    """Look whether a model may be exported to a folder, before it is opened.
+    """Check whether a model may be exported to a folder, before it is opened.
 
     Args:
         folder: where it would go.
@@ -108,7 +109,7 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
 
 
 def _check_replaceable(place: folders.Folder) -> None:
-    """Whether the folder holds nothing but an earlier export, untouched; or, to be overwritten, a model's files."""
+    """Refuse a folder that holds more than an earlier export, untouched; or, to be overwritten, a model's files."""
     if place.path.exists() and not place.path.is_dir():
         raise InputError(f"cannot write {place.path}: it is a file; name a folder")
     for name in place.entries():
@@ -118,15 +119,15 @@ def _check_replaceable(place: folders.Folder) -> None:
         if not is_part or (place.path / name).is_dir():
             raise InputError(f"{place.path} holds {name}, which no export wrote: choose a new folder")
         if not place.overwrite:
-            what = "was changed since an export wrote it" if place.knows(name) else "no export of this program wrote"
+            origin = "was changed since an export wrote it" if place.knows(name) else "no export of this program wrote"
             raise InputError(
-                f"{place.path} holds a {name} that {what}: choose a new folder, or give {folders.OVERWRITE} to replace "
-                "the model there"
+                f"{place.path} holds a {name} that {origin}: choose a new folder, or give {folders.OVERWRITE} to "
+                "replace the model there"
             )
 
 
 def family_of(cfg: ModelConfig) -> Family:
-    """The first family of transformers that computes what the config says.
+    """Return the first family of transformers that computes what the config says.
 
     Raises:
         InputError: there is none. The field that is named is the one in the way of the family that comes nearest:
@@ -148,7 +149,7 @@ def family_of(cfg: ModelConfig) -> Family:
     for index, want, family in unmet:
         if index == nearest and want.field == name:
             remedies.setdefault(want.remedy, []).append(family.name)
-    raise _no_class(cfg, name, " or ".join(f"{', '.join(names)} with {what}" for what, names in remedies.items()))
+    raise _no_class(cfg, name, " or ".join(f"{', '.join(names)} with {remedy}" for remedy, names in remedies.items()))
 
 
 def _no_class(cfg: ModelConfig, name: str, remedy: str) -> InputError:
@@ -156,8 +157,8 @@ def _no_class(cfg: ModelConfig, name: str, remedy: str) -> InputError:
 
 
 def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The ``config.json`` of a model."""
-    found: dict[str, Any] = {
+    """Return the ``config.json`` of a model."""
+    entries: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": family.name,
         "torch_dtype": dtype,
@@ -165,19 +166,20 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
         "eos_token_id": tokenizer.eos_id if tokenizer is not None else None,
         "pad_token_id": None,
     }
-    sizes = {theirs: getattr(cfg, ours) for ours, (theirs, _) in family.sizes.items()}
+    sizes = {key: getattr(cfg, field) for field, (key, _) in family.sizes.items()}
     sizes[family.sizes["activation"][0]] = ACTIVATIONS[cfg.activation].hugging_face
-    return found | sizes | family.write(cfg)
+    return entries | sizes | family.write(cfg)
 
 
 def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes) -> None:
-    """A safetensors file written tensor by tensor: the library's own writer wants them all at once.
+    """Write a safetensors file tensor by tensor: the library's own writer wants them all at once.
 
     Source: the format's specification (github.com/huggingface/safetensors).
     """
     dtype = np.asarray(flat["embed/embedding"][:1]).dtype
     if dtype.name not in _TYPES:
         raise InputError(f"weights of type {dtype.name} cannot be exported: cast them to float32")
+    # The header: every tensor's type, shape and place, padded to eight bytes.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for entry in entries:

@@ -79,6 +79,7 @@ def locate_gguf(path: Path) -> Located:
         raise InputError(
             f"{path} is truncated or no GGUF file: its {size:,} bytes do not hold what they announce; fetch it again"
         ) from error
+    # Shapes are written fastest axis first.
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     metadata = _Metadata(reader, path)
     architecture = metadata.get("general.architecture")
@@ -93,6 +94,7 @@ def locate_gguf(path: Path) -> Located:
     def first(name: str, axis: int, count: int) -> np.ndarray:
         return _dequantised(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
+    # The architecture, then where each of its parameters lies.
     cfg = _config(metadata, family, shapes, biases)
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
@@ -108,33 +110,33 @@ def locate_gguf(path: Path) -> Located:
 def _dequantised(
     path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
 ) -> np.ndarray:
-    """A tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
+    """Read a tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
 
     The bytes are read from the file: a mapping of it would stay in the resident set.
     """
     kind, stored = tensor.tensor_type, tensor.data.shape
     if len(stored) != 2:
-        whole = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
-        return _decoded(path, tensor, whole.reshape(stored)).reshape(shape)
+        numbers = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
+        return _decoded(path, tensor, numbers.reshape(stored)).reshape(shape)
     height, width = min(rows or stored[0], stored[0]), stored[1]
-    wanted = min(columns or shape[1], shape[1])
+    num_columns = min(columns or shape[1], shape[1])
     if columns:
         # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantised) as hold the columns.
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        width = -(-wanted // block) * block_bytes // tensor.data.dtype.itemsize
-    found = np.empty((height, wanted), np.float32)
+        width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
+    decoded = np.empty((height, num_columns), np.float32)
 
     def decode(start: int) -> None:
         stop = min(start + step, height)
         offset = tensor.data_offset + start * stored[1] * tensor.data.dtype.itemsize
-        some = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
-        found[start:stop] = _decoded(path, tensor, some.reshape(-1, stored[1])[:, :width])[:, :wanted]
+        numbers = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
+        decoded[start:stop] = _decoded(path, tensor, numbers.reshape(-1, stored[1])[:, :width])[:, :num_columns]
 
     step = max(1, _CHUNK // shape[1])
     with ThreadPoolExecutor(hardware.cores()) as threads:
         for _ in threads.map(decode, range(0, height, step)):
             pass
-    return found
+    return decoded
 
 
 def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
@@ -161,17 +163,18 @@ def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ..
     heads, width = get("attention.head_count"), get("embedding_length")
     if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
         raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: fetch it again")
+    # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
-    for name, wanted in {
+    for name, supported in {
         "attention.value_length": head_dim,
         "rope.dimension_count": head_dim,
         "expert_count": 0,
         "expert_used_count": 0,
         "vocab_size": shapes["token_embd.weight"][0],
     }.items():
-        value = get(name, wanted)
-        if value != wanted:
-            raise InputError(f"{path} has {architecture}.{name}={value!r}, but only {wanted!r} is supported")
+        value = get(name, supported)
+        if value != supported:
+            raise InputError(f"{path} has {architecture}.{name}={value!r}, but only {supported!r} is supported")
     scaling = get("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
         raise InputError(f"{path} has {architecture}.rope.scaling.type={scaling!r}, which is not none or linear")
@@ -198,11 +201,12 @@ def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ..
         rope_scaling="none" if factor == 1.0 else "linear",
         rope_scaling_factor=factor,
     )
+    # Any other field may change the model.
     for name in metadata.fields:
-        known = name in metadata.asked or name.startswith(("general.", "tokenizer.", "GGUF.", "quantize."))
+        is_understood = name in metadata.asked or name.startswith(("general.", "tokenizer.", "GGUF.", "quantize."))
         if name == "split.count":
-            known = metadata.get(name) in (0, 1)
-        if not known and not name.startswith(("split.no", "split.tensors.count")):
+            is_understood = metadata.get(name) in (0, 1)
+        if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
             raise InputError(f"{path} has a field {name!r} that is not understood: it may change the model")
     try:
         return ModelConfig(**fields)
@@ -211,7 +215,7 @@ def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ..
 
 
 def _with_rope_divisors(cfg: ModelConfig, divisors: np.ndarray, path: Path) -> ModelConfig:
-    """The config whose RoPE scaling these divisors of the frequencies come from."""
+    """Return the config whose RoPE scaling these divisors of the frequencies come from."""
     plain = frequencies(cfg.replace(rope_scaling="none", rope_scaling_factor=1.0))
     if cfg.rope_scaling == "none" and divisors.shape == plain.shape:
         if np.all(divisors == 1.0):

@@ -59,7 +59,7 @@ class Read(NamedTuple):
 
 
 def read_config(values: Any, where: str) -> Read:
-    """The architecture that a ``config.json`` describes.
+    """Read the architecture that a ``config.json`` describes.
 
     Args:
         values: the parsed file.
@@ -70,50 +70,52 @@ def read_config(values: Any, where: str) -> Read:
     """
     if not isinstance(values, dict):
         raise InputError(f"{where} is not a JSON object: it should be a Hugging Face model's configuration")
+    # The family decides how the other fields are read.
     fields = Fields(values, where)
     name = fields.get("model_type", None)
     if not isinstance(name, str) or name not in FAMILIES:
         raise InputError(f"{where} has model_type={schema.shown(name)}, which is not one of {', '.join(FAMILIES)}")
     family = FAMILIES[name]
     schema.check(file_schema(name), values, where)
-    found = dict(family.fixed)
-    for ours, (theirs, default) in family.sizes.items():
-        found[ours] = fields.get(theirs, default)
-    if str(found["activation"]) not in ACTIVATIONS:
+    # Fields with a name of their own, then what a family reads itself.
+    settings = dict(family.fixed)
+    for field, (key, default) in family.sizes.items():
+        settings[field] = fields.get(key, default)
+    if str(settings["activation"]) not in ACTIVATIONS:
         raise fields.refuse(
-            family.sizes["activation"][0], found["activation"], f"which is not one of {', '.join(ACTIVATIONS)}"
+            family.sizes["activation"][0], settings["activation"], f"which is not one of {', '.join(ACTIVATIONS)}"
         )
-    found["activation"] = ACTIVATIONS[found["activation"]]
-    found |= family.read(fields)
+    settings["activation"] = ACTIVATIONS[settings["activation"]]
+    settings |= family.read(fields)
     biases = family.read_biases(fields)
-    found["bias"] = biases.output or biases.mlp
-    found["qkv_bias"] = biases.qkv and not found["bias"]
+    settings["bias"] = biases.output or biases.mlp
+    settings["qkv_bias"] = biases.qkv and not settings["bias"]
     _refuse_the_rest(fields)
     try:
-        return Read(ModelConfig(**found), family, biases)
+        return Read(ModelConfig(**settings), family, biases)
     except InputError as error:
         raise InputError(f"{where} describes no model that can be built: {error}") from error
 
 
 @functools.cache
 def file_schema(name: str) -> Any:
-    """The type of a family's ``config.json``: what is read of it, each field with the range of ours that it becomes."""
+    """Return the type of a family's ``config.json``: fields that are read, with the ranges of ours that they become."""
     from typing_extensions import TypedDict
 
     fields: dict[str, Any] = dict(SHARED)
-    for ours, (theirs, default) in FAMILIES[name].sizes.items():
-        kind = str if ours == "activation" else TYPES[ours]
-        fields[theirs] = kind | None if default is None else kind
+    for field, (key, default) in FAMILIES[name].sizes.items():
+        kind = str if field == "activation" else TYPES[field]
+        fields[key] = kind | None if default is None else kind
     return TypedDict("ConfigFile", fields, total=False)  # type: ignore[operator]
 
 
 def _refuse_the_rest(fields: Fields) -> None:
     for name, value in fields.values.items():
         if name in _MUST_BE:
-            wanted = _MUST_BE[name]
-            if value != wanted and not (value is None and wanted in ({}, False)):
+            supported = _MUST_BE[name]
+            if value != supported and not (value is None and supported in ({}, False)):
                 quantised = name == "quantization_config"
-                remedy = "so save it dequantised first" if quantised else f"but only {wanted!r} is supported"
+                remedy = "so save it dequantised first" if quantised else f"but only {supported!r} is supported"
                 raise fields.refuse(name, value, remedy)
         elif name not in fields.asked and name not in HARMLESS:
             raise fields.refuse(name, value, "a field that is not understood: it may change the model")

@@ -54,7 +54,7 @@ class RemoteFile(NamedTuple):
 
 
 def parse_name(text: str) -> HubName:
-    """What a user wrote for a checkpoint of the hub; nobody is asked.
+    """Parse what a user wrote for a checkpoint of the hub, without a network.
 
     Raises:
         InputError: it is not of that form.
@@ -69,28 +69,28 @@ def parse_name(text: str) -> HubName:
 
 
 def library(reference: str) -> Any:
-    """``huggingface_hub``, for something that was named, with its own bars and warnings off: standard error is ours.
+    """Import ``huggingface_hub`` for something that was named, its bars and warnings off: standard error is ours.
 
     Raises:
         InputError: it is not installed.
     """
-    found = hub.library("huggingface_hub", "hub", reference, "on the Hugging Face hub")
+    module = hub.library("huggingface_hub", "hub", reference, "on the Hugging Face hub")
     hub.library("huggingface_hub.utils", "hub", reference, "on the Hugging Face hub").logging.set_verbosity_error()
-    return found
+    return module
 
 
 def cache_folder(reference: str) -> Path:
-    """Where the library keeps what it fetches, whatever sets it.
+    """Return where the library keeps what it fetches, whatever sets it.
 
     Raises:
         InputError: it is not installed.
     """
-    known = hub.library("huggingface_hub.constants", "hub", reference, "on the Hugging Face hub")
-    return Path(known.HF_HUB_CACHE)
+    constants = hub.library("huggingface_hub.constants", "hub", reference, "on the Hugging Face hub")
+    return Path(constants.HF_HUB_CACHE)
 
 
 def fetch(name: HubName) -> Path:
-    """The folder of a checkpoint: from the cache where it lies there whole, and from the hub where not.
+    """Return the folder of a checkpoint: from the cache where it is complete, and from the hub where not.
 
     Raises:
         InputError: the hub has no such checkpoint or none in safetensors, cannot be reached or breaks off, a file is
@@ -108,6 +108,7 @@ def fetch(name: HubName) -> Path:
             for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
             if hasattr(row, "blob_id") and "/" not in row.path
         )
+        # The tokenizer first, weights last.
         tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_BESIDE_TOKENIZERS)))
         for file in tokenizers:
             _fetch_file(api, name, commit, file, listed[file], _SILENT)
@@ -123,7 +124,7 @@ def fetch(name: HubName) -> Path:
 
 
 def find_cached(name: HubName) -> Path | None:
-    """The folder of a checkpoint whose configuration and weights the cache holds, or None; nobody is asked.
+    """Return the folder of a checkpoint whose configuration and weights the cache holds, or None, without a network.
 
     Raises:
         InputError: ``huggingface_hub`` is not installed.
@@ -139,12 +140,12 @@ def find_cached(name: HubName) -> Path | None:
 
 
 def title(name: HubName, folder: Path) -> str:
-    """What a reader knows a fetched checkpoint by: its name, and the commit that the name stood for."""
+    """Return a title of a fetched checkpoint for readers: its name, and the commit that the name stood for."""
     return str(name) if folder.name == name.revision else f"{name} (commit {folder.name[:10]})"
 
 
 def remote_files(rows: Iterable[tuple[str, int, str | None]]) -> dict[str, RemoteFile]:
-    """Files of a listing by name: path, bytes, SHA-256 or None."""
+    """Return the files of a listing by name: path, bytes, SHA-256 or None."""
     return {path: RemoteFile(size, sha256) for path, size, sha256 in rows}
 
 
@@ -164,22 +165,22 @@ def check_room(reference: str, needed: int) -> None:
 
 
 def has_safetensors(names: Iterable[str]) -> bool:
-    """Whether files of these names make up a checkpoint that :func:`fetch` takes."""
+    """Tell whether files of these names make up a checkpoint that :func:`fetch` takes."""
     return bool({WEIGHTS, INDEX} & set(names))
 
 
 def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]) -> list[str]:
-    """The files of weights, in order."""
+    """Return the files of weights, in order."""
     if INDEX in listed:
         index = _fetch_file(api, name, commit, INDEX, listed[INDEX], _SILENT)
         table = schema.check(IndexFile, files.read_json(index), f"{INDEX} of {name}")["weight_map"]
-        wanted = sorted({Path(file).name for file in table.values()})
-        for file in wanted:
+        shards = sorted({Path(file).name for file in table.values()})
+        for file in shards:
             if file not in listed:
                 raise InputError(f"{name} lacks {schema.cut(file)}, though its {INDEX} names it: tell its owner")
             if not file.endswith(".safetensors"):
                 raise InputError(f"{INDEX} of {name} names {schema.cut(file)}, which is no safetensors file")
-        return wanted
+        return shards
     if WEIGHTS in listed:
         return [WEIGHTS]
     pickles = sorted(file for file in listed if _matches(file, PICKLES))
@@ -189,7 +190,7 @@ def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]
 
 
 def _fetch_file(api: Any, name: HubName, commit: str, file: str, listed: RemoteFile, bar: type) -> Path:
-    """One file of a commit, from the cache or the hub; what comes from there is what was listed, or is not kept."""
+    """Fetch one file of a commit from the cache or the hub; what comes is what was listed, or is not kept."""
     if _is_cached(api, name, commit, file):
         return Path(api.try_to_load_from_cache(name.repository, file, revision=commit))
     path = Path(api.hf_hub_download(name.repository, file, revision=commit, tqdm_class=bar))
@@ -209,7 +210,7 @@ def _matches(file: str, patterns: Iterable[str]) -> bool:
 
 
 def _bytes_to(advance: progress.Advance) -> type:
-    """What the library takes for its bars, of one file after the other, telling ours in whole megabytes."""
+    """Make a class that the library takes for its bars, file after file, and that tells ours in whole megabytes."""
     count = 0
 
     class Bytes:

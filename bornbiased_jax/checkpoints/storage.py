@@ -21,7 +21,7 @@ _PASSING_STATUS = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "DE
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a read failed for a reason that may pass, so that it is no sign of damage."""
+    """Tell whether a read failed for a reason that may pass, so that it is no sign of a corrupted file."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
         return True
     text = str(error)
@@ -32,13 +32,13 @@ def may_pass(error: BaseException) -> bool:
 
 
 def out_of_room(error: BaseException) -> bool:
-    """Whether a write failed because the disk, or what may be used of it, is full."""
+    """Tell whether a write failed because the disk, or what may be used of it, is full."""
     codes = [getattr(errno, name) for name in ("ENOSPC", "EFBIG", "EDQUOT") if hasattr(errno, name)]
     return getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes)
 
 
 def first_line(error: BaseException) -> str:
-    """The reason in one line, without what the storage layers add."""
+    """Return the reason in one line, without what the storage layers add."""
     text = (str(error).splitlines() or [""])[0]
     reason = error.strerror if isinstance(error, OSError) and error.strerror else text
     reason = reason.split(" [tensorstore_spec")[0]
@@ -51,7 +51,7 @@ _LOUD_LIBRARIES = ("absl", "asyncio")
 
 @contextlib.contextmanager
 def silent_libraries() -> Iterator[None]:
-    """Orbax and the libraries below it say nothing."""
+    """Silence Orbax and the libraries below it."""
     loggers = [logging.getLogger(name) for name in _LOUD_LIBRARIES]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -66,9 +66,9 @@ def silent_libraries() -> Iterator[None]:
 
 @functools.cache
 def _drop_late_reports() -> None:
-    """Of writes that go on together, the others report to an event loop that the first failure has closed.
+    """Drop reports of concurrent writes to an event loop that the first failure has closed.
 
-    They do so when all is over, each with a traceback; so this stays in place.
+    They come when all is over, each with a traceback; so this stays in place.
     """
     hook = sys.unraisablehook
 

@@ -61,7 +61,7 @@ class Located(NamedTuple):
 
 
 def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool]) -> None:
-    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that nobody asked for.
+    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that no parameter needs.
 
     Raises:
         InputError: naming the tensor.
@@ -71,14 +71,14 @@ def check_entries(source: Source, entries: list[Entry], shapes: Shapes, ignored:
             raise InputError(
                 f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again"
             )
-        found, wanted = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
-        if found != wanted:
+        shape, expected = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
+        if shape != expected:
             raise InputError(
-                f"tensor {entry.name} of {source.where} has shape {list(found)}, but its configuration asks for "
-                f"{list(wanted)}: the weights and the configuration are of different models"
+                f"tensor {entry.name} of {source.where} has shape {list(shape)}, but its configuration asks for "
+                f"{list(expected)}: the weights and the configuration are of different models"
             )
-    known = {entry.name for entry in entries}
-    extra = sorted(name for name in source.shapes if name not in known and not ignored(name))
+    names = {entry.name for entry in entries}
+    extra = sorted(name for name in source.shapes if name not in names and not ignored(name))
     if extra:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
         raise InputError(
@@ -97,7 +97,7 @@ def load(
     sharding: Shardings | None = None,
     ignored: Callable[[str], bool] = lambda name: False,
 ) -> Params:
-    """The parameters of a file, each stacked over layers and put where its sharding says before the next is read.
+    """Load the parameters of a file, each stacked over layers and put where its sharding says before the next is read.
 
     Beyond the result itself, at most one parameter and one tensor of the file are in host memory. Where
     parameters are sharded, a host holds only the parts that its own devices need.
@@ -116,6 +116,7 @@ def load(
     """
     check_entries(source, entries, shapes, ignored)
     dtype = jnp.dtype(dtype or jnp.float32)
+    # The tensors of the file that make up each parameter.
     holders: dict[str, list[tuple[Entry, int]]] = {}
     for entry in entries:
         for index, path in enumerate(entry.paths):
@@ -136,15 +137,15 @@ def _leaf(
     dtype: Any,
     target: Any,
 ) -> jax.Array:
-    whole: Region = tuple((0, size) for size in shape)
-    places = {None: whole} if target is None else _regions(target, shape)
+    full_region: Region = tuple((0, size) for size in shape)
+    places = {None: full_region} if target is None else _regions(target, shape)
     buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in places.values()}
     for entry, index in holders:
-        wanted = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.place)}
-        if not wanted:
+        touched = {region: buffer for region, buffer in buffers.items() if _touches(region, entry.place)}
+        if not touched:
             continue
         tensor = unpack(entry, cfg, read_finite(source, entry.name, dtype))[index]
-        for region, buffer in wanted.items():
+        for region, buffer in touched.items():
             part = tuple(slice(*ends) for ends in region)
             # The tensor is one layer's, or one expert's of a layer: a part of the buffer's leading axes.
             depth = len(entry.place)
@@ -154,13 +155,13 @@ def _leaf(
     # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
     # next parameter is read.
     if target is None:
-        return jax.block_until_ready(jax.device_put(buffers[whole], may_alias=True))
+        return jax.block_until_ready(jax.device_put(buffers[full_region], may_alias=True))
     parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in places.items()]
     return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
 
 
 def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:
-    """Zeros that begin where arrays of a CPU do, so that jax takes them as they are: NumPy's own begin elsewhere."""
+    """Allocate zeros that begin where arrays of a CPU do, so that jax takes them as they are, unlike NumPy's own."""
     size = math.prod(shape) * dtype.itemsize
     room = np.zeros(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
@@ -172,7 +173,7 @@ def _touches(region: Region, place: tuple[int, ...]) -> bool:
 
 
 def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
-    """Which part of an array each device of this process holds."""
+    """Return the part of an array that each device of this process holds."""
     indices = target.addressable_devices_indices_map(shape)
     return {
         device: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
@@ -183,7 +184,7 @@ def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
 def read_finite(
     source: Source, name: str, dtype: Any = np.float32, *, first: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """One tensor of a file as the file has it.
+    """Read one tensor of a file as the file has it.
 
     Args:
         source: the file.

@@ -20,7 +20,7 @@ class Want(NamedTuple):
 
 
 def exactly(**values: Any) -> tuple[Want, ...]:
-    """Conditions that fields have these values, in this order."""
+    """Make conditions that fields have these values, in this order."""
 
     def want(name: str, value: Any) -> Want:
         return Want(name, lambda cfg: bool(getattr(cfg, name) == value), f"{name}={text_of(value)}")
@@ -29,7 +29,7 @@ def exactly(**values: Any) -> tuple[Want, ...]:
 
 
 def text_of(value: Any) -> str:
-    """A value as the command line takes it."""
+    """Write a value as the command line takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -96,7 +96,7 @@ class Family:
         return (*self.wants, *exactly(**plain))
 
     def entries(self, shapes: Shapes) -> list[Entry]:
-        """The tensors of a Hugging Face file with these parameters."""
+        """List the tensors of a Hugging Face file with these parameters."""
 
         def form(module: str) -> Form:
             if module == "head":

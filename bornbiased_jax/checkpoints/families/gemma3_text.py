@@ -50,16 +50,16 @@ def _read_rope(fields: Fields) -> dict[str, Any]:
         # Before transformers 5: rope_theta and rope_scaling are those of the global layers.
         values = {"rope_theta": 1_000_000.0} | dict(fields.values)
         older = Fields({name: value for name, value in values.items() if name != "rope_parameters"}, fields.where)
-        found = read_rope(older)
+        rope = read_rope(older)
         fields.asked |= older.asked
-        return found | {"rope_local_theta": local}
+        return rope | {"rope_local_theta": local}
     if not isinstance(by_kind, dict) or set(by_kind) != {_GLOBAL, _LOCAL}:
         raise fields.refuse("rope_parameters", by_kind, f"which does not say {_GLOBAL} and {_LOCAL}")
-    found = read_rope(Fields({"rope_theta": 1_000_000.0, "rope_parameters": by_kind[_GLOBAL]}, fields.where))
+    rope = read_rope(Fields({"rope_theta": 1_000_000.0, "rope_parameters": by_kind[_GLOBAL]}, fields.where))
     of_local = read_rope(Fields({"rope_theta": local, "rope_parameters": by_kind[_LOCAL]}, fields.where))
     if of_local["rope_scaling"] != "none":
         raise fields.refuse("rope_parameters", by_kind, "but local layers with scaled RoPE are not supported")
-    return found | {"rope_local_theta": of_local["rope_theta"]}
+    return rope | {"rope_local_theta": of_local["rope_theta"]}
 
 
 def _write(cfg: ModelConfig) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _write(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _without_fraction(value: float) -> float:
-    """An integer where rounding alone keeps it from being one, as the scalar of published files is."""
+    """Return an integer where rounding alone keeps it from being one, as the scalar of published files is."""
     return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
 
 

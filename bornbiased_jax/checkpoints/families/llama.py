@@ -42,18 +42,18 @@ PRE = exactly(norm_position="pre", qk_norm=False)
 
 
 def rope_entries(cfg: ModelConfig) -> dict[str, Any]:
-    """The entries of ``config.json`` about RoPE."""
+    """Return the entries of ``config.json`` about RoPE."""
     return {"rope_theta": cfg.rope_theta, **write_rope(cfg)}
 
 
 def read_attention_bias(fields: Fields) -> Biases:
-    """One flag for query, key, value and output; the MLP has none."""
+    """Read one flag for query, key, value and output; the MLP has none."""
     attention = fields.boolean("attention_bias", False)
     return Biases(attention, attention, False)
 
 
 def attention_biases(cfg: ModelConfig) -> Biases:
-    """All four matrices of attention have a bias, or none of them."""
+    """Return biases of which all four matrices of attention have one, or none of them."""
     attention = cfg.bias or cfg.qkv_bias
     return Biases(attention, attention, False)
 

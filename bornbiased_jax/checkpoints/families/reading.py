@@ -65,7 +65,7 @@ class Fields:
         self.asked: set[str] = set()
 
     def get(self, name: str, default: Any = ...) -> Any:
-        """A field, or its default.
+        """Return a field, or its default.
 
         Raises:
             InputError: it is absent and has no default.
@@ -76,21 +76,21 @@ class Fields:
         return self.values.get(name, default)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """A field that is true or false."""
+        """Return a field that is true or false."""
         value = self.get(name, default)
         if not isinstance(value, bool):
             raise self.refuse(name, value, "which is not true or false")
         return value
 
     def integer(self, name: str, default: Any = ...) -> int:
-        """A field that is a whole number."""
+        """Return a field that is an integer."""
         value = self.get(name, default)
         if not isinstance(value, int):
             raise self.refuse(name, value, "which is not an integer")
         return value
 
     def refuse(self, name: str, value: Any, remedy: str) -> InputError:
-        """The error that names a field, for the caller to raise."""
+        """Return the error that names a field, for the caller to raise."""
         return InputError(f"{self.where} has {name}={shown(value)}, {remedy}")
 
 
@@ -102,7 +102,7 @@ def read_rope(
     fraction: str = "partial_rotary_factor",
     rotated: float | None = None,
 ) -> dict[str, Any]:
-    """RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
+    """Read RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
 
     Args:
         fields: of the file.
@@ -111,42 +111,44 @@ def read_rope(
         fraction: the older name of the fraction of a head's width that is rotated.
         rotated: that fraction where the file says nothing; None for families that always rotate all of it.
     """
+    # The older fields, and the object that newer files have in their place.
     base = fields.get(theta, base)
     part = fields.get(fraction, 1.0 if rotated is None else rotated)
     old, new = fields.get("rope_scaling", None), fields.get("rope_parameters", None)
     if old and new and old != new:
         raise fields.refuse("rope_scaling", old, "but rope_parameters says otherwise: keep one of them")
     name = "rope_scaling" if old else "rope_parameters"
-    given = old or new or {}
-    if not isinstance(given, dict):
-        raise fields.refuse(name, given, "which is not an object")
-    kind: Any = given.get("rope_type", given.get("type", "default"))
+    settings = old or new or {}
+    if not isinstance(settings, dict):
+        raise fields.refuse(name, settings, "which is not an object")
+    kind: Any = settings.get("rope_type", settings.get("type", "default"))
     if str(kind) not in _ROPE_KEYS:
         raise fields.refuse(f"{name}.rope_type", kind, f"which is not one of {', '.join(_ROPE_KEYS)}")
     keys = _ROPE_KEYS[kind]
-    for key in given:
+    for key in settings:
         if key not in ("rope_type", "type", "rope_theta", "partial_rotary_factor", *keys):
-            raise fields.refuse(f"{name}.{key}", given[key], "a field that is not understood")
-    part = given.get("partial_rotary_factor", part)
+            raise fields.refuse(f"{name}.{key}", settings[key], "a field that is not understood")
+    part = settings.get("partial_rotary_factor", part)
     if rotated is None and part != 1.0:
         raise fields.refuse("partial_rotary_factor", part, "which models of this family do not have")
-    found = {"rope_theta": given.get("rope_theta", base), "rotary_fraction": part}
-    found["rope_scaling"] = "none" if kind == "default" else kind
-    for key, ours in keys.items():
-        if key in given:
-            found[ours] = given[key]
+    # Scaling, by the names of our fields.
+    rope = {"rope_theta": settings.get("rope_theta", base), "rotary_fraction": part}
+    rope["rope_scaling"] = "none" if kind == "default" else kind
+    for key, field in keys.items():
+        if key in settings:
+            rope[field] = settings[key]
         elif key == "original_max_position_embeddings":
-            found[ours] = fields.get(key, fields.get("max_position_embeddings"))
+            rope[field] = fields.get(key, fields.get("max_position_embeddings"))
         else:
             raise InputError(f"{fields.where} has {name} of type {kind!r} without {key}: fetch it again")
-    return found
+    return rope
 
 
 def write_rope(cfg: ModelConfig) -> dict[str, Any]:
-    """RoPE's scaling in the older style, which every version of transformers reads."""
+    """Write RoPE's scaling in the older style, which every version of transformers reads."""
     kind = "default" if cfg.rope_scaling == "none" else cfg.rope_scaling
     keys = _ROPE_KEYS[kind].items()
-    scaling = {"rope_type": kind} | {key: getattr(cfg, ours) for key, ours in keys}
+    scaling = {"rope_type": kind} | {key: getattr(cfg, field) for key, field in keys}
     return {"rope_scaling": None if kind == "default" else scaling}
 
 
@@ -172,7 +174,7 @@ def read_pattern(fields: Fields, name: str, kinds: Any) -> str:
 
 
 def write_pattern(cfg: ModelConfig) -> list[str]:
-    """The inverse of :func:`read_pattern`: the kind of every layer."""
+    """Write the kind of every layer: the inverse of :func:`read_pattern`."""
     kinds = {letter: kind for kind, letter in LAYER_TYPES.items()}
     return [kinds["l" if is_local else "g"] for is_local in cfg.is_local or ()]
 
@@ -199,7 +201,7 @@ def read_layer_windows(fields: Fields) -> dict[str, Any]:
 
 
 def write_layer_windows(cfg: ModelConfig) -> dict[str, Any]:
-    """Qwen's entries for a window of every layer, or of none."""
+    """Write Qwen's entries for a window of every layer, or of none."""
     windowed = cfg.window is not None
     entries = {
         "use_sliding_window": windowed,
