@@ -111,7 +111,7 @@ def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = N
 
 
 def joint_bound(groups: Sequence[Rows]) -> Bound:
-    """The bound on the sum over groups that are permuted independently, λ optimised (convex, by Newton's method)."""
+    """Bound the sum over groups that are permuted independently, λ optimized (convex, by Newton's method)."""
     log_p, tilt = _minimised(groups)
     by_rows = sum(rows.orientation == "rows" for rows in groups)
     orientation: Orientation = "rows" if 2 * by_rows >= len(groups) else "columns"
@@ -121,7 +121,7 @@ def joint_bound(groups: Sequence[Rows]) -> Bound:
 
 
 def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = True) -> Rows:
-    """What the bound needs of one group: of both orientations, with and without scaling, the one that serves it best.
+    """Sort one group's rows for the bound: by rows or by columns, scaled or not, whichever gives the least bound.
 
     A group's own best choice is made at its own λ; in a sum it is valid at any.
 
@@ -174,15 +174,15 @@ class _Centred:
             raise ValueError("the scores hold NaN or infinite numbers")
 
     def chunks(self, moved_n: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Rows of c less ``moved``: pairs of a slice and [rows, n] float64, the caller's to change."""
+        """Yield rows of c less ``moved``: pairs of a slice and [rows, n] float64, the caller's to change."""
         offset_n = self.column_n + moved_n
         rows = max(1, _CHUNK // self.size)
         for start in range(0, self.size, rows):
-            some = slice(start, min(self.size, start + rows))
-            chunk_rn = self.scores_nn[some].astype(np.float64, order="C")
-            chunk_rn -= self.row_n[some, None]
+            span = slice(start, min(self.size, start + rows))
+            chunk_rn = self.scores_nn[span].astype(np.float64, order="C")
+            chunk_rn -= self.row_n[span, None]
             chunk_rn -= offset_n[None, :]
-            yield some, chunk_rn
+            yield span, chunk_rn
 
 
 def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *, scaled: bool) -> Rows:
@@ -194,17 +194,19 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
     weights_nA = increments_n[None, :] if full else np.empty_like(atoms_nA)
     diagonal_n = np.empty(size)
     largest, squares = 0.0, 0.0
-    for some, chunk_rn in centred.chunks(moved_n):
-        diagonal_n[some] = chunk_rn[np.arange(len(chunk_rn)), np.arange(some.start, some.stop)]
+    for span, chunk_rn in centred.chunks(moved_n):
+        diagonal_n[span] = chunk_rn[np.arange(len(chunk_rn)), np.arange(span.start, span.stop)]
         largest = max(largest, float(np.abs(chunk_rn).max()))
         squares += float(np.square(chunk_rn).sum())
+        # Sort rows in place, largest first.
         np.negative(chunk_rn, out=chunk_rn)
         chunk_rn.sort(axis=1)
         np.negative(chunk_rn, out=chunk_rn)
         if full:
-            atoms_nA[some] = chunk_rn
+            atoms_nA[span] = chunk_rn
         else:
-            atoms_nA[some], weights_nA[some] = _gridded(chunk_rn, increments_n, grid_A)
+            atoms_nA[span], weights_nA[span] = _gridded(chunk_rn, increments_n, grid_A)
+    # The statistic is taken less by what ties and rounding could add.
     offsets = float(np.abs(centred.row_n).max() + np.abs(centred.column_n).max() + np.abs(moved_n).max())
     rounding = 4 * size * _EPS * (largest + 2 * offsets)
     ties = TIE * math.sqrt(squares / (size - 1))
@@ -214,7 +216,7 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
 
 @functools.lru_cache(maxsize=16)
 def _increments(size: int) -> np.ndarray:
-    """δ_1 … δ_n, rounded up: [n] float64, read-only."""
+    """Return δ_1 … δ_n, rounded up: [n] float64, read-only."""
     k = np.arange(1, size + 1, dtype=np.float64)
     roots_n = np.exp(special.gammaln(k + 1) / k)
     increments_n = np.diff(roots_n, prepend=0.0) + 16 * _EPS * k * (1 + np.log(k))
@@ -224,7 +226,7 @@ def _increments(size: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _grid(size: int, top: int) -> np.ndarray:
-    """Places of the order statistics kept: the first ``top``, then ever wider towards the median and back."""
+    """Return the places of the order statistics kept: the first ``top``, then ever wider to the median and back."""
     if top >= size:
         return np.arange(size)
     places = list(range(max(1, top)))
@@ -240,11 +242,13 @@ def _grid(size: int, top: int) -> np.ndarray:
 
 
 def _gridded(sorted_rn: np.ndarray, increments_n: np.ndarray, grid_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows' atoms on a grid: the mass between two order statistics moves to both, its mean kept."""
+    """Put the rows' atoms on a grid: the mass between two order statistics moves to both, its mean kept."""
+    # Mass and mean of each block of order statistics.
     atoms_rA = sorted_rn[:, grid_A]
     mass_A = np.add.reduceat(increments_n, grid_A)
     mean_rA = np.add.reduceat(sorted_rn * increments_n[None, :], grid_A, axis=1) / mass_A[None, :]
     upper_rA, lower_rA = atoms_rA[:, :-1], atoms_rA[:, 1:]
+    # The part of a block's mass that goes to its upper end, so that the mean is kept.
     width_rA = upper_rA - lower_rA
     up_rA = np.divide(mean_rA[:, :-1] - lower_rA, width_rA, out=np.ones_like(width_rA), where=width_rA > 0)
     up_rA = np.clip(up_rA, 0.0, 1.0) * mass_A[None, :-1]
@@ -256,14 +260,14 @@ def _gridded(sorted_rn: np.ndarray, increments_n: np.ndarray, grid_A: np.ndarray
 
 
 def _scaling(centred: _Centred, tilt: float) -> np.ndarray:
-    """w with λw = v: Sinkhorn's column scaling of exp(λc), roughly. Any numbers would be valid."""
+    """Return w with λw = v: Sinkhorn's column scaling of exp(λc), roughly. Any numbers would be valid."""
     size = centred.size
     kernel_nn = np.empty((size, size), np.float32)
-    for some, chunk_rn in centred.chunks(np.zeros(size)):
+    for span, chunk_rn in centred.chunks(np.zeros(size)):
         chunk_rn *= tilt
         chunk_rn -= chunk_rn.max(axis=1, keepdims=True)
         np.exp(np.maximum(chunk_rn, -80.0), out=chunk_rn)
-        kernel_nn[some] = chunk_rn
+        kernel_nn[span] = chunk_rn
     column_n: np.ndarray = np.ones(size, np.float32)
     for _ in range(_SCALINGS):
         row_n = 1.0 / (kernel_nn @ column_n)
@@ -274,11 +278,12 @@ def _scaling(centred: _Centred, tilt: float) -> np.ndarray:
 
 
 def _minimised(groups: Sequence[Rows]) -> tuple[float, float]:
-    """The least bound over λ in nats, and its λ; (0, 0) where the statistic is not above its mean."""
+    """Minimize the bound over λ; return it in nats, and its λ: (0, 0) where the statistic is not above its mean."""
     statistic = math.fsum(rows.statistic for rows in groups)
     scale = max(float(np.abs(rows.atoms_nA[:, [0, -1]]).max()) for rows in groups)
     if not (statistic > 0 and scale > 0):
         return 0.0, 0.0
+    # Start where the minimum of a normal sum lies.
     variance = sum(float(np.square(rows.atoms_nA).mean()) * rows.size for rows in groups)
     tilt = min(statistic / variance, 100.0 / scale) if variance > 0 else 1.0 / scale
     best, best_tilt = 0.0, 0.0
@@ -288,6 +293,7 @@ def _minimised(groups: Sequence[Rows]) -> tuple[float, float]:
             best, best_tilt = value, tilt
         if curvature <= 0 or not slope * slope > 2 * _ENOUGH * curvature:
             break
+        # A Newton step, halved until the bound is no larger than before.
         step = -slope / curvature
         following = max(tilt + step, tilt / 8)
         for _ in range(8):
@@ -302,7 +308,7 @@ def _minimised(groups: Sequence[Rows]) -> tuple[float, float]:
 
 
 def _chernoff(groups: Sequence[Rows], statistic: float, tilt: float) -> tuple[float, float, float]:
-    """The bound in nats at one λ, rounded up, with its first and second derivative."""
+    """Compute the bound in nats at one λ, rounded up, with its first and second derivative."""
     value, slope, curvature = -tilt * statistic, -statistic, 0.0
     for rows in groups:
         total = largest = 0.0

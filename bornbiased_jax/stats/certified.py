@@ -122,7 +122,7 @@ def permuted_group(
 
 
 def certify(groups: Iterable[Group]) -> Certified:
-    """The certified p of a sum over groups of labels, each permuted on its own.
+    """Certify the p of a sum over groups of labels, each permuted on its own.
 
     Args:
         groups: at least one, all with as many permutations.
@@ -146,6 +146,7 @@ def certify(groups: Iterable[Group]) -> Certified:
         nan = math.nan
         return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated, 0.0, "rows"))
     std = math.sqrt(variance)
+    # Count the permutations that reach the statistic; beyond the count goes the bound.
     sums_P = np.sum([group.sums_P for group in members], axis=0)
     exceedances = int((sums_P >= statistic - TIE * std).sum())
     bound = joint_bound([group.rows for group in members])
@@ -181,7 +182,7 @@ def certified_p(
     seed: int = 0,
     top: int | None = None,
 ) -> Certified:
-    """p of the trace of a score matrix, or of several summed, under permutations of the labels.
+    """Certify the p of the trace of a score matrix, or of several summed, under permutations of the labels.
 
     One-sided: large sums speak against the null. One matrix of n ≤ 8 labels has all n! labellings counted.
 

@@ -12,7 +12,7 @@ RESAMPLES = 2_000
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval for a rate; it covers the rate in at least ``confidence`` of cases.
+    """Compute Clopper and Pearson's interval for a rate: it covers the rate in at least ``confidence`` of cases.
 
     Example:
         >>> low, high = binomial_interval(0, 24)
@@ -24,7 +24,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
 
 
 def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Student's 95% t interval for the mean of independent values, at least two.
+    """Compute Student's 95% t interval for the mean of independent values, at least two.
 
     Raises:
         ValueError: fewer than two values.
@@ -44,7 +44,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 def ratio_interval(
     over: Sequence[float] | np.ndarray, under: Sequence[float] | np.ndarray, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Fieller's interval (1954) for the ratio of two positive means, from pairs: exact for normal numbers.
+    """Compute Fieller's interval (1954) for the ratio of two positive means, from pairs: exact for normal numbers.
 
     It holds every R > 0 for which Student's t does not reject that the mean of over − R · under is zero.
 
@@ -88,7 +88,7 @@ def model_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Interval for a rate over pairs of models, models drawn again with replacement.
+    """Compute an interval for a rate over pairs of models, resampling models with replacement.
 
     Pairs that share a model are not independent trials: the models are what was sampled. Each resample draws as
     many models as there are and weighs every pair by how often both of its models were drawn. Where all pairs

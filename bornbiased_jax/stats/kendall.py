@@ -18,7 +18,7 @@ _MAX_BLOCK = 22
 
 
 def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray) -> np.ndarray:
-    """Kendall's tau-b of column j of one matrix with column j of the other, exactly.
+    """Compute Kendall's tau-b of column j of one matrix with column j of the other, exactly.
 
     Equals ``scipy.stats.kendalltau(base[:, j], suspect[:, j]).statistic`` to rounding of the last
     division, ties included.
@@ -50,7 +50,7 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray) -> np.ndarray:
 
 
 def _tau_rows(x_MN: np.ndarray, y_MN: np.ndarray) -> np.ndarray:
-    """Tau-b row by row. Rows are contiguous here because sorts run along them."""
+    """Compute tau-b row by row. Rows are contiguous here because sorts run along them."""
     num_inputs = x_MN.shape[1]
     # Sorting (x, y) leaves y in the order of x, with ties in x ordered by y, so that pairs tied in x
     # are never counted as discordant (Knight, 1966).
@@ -71,7 +71,7 @@ def _tau_rows(x_MN: np.ndarray, y_MN: np.ndarray) -> np.ndarray:
 
 
 def inversions(order_MN: np.ndarray) -> np.ndarray:
-    """Number of pairs i < k with order[i] > order[k], row by row.
+    """Count pairs i < k with order[i] > order[k], row by row.
 
     Args:
         order_MN: [M, N] integers; each row a permutation of 0 … N−1.
@@ -79,6 +79,7 @@ def inversions(order_MN: np.ndarray) -> np.ndarray:
     Returns:
         [M] int64.
     """
+    # Cut rows into 2^levels blocks of equal length.
     num_rows, num_inputs = order_MN.shape
     levels = max(0, int(np.ceil(np.log2(num_inputs / _MAX_BLOCK)))) if num_inputs > 1 else 0
     num_blocks = 1 << levels
@@ -107,7 +108,7 @@ def inversions(order_MN: np.ndarray) -> np.ndarray:
 
 
 def _within_blocks(order_MGb: np.ndarray) -> np.ndarray:
-    """Inversions inside short blocks, every pair compared: [M, blocks, at most 22] -> [M] int64."""
+    """Count inversions inside short blocks, every pair compared: [M, blocks, at most 22] -> [M] int64."""
     block = order_MGb.shape[-1]
     narrow = np.uint16 if order_MGb.shape[1] * block <= 1 << 16 else np.uint32
     order_bMG = np.ascontiguousarray(order_MGb.transpose(2, 0, 1).astype(narrow))
@@ -121,7 +122,7 @@ def _within_blocks(order_MGb: np.ndarray) -> np.ndarray:
 def cross_kendall(
     base_ND: np.ndarray, suspect_ND: np.ndarray, *, num_pairs: int | None = None, seed: int = 0
 ) -> np.ndarray:
-    """Kendall's tau-b of every base column with every suspect column: one product of sign differences.
+    """Compute Kendall's tau-b of all base columns with all suspect columns: one product of sign differences.
 
     With all pairs of inputs it is tau-b; with a random subset of pairs it is the incomplete
     U-statistic for it, and its error falls as one over the root of the number of pairs.
@@ -155,7 +156,7 @@ def cross_kendall(
 
 
 def _pair_chunks(num_inputs: int, num_pairs: int | None, seed: int):
-    """Index arrays (first, second) of pairs of inputs, at most 65,536 pairs at a time."""
+    """Yield index arrays (first, second) of pairs of inputs, at most 65,536 pairs at a time."""
     total = num_inputs * (num_inputs - 1) // 2
     if num_pairs is not None and num_pairs < 1:
         raise InputError(f"num_pairs={num_pairs} is not a number of pairs of at least 1")

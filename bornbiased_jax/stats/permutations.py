@@ -28,7 +28,7 @@ SHOWN = 100_000
 
 
 def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of Σ_j R[j, π(j)] over all permutations π, exactly.
+    """Compute mean and variance of Σ_j R[j, π(j)] over all permutations π, exactly.
 
     The mean is ΣR/D; the variance is Σr²/(D−1) with r the doubly centred R (Hoeffding, 1951).
 
@@ -58,7 +58,7 @@ def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: int = 2048) -> Iterator[np.ndarray]:
-    """Uniform random permutations in batches: arrays [≤ batch, D] of integers.
+    """Draw uniform random permutations in batches: arrays [≤ batch, D] of integers.
 
     Each row is the order of D independent random numbers, sorted together with their index in one
     64-bit word (a tie among the random bits has probability below D²/2^(64 − log2 D)). Only the raw
@@ -84,12 +84,12 @@ def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: in
 
 
 def all_permutations(width: int) -> np.ndarray:
-    """Every permutation of 0 … D−1: [D!, D]."""
+    """Return every permutation of 0 … D−1: [D!, D]."""
     return np.array(list(itertools.permutations(range(width))), np.int64).reshape(-1, width)
 
 
 def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarray:
-    """Σ_j R[j, π(j)] for each permutation: [..., D, D] and [P, D] -> [..., P] float64.
+    """Compute Σ_j R[j, π(j)] for each permutation: [..., D, D] and [P, D] -> [..., P] float64.
 
     Gathers run within one row of R at a time, which fits the nearest cache at any width.
     """
@@ -103,7 +103,7 @@ def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarr
 
 
 def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group: int = 0) -> np.ndarray:
-    """Σ_j R[j, π(j)] of random permutations: [..., D, D] -> [..., P] float64."""
+    """Compute Σ_j R[j, π(j)] of random permutations: [..., D, D] -> [..., P] float64."""
     sums = [np.zeros((*cross_DD.shape[:-2], 0))]
     few = num_permutations < SHOWN
     with progress.bar(num_permutations, "permutations", unit="permutations", quiet=few) as advance:
@@ -114,7 +114,7 @@ def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group:
 
 
 def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:
-    """Counts of permuted sums in standard deviations from their mean, for a figure: 64 bins from −8 to 8.
+    """Count permuted sums in standard deviations from their mean, for a figure: 64 bins from −8 to 8.
 
     What lies outside is counted in the outermost bins.
 
@@ -127,7 +127,7 @@ def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:
 
 
 def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np.ndarray:
-    """How many random permutations reach the identity's sum: [..., D, D] -> [...] integers."""
+    """Count the random permutations that reach the identity's sum: [..., D, D] -> [...] integers."""
     diagonal_D = np.diagonal(cross_DD, axis1=-2, axis2=-1)
     observed = np.ascontiguousarray(diagonal_D).sum(axis=-1, dtype=np.float64)
     least = observed - TIE * np.sqrt(moments(cross_DD)[1])
@@ -135,7 +135,7 @@ def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np
 
 
 def permutation_p(cross_DD: np.ndarray, *, num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> float:
-    """p = (1 + #{S(π) ≥ S(id)}) / (1 + #π), or #{S(π) ≥ S(id)} / D! over all labellings where D ≤ 8.
+    """Compute p = (1 + #{S(π) ≥ S(id)})/(1 + #π), or #{S(π) ≥ S(id)}/D! over all labellings where D ≤ 8.
 
     :func:`.certified.certified_p` is this and, where no permutation reaches the identity, the proven bound.
 

@@ -21,7 +21,7 @@ CHUNK = 16
 
 
 def matched(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two matrices of outputs as arrays, if they are finite and have as many rows.
+    """Return two matrices of outputs as arrays, if they are finite and have as many rows.
 
     Raises:
         InputError: they are not matrices, have unequal numbers of inputs, or hold NaN or infinities.
@@ -38,7 +38,7 @@ def matched(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np
 
 
 def sortable(x_MN: np.ndarray) -> np.ndarray:
-    """uint32 codes that sort as the numbers do along the last axis, equal exactly where they are equal.
+    """Return uint32 codes that sort as the numbers do along the last axis, equal exactly where they are equal.
 
     float32 and narrower floats are re-read bit by bit; anything else is replaced by its dense ranks.
     """
@@ -61,7 +61,7 @@ def sortable(x_MN: np.ndarray) -> np.ndarray:
 
 
 def packed(high_MN: np.ndarray, low_MN: np.ndarray) -> np.ndarray:
-    """uint64 whose upper 32 bits are ``high`` and lower 32 ``low``: one sort orders by both."""
+    """Pack two halves into uint64, ``high`` in the upper 32 bits and ``low`` in the lower: one sort orders by both."""
     packed_MN = high_MN.astype(np.uint64)
     packed_MN <<= np.uint64(32)
     packed_MN |= low_MN
@@ -69,17 +69,17 @@ def packed(high_MN: np.ndarray, low_MN: np.ndarray) -> np.ndarray:
 
 
 def high_half(packed_MN: np.ndarray) -> np.ndarray:
-    """The upper 32 bits."""
+    """Return the upper 32 bits."""
     return (packed_MN >> np.uint64(32)).astype(np.uint32)
 
 
 def low_half(packed_MN: np.ndarray) -> np.ndarray:
-    """The lower 32 bits."""
+    """Return the lower 32 bits."""
     return packed_MN.astype(np.uint32)
 
 
 def tied_runs(sorted_MN: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Runs of two or more equal entries in sorted rows: the row, first place and length of each."""
+    """Find runs of two or more equal entries in sorted rows: the row, first place and length of each."""
     num_inputs = sorted_MN.shape[1]
     equal_MN = np.zeros(sorted_MN.shape, bool)  # whether an entry equals the one before it in its row
     np.equal(sorted_MN[:, 1:], sorted_MN[:, :-1], out=equal_MN[:, 1:])
@@ -93,7 +93,7 @@ def tied_runs(sorted_MN: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def tied_pairs(sorted_MN: np.ndarray) -> np.ndarray:
-    """[M] int64 numbers of pairs of equal entries in each sorted row."""
+    """Count pairs of equal entries in each sorted row: [M] int64."""
     rows, _, lengths = tied_runs(sorted_MN)
     pairs_M = np.zeros(len(sorted_MN), np.int64)
     np.add.at(pairs_M, rows, lengths * (lengths - 1) // 2)
@@ -101,7 +101,7 @@ def tied_pairs(sorted_MN: np.ndarray) -> np.ndarray:
 
 
 def in_chunks(work: Callable[[slice], T], num_inputs: int, num_columns: int) -> list[T]:
-    """``work`` on every chunk of columns, on the cores there are, at most 8; results in the order of the chunks.
+    """Run ``work`` on every chunk of columns, on up to 8 cores; results come in the order of the chunks.
 
     NumPy's sorts release the interpreter lock, so that threads are enough. Little work is done in this one.
 
@@ -138,7 +138,7 @@ def _centred_ranks(x_MN: np.ndarray, out_MN: np.ndarray) -> None:
 
 
 def rank_correlation(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of every base coordinate with every suspect coordinate, as one product.
+    """Compute Spearman's correlation of all base coordinates with all suspect coordinates, as one product.
 
     Args:
         base_ND: [N, D] finite numbers.
@@ -162,7 +162,7 @@ def rank_correlation(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
 
 
 def unit_ranks(x_ND: np.ndarray) -> np.ndarray:
-    """Centred ranks scaled to length 1 (a constant coordinate stays zero): [N, D] -> [D, N] float64."""
+    """Return centred ranks scaled to length 1 (a constant coordinate stays zero): [N, D] -> [D, N] float64."""
     x_ND = np.asarray(x_ND)
     ranks_DN = np.empty(x_ND.shape[::-1])
 

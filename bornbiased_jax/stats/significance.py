@@ -11,7 +11,7 @@ from bornbiased_jax.stats.tails import LN10
 
 
 def log10_binomial_tail(successes: int, trials: int, probability: float) -> float:
-    """log₁₀ P(X ≥ successes) for X ~ Binomial(trials, probability), summed in log space (Appendix B.2).
+    """Compute log₁₀ P(X ≥ successes) for X ~ Binomial(trials, probability), in log space (Appendix B.2).
 
     ``scipy.stats.binom.logsf`` returns −inf in the far tail; this does not.
 
@@ -29,14 +29,14 @@ def log10_binomial_tail(successes: int, trials: int, probability: float) -> floa
 
 
 def log10_preference_p(count: int, num_inputs: int, vocab_size: int) -> float:
-    """log₁₀ of the Bonferroni-corrected p of Appendix B.2: min(1, V · P(X ≥ count)), X ~ Bin(N, 1/V)."""
+    """Compute log₁₀ of Appendix B.2's Bonferroni-corrected p: min(1, V · P(X ≥ count)), X ~ Bin(N, 1/V)."""
     if vocab_size < 2:
         return 0.0
     return min(0.0, math.log10(vocab_size) + log10_binomial_tail(count, num_inputs, 1.0 / vocab_size))
 
 
 def log10_chi2_tail(value: float, dof: float) -> float:
-    """log₁₀ P(X ≥ value) for X ~ χ² with ``dof`` degrees of freedom, at any distance in the tail.
+    """Compute log₁₀ P(X ≥ value) for X ~ χ² with ``dof`` degrees of freedom, at any distance in the tail.
 
     Where the regularised incomplete gamma function underflows, its continued fraction (DLMF 8.9.2)
     is evaluated by Lentz's method in log space.
@@ -63,7 +63,7 @@ def log10_chi2_tail(value: float, dof: float) -> float:
 
 
 def log10_rayleigh_p(mean_cosine: float, num_vectors: int, dim: int) -> float:
-    """log₁₀ p of Rayleigh's test that N directions in D dimensions are uniform on the sphere.
+    """Compute log₁₀ p of Rayleigh's test that N directions in D dimensions are uniform on the sphere.
 
     The statistic D‖Σĥ‖²/N is χ² with D degrees of freedom for large N; with the mean pairwise cosine
     c̄ over N(N−1) ordered pairs, ‖Σĥ‖²/N = 1 + (N−1) c̄. Two-sided deviations below zero give p near 1.
@@ -75,7 +75,7 @@ def log10_rayleigh_p(mean_cosine: float, num_vectors: int, dim: int) -> float:
 
 
 def expected_top_count(num_inputs: int, vocab_size: int) -> float:
-    """E[max count] of N uniform draws over V tokens: the dashed line of Figure 1(a).
+    """Compute E[max count] of N uniform draws over V tokens: the dashed line of Figure 1(a).
 
     Counts are treated as independent Poisson(N/V), which is accurate for V ≫ 1:
     E[max] = Σ_{k≥1} (1 − P(Poisson ≤ k−1)^V).

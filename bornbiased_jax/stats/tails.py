@@ -14,17 +14,17 @@ LN10 = math.log(10.0)
 
 
 def log_normal_sf(z: float) -> float:
-    """log P(Z ≥ z) of a standard normal Z."""
+    """Compute log P(Z ≥ z) of a standard normal Z."""
     return float(special.log_ndtr(-z))
 
 
 def normal_isf(log_p: float) -> float:
-    """The z with log P(Z ≥ z) = ``log_p``: the inverse of :func:`log_normal_sf`."""
+    """Return the z with log P(Z ≥ z) = ``log_p``: the inverse of :func:`log_normal_sf`."""
     return -float(special.ndtri_exp(log_p))
 
 
 def log_t_sf(t: float, df: float) -> float:
-    """log P(T ≥ t) of Student's t with ``df`` degrees of freedom, in the far tail too.
+    """Compute log P(T ≥ t) of Student's t with ``df`` degrees of freedom, in the far tail too.
 
     The tail is I_x(df/2, 1/2)/2 with x = df/(df + t²); where the incomplete beta function underflows,
     its series x^a (1 − x)^b / (a B(a, b)) · Σ_k x^k Π (a + b + i)/(a + 1 + i) is summed instead.
@@ -45,15 +45,15 @@ def log_t_sf(t: float, df: float) -> float:
 
 
 def log_mean(log_ps: np.ndarray) -> float:
-    """log of the mean of the p whose logarithms are given."""
+    """Compute the log of the mean of the p whose logarithms are given."""
     log_ps = np.asarray(log_ps, np.float64)
     return float(special.logsumexp(log_ps)) - math.log(len(log_ps))
 
 
 def log_fisher(log_ps: np.ndarray) -> float:
-    """log p of Fisher's combination: −2 Σ log p of independent uniform p is χ² with twice as many degrees of freedom.
+    """Compute log p of Fisher's combination: −2 Σ log p of L independent uniform p is χ² with 2L degrees of freedom.
 
-    With x = −Σ log p of L of them the tail is e^{−x} Σ_{k<L} x^k/k!, summed in log space. NaN for none, or any NaN.
+    With x = −Σ log p the tail is e^{−x} Σ_{k<L} x^k/k!, summed in log space. NaN for none, or any NaN.
     """
     log_ps = np.asarray(log_ps, np.float64)
     x = -float(log_ps.sum())
@@ -66,7 +66,7 @@ def log_fisher(log_ps: np.ndarray) -> float:
 
 
 def log_spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """log p, two-sided, that two orders of the same n labels are correlated (Spearman), by Student's t with n − 2.
+    """Compute log p, two-sided, of Spearman's correlation of two orders of n labels, by Student's t with n − 2.
 
     The approximation is SciPy's; it is kept from falling below 2/n!, the least that n! orders allow. NaN for n < 3.
     """
@@ -82,14 +82,14 @@ def log_spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's correlation of two permutations of 0 … n − 1 (no ties): 1 − 6 Σ d²/(n(n² − 1))."""
+    """Compute Spearman's correlation of two permutations of 0 … n − 1 (no ties): 1 − 6 Σ d²/(n(n² − 1))."""
     difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     num = len(difference)
     return 1.0 - 6.0 * float(difference @ difference) / (num * (num * num - 1.0))
 
 
 def log_student_greater(sample: np.ndarray, null: np.ndarray) -> float:
-    """log p of the one-sided two-sample t-test (equal variances) that the sample's mean is greater.
+    """Compute log p of the one-sided two-sample t-test (equal variances) that the sample's mean is greater.
 
     Returns NaN when neither sample varies or they hold fewer than two numbers each.
     """
@@ -105,7 +105,7 @@ def log_student_greater(sample: np.ndarray, null: np.ndarray) -> float:
 
 
 def log_mann_whitney_greater(sample: np.ndarray, null: np.ndarray) -> float:
-    """log p of the one-sided Mann–Whitney U test: normal approximation, corrected for ties and continuity.
+    """Compute log p of the one-sided Mann–Whitney U test by normal approximation, corrected for ties and continuity.
 
     Equals ``scipy.stats.mannwhitneyu(sample, null, alternative="greater", method="asymptotic")``.
     Returns NaN when every number is the same or a sample is empty.
