@@ -38,7 +38,7 @@ def preactivation(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Preactivation:
-    """The distribution of MLP pre-activations in every layer (the gate's, when the MLP is gated).
+    """Measure the distribution of MLP pre-activations in every layer (the gate's, when the MLP is gated).
 
     With unit-variance inputs to the MLP (LayerNorm) it has std 0.02·√D at initialisation, 0.554 at D = 768;
     without a norm and with inputs of std 0.02, 0.011 in the first layer.
@@ -72,16 +72,17 @@ def preactivation(
     mean_L = variance_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
     for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        found = {
+        stats = {
             name: np.asarray(value, np.float64)
             for name, value in _batch_statistics(cfg, params, batch, edges.astype(np.float32)).items()
         }
+        # Merge with what went before (Chan et al., 1983).
         size = len(batch) * x.shape[1] * cfg.d_ff
         weight = size / (count + size)
-        shift_L = found["mean"] - mean_L
-        variance_L = variance_L + weight * (found["spread"] - variance_L) + weight * (1 - weight) * np.square(shift_L)
+        shift_L = stats["mean"] - mean_L
+        variance_L = variance_L + weight * (stats["spread"] - variance_L) + weight * (1 - weight) * np.square(shift_L)
         mean_L = mean_L + weight * shift_L
-        bins_LE += found["bins"]
+        bins_LE += stats["bins"]
         count += size
         if advance is not None:
             advance(len(batch))
@@ -100,6 +101,6 @@ def _batch_statistics(cfg: ModelConfig, params: Params, x: jax.Array, edges: jax
             "bins": jnp.histogram(u, bins=edges)[0],
         }
 
-    found: dict[str, jax.Array]
-    found = apply(cfg, params, x, logits=False, capture=("mlp_preactivation",), reduce=reduce).layers
-    return found
+    statistics: dict[str, jax.Array]
+    statistics = apply(cfg, params, x, logits=False, capture=("mlp_preactivation",), reduce=reduce).layers
+    return statistics

@@ -17,7 +17,7 @@ BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
 
 
 def batch_size_for(cfg: ModelConfig, length: int, requested: int | None) -> int:
-    """Sequences in a batch: as many as keep one layer's largest array within ``LAYER_BYTES``.
+    """Choose a batch's number of sequences: as many as keep one layer's largest array within ``LAYER_BYTES``.
 
     Raises:
         InputError: a batch size below 1 was asked for.
@@ -29,7 +29,7 @@ def batch_size_for(cfg: ModelConfig, length: int, requested: int | None) -> int:
 
 
 def batch_size_by_tokens(length: int, num_inputs: int, requested: int | None) -> int:
-    """Sequences in a batch: about ``BATCH_TOKENS`` positions (fewer on a CPU) unless asked otherwise, not above all.
+    """Choose a batch's number of sequences: about ``BATCH_TOKENS`` positions (fewer on a CPU) unless ``requested``.
 
     Raises:
         InputError: a batch size below 1 was asked for.
@@ -46,6 +46,6 @@ def _checked(requested: int) -> int:
 
 
 def batches(x: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Slices of ``size`` sequences; the last one may be shorter (and is compiled for its own shape)."""
+    """Yield slices of ``size`` sequences; the last one may be shorter (and is compiled for its own shape)."""
     for start in range(0, len(x), size):
         yield x[start : start + size]

@@ -50,7 +50,7 @@ class Pass(NamedTuple):
         return 0, self.inputs.num_inputs
 
     def work(self, *, partial: bool) -> Work:
-        """What is done for each seed."""
+        """Return the sweep's functions for each seed."""
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
         return work_of(
             self.subject.cfg,
@@ -64,7 +64,7 @@ class Pass(NamedTuple):
         )
 
     def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on besides seed and range, JSON-ready."""
+        """Return all that the numbers depend on besides seed and range, JSON-ready."""
         return {
             "subject": self.subject.description,
             "inputs": facts_of(self.inputs),
@@ -79,7 +79,7 @@ class Pass(NamedTuple):
 
 
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """The chunks of a job, from JSON alone.
+    """Compute the chunks of a job, from JSON alone.
 
     Raises:
         InputError: the inputs, or the weights, are not those of the settings.
@@ -108,30 +108,30 @@ def _pass(settings: str, found_at: str) -> Pass:
 
 
 def compute_pass(
-    what: Pass,
+    probe_pass: Pass,
     chunks: list[Chunk],
     *,
     mesh: jax.sharding.Mesh | None = None,
     advance: Any = None,
 ) -> Iterator[dict[str, Any]]:
-    """The results of some seeds on one range of inputs, in the order of the chunks.
+    """Compute the results of some seeds on one range of inputs, in the order of the chunks.
 
     Args:
-        what: all but the seeds.
+        probe_pass: all but the seeds.
         chunks: of one range; of all inputs the results are whole, else they are sums.
         mesh: as of :func:`bornbiased_jax.sweep.sweep`.
         advance: called with the number of seeds after each batch.
     """
     (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
-    vmapped, given = what.mode == "vmap", what.subject.weights is not None
+    vmapped, has_weights = probe_pass.mode == "vmap", probe_pass.subject.weights is not None
     rows = sweep.sweep(
-        what.work(partial=span != what.whole),
+        probe_pass.work(partial=span != probe_pass.whole),
         [chunk.seed for chunk in chunks],
-        lambda: stream(what.inputs, what.batches, *span),
-        mode=what.mode,
-        chunk=what.at_once * (1 if mesh is None or given else mesh.shape["seed"]) if vmapped else None,
+        lambda: stream(probe_pass.inputs, probe_pass.batches, *span),
+        mode=probe_pass.mode,
+        chunk=probe_pass.at_once * (1 if mesh is None or has_weights else mesh.shape["seed"]) if vmapped else None,
         mesh=mesh,
-        weights=what.subject.weights,
+        weights=probe_pass.subject.weights,
         advance=advance,
         steady=True,
     )

@@ -57,7 +57,7 @@ class ContractionState(NamedTuple):
 
 
 def zero(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
-    """Nothing summed yet. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
+    """Return empty sums. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
     L, D = cfg.num_layers + 1, cfg.d_model
     layers, wide = jnp.zeros(L), jnp.zeros((L, D))
     nothing = jnp.zeros(())
@@ -79,16 +79,16 @@ def zero(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
 
 
 def update(
-    state: ContractionState, seen: Observation, weight_B: jax.Array, last_token_B: jax.Array
+    state: ContractionState, observation: Observation, weight_B: jax.Array, last_token_B: jax.Array
 ) -> ContractionState:
     """Add one batch, whose sequences come in order of ``last_token_B`` (use distinct ids where none applies)."""
     weight_B = weight_B.astype(jnp.float32)
-    states_LBD = jnp.concatenate([seen.last_LBD, seen.final_BD[None]])
+    states_LBD = jnp.concatenate([observation.last_LBD, observation.final_BD[None]])
     unit_LBD = unit(states_LBD) * weight_B[None, :, None]
     own_LB = jnp.sum(jnp.square(unit_LBD), axis=-1)
     runs = _close_runs(state, unit_LBD, own_LB, weight_B, last_token_B)
-    if seen.intra_LB is not None:
-        intra_LB = seen.intra_LB * weight_B[None, :]
+    if observation.intra_LB is not None:
+        intra_LB = observation.intra_LB * weight_B[None, :]
         runs["intra_sum_L"] = state.intra_sum_L + jnp.sum(intra_LB, axis=-1)
         runs["intra_squared_L"] = state.intra_squared_L + jnp.sum(jnp.square(intra_LB), axis=-1)
     return state._replace(
@@ -114,19 +114,21 @@ def _close_runs(
     weight_B: jax.Array,
     last_token_B: jax.Array,
 ) -> dict[str, Any]:
-    """Pair sums of the runs of equal last tokens that end in this batch; the last run stays open."""
+    """Sum pairs of the runs of equal last tokens that end in this batch; the last run stays open."""
     B = last_token_B.shape[0]
     # Padding continues the last real run with weight zero, so that it closes nothing.
     real = weight_B > 0
     token_B = jnp.where(real, last_token_B, jnp.max(jnp.where(real, last_token_B, -1)))
     starts_B = jnp.concatenate([token_B[:1] != state.run_token, token_B[1:] != token_B[:-1]])
     run_B = jnp.cumsum(starts_B.astype(jnp.int32))  # run 0 is the one carried over
+    # Sum each run; the open one is added to what it held before this batch.
     sums = jax.ops.segment_sum(unit_LBD.transpose(1, 0, 2), run_B, B + 1).transpose(1, 0, 2)
     owns = jax.ops.segment_sum(own_LB.T, run_B, B + 1).T
     counts = jax.ops.segment_sum(weight_B, run_B, B + 1)
     sums = sums.at[:, 0].add(state.run_sum_LD)
     owns = owns.at[:, 0].add(state.run_own_L)
     counts = counts.at[0].add(state.run_count)
+    # Σ cos over ordered pairs of a run is ‖Σĥ‖² − Σ‖ĥ‖².
     open_run = run_B[-1]
     closed_R = jnp.arange(B + 1) != open_run
     pairs_LR = jnp.sum(jnp.square(sums), axis=-1) - owns
@@ -141,7 +143,7 @@ def _close_runs(
 
 
 def merge(first: ContractionState, second: ContractionState) -> ContractionState:
-    """Sums over two ranges of sequences, the second following the first: no last token ends sequences of both.
+    """Add sums over two ranges of sequences, the second after the first: no last token ends sequences of both.
 
     On the host, element by element: the same bits wherever it is done.
     """
@@ -157,7 +159,7 @@ def merge(first: ContractionState, second: ContractionState) -> ContractionState
 
 
 def direction(state: ContractionState) -> jax.Array:
-    """The contraction direction [D]: the mean unit output of the final norm (Finding 2.2)."""
+    """Compute the contraction direction [D]: the mean unit output of the final norm (Finding 2.2)."""
     return state.sum_LD[-1] / jnp.maximum(state.num, 1.0)
 
 
@@ -192,7 +194,7 @@ def reduce(state: ContractionState) -> ContractionSums:
 
 
 def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = True) -> ContractionRecord:
-    """Cosines as a record.
+    """Turn sums into a record of cosines.
 
     Returns:
         ``inter_cosine_by_layer`` (after each block) and ``inter_cosine_final`` (after the final norm):
@@ -206,16 +208,18 @@ def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = 
         >>> pointing = dict(resultant_L=[9.0, 3.0], moment_L=[9.0, 3.0])  # all the same way, then all at right angles
         >>> nothing = dict(same_last_L=[0.0, 0.0], same_last_pairs=0.0, intra_sum_L=[0.0], intra_squared_L=[0.0])
         >>> sums = ContractionSums(num=3.0, own_L=[3.0, 3.0], own_squared_L=[3.0, 3.0], **pointing, **nothing)
-        >>> found = summarise(sums, d_model=4, intra=False)
-        >>> found["inter_cosine_by_layer"], found["inter_cosine_final"]
+        >>> record = summarise(sums, d_model=4, intra=False)
+        >>> record["inter_cosine_by_layer"], record["inter_cosine_final"]
         ([1.0], 0.0)
     """
+    # Mean and standard deviation over all pairs.
     n = float(sums.num)
     total_L = np.asarray(sums.resultant_L, np.float64) - np.asarray(sums.own_L, np.float64)
     pairs = n * (n - 1.0)
     all_L = total_L / pairs
     squared_L = (np.asarray(sums.moment_L, np.float64) - np.asarray(sums.own_squared_L, np.float64)) / pairs
     std_L = np.sqrt(np.maximum(squared_L - np.square(all_L), 0.0))
+    # The same without the pairs that share their last token.
     removed = float(sums.same_last_pairs) if remove_same_last else 0.0
     mean_L = all_L
     if 0.0 < removed < pairs:

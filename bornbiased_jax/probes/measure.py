@@ -36,7 +36,7 @@ def work_of(
     dtype: Any,
     partial: bool = False,
 ) -> Work:
-    """The sweep's functions for these settings: one object each, so that equal calls compile once.
+    """Return the sweep's functions for these settings: one object each, so that equal calls compile once.
 
     With ``partial`` a seed's result is its sums over a range of inputs, which :func:`finished` makes one of.
     """
@@ -52,12 +52,13 @@ def work_of(
     def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
         x = batch["x"]
         if scale is not None:
+            # Vectors take the moments of the embedding in whose place they are fed.
             mean, std = scale
             x = x * jnp.float32(std) + jnp.float32(mean)
-        seen = observe(cfg, params, x, intra=intra, dtype=dtype)
+        observation = observe(cfg, params, x, intra=intra, dtype=dtype)
         return {
-            "preference": preference.update(state["preference"], seen, batch["weight"]),
-            "contraction": contraction.update(state["contraction"], seen, batch["weight"], batch["last"]),
+            "preference": preference.update(state["preference"], observation, batch["weight"]),
+            "contraction": contraction.update(state["contraction"], observation, batch["weight"], batch["last"]),
         }
 
     def finish(params: Params, state: Any) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def work_of(
 
 @functools.lru_cache(maxsize=16)
 def _finisher(work: Work) -> Callable[[Any, Any, Any], Any]:
-    """(seed, weights or None, state) -> the result; of a birth no more is drawn than the result needs."""
+    """Return (seed, weights or None, state) -> result; of initial weights no more is drawn than the result needs."""
 
     def finish(seed: jax.Array, weights: Any, state: Any) -> Any:
         assert weights is not None or work.birth is not None
@@ -86,7 +87,7 @@ def _finisher(work: Work) -> Callable[[Any, Any, Any], Any]:
 
 
 def finished(work: Work, seed: int, weights: Params | None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One seed's result from its sums over successive ranges of inputs.
+    """Compute one seed's result from its sums over successive ranges of inputs.
 
     Args:
         work: of all inputs.
@@ -157,7 +158,7 @@ def order_inputs(inputs: Inputs, size: int) -> Batches:
 def input_ranges(
     cfg: ModelConfig, seq_len: int, batches: Batches, requested: int | None = None
 ) -> list[tuple[int, int]]:
-    """Ranges of the sequences in their order, each of about :data:`RANGE_OPERATIONS` for one seed; the ends left out.
+    """Cut the ordered sequences into ranges, each of about :data:`RANGE_OPERATIONS` for one seed; ends left out.
 
     They follow from the sizes alone, and no last token ends sequences of two ranges.
 
@@ -173,10 +174,11 @@ def input_ranges(
     if requested is not None and requested < 1:
         raise InputError(f"{requested} inputs in a range are not at least 1")
     # Two operations for each weight and token.
-    each = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
-    wanted = requested or max(1, int(RANGE_OPERATIONS / each))
-    size = math.ceil(wanted / batches.size) * batches.size
+    operations = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
+    per_range = requested or max(1, int(RANGE_OPERATIONS / operations))
+    size = math.ceil(per_range / batches.size) * batches.size
     total, last_N = len(batches.order_N), batches.last_N
+    # Extend each range to the end of its last run of equal last tokens.
     ends = []
     start = 0
     while start < total:
@@ -189,7 +191,7 @@ def input_ranges(
 
 
 def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
-    """Batches of equal shape of all sequences in their order, or of a range; the last has padding of weight 0."""
+    """Yield batches of equal shape of all sequences in order, or of a range; padding of the last has weight 0."""
     n = len(batches.order_N) if stop is None else stop
     for begin in range(start, n, batches.size):
         at = np.minimum(np.arange(begin, begin + batches.size), n - 1)

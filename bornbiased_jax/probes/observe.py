@@ -27,7 +27,7 @@ class Observation(NamedTuple):
 
 
 def unit(x: jax.Array) -> jax.Array:
-    """x / ‖x‖ over the last axis, with no epsilon: norms near 1e−8 are ordinary in deep MLP₀ stacks.
+    """Compute x / ‖x‖ over the last axis, with no epsilon: norms near 1e−8 are ordinary in deep MLP₀ stacks.
 
     Scaled by the largest entry first, so that squares of tiny entries do not underflow. A zero vector
     stays zero.
@@ -40,12 +40,12 @@ def unit(x: jax.Array) -> jax.Array:
 
 
 def mean_cosine_between_positions(x_BTD: jax.Array) -> jax.Array:
-    """(‖Σ_t x̂_t‖² − Σ_t ‖x̂_t‖²) / (T(T−1)) for each sequence [B]; zero for a single position."""
+    """Compute (‖Σ_t x̂_t‖² − Σ_t ‖x̂_t‖²) / (T(T−1)) for each sequence [B]; zero for a single position."""
     unit_BTD = unit(x_BTD)
     T = x_BTD.shape[-2]
     total = jnp.sum(jnp.square(jnp.sum(unit_BTD, axis=-2)), axis=-1)
-    own = jnp.sum(jnp.square(unit_BTD), axis=(-2, -1))
-    return (total - own) / max(1, T * (T - 1))
+    squares = jnp.sum(jnp.square(unit_BTD), axis=(-2, -1))
+    return (total - squares) / max(1, T * (T - 1))
 
 
 def observe(
@@ -70,13 +70,13 @@ def observe(
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
         residual_BTD = captured["residual"]
-        kept = {"last": residual_BTD[:, -1].astype(jnp.float32)}
+        reduced = {"last": residual_BTD[:, -1].astype(jnp.float32)}
         if intra:
-            kept["intra"] = mean_cosine_between_positions(residual_BTD)
-        return kept
+            reduced["intra"] = mean_cosine_between_positions(residual_BTD)
+        return reduced
 
-    how: dict[str, Any] = dict(capture=("residual",), reduce=reduce, dtype=dtype, precision=precision)
-    run = functools.partial(apply, cfg, params, x, logits=False, **how)
+    options: dict[str, Any] = dict(capture=("residual",), reduce=reduce, dtype=dtype, precision=precision)
+    run = functools.partial(apply, cfg, params, x, logits=False, **options)
     out = run(positions="all") if intra else run(positions="last")
     final_BD = out.final_BTD[:, -1]
     logits_BV = logits_of(cfg, params, final_BD, precision=precision)

@@ -50,7 +50,7 @@ class Outliers(NamedTuple):
 
 
 def dom_ratio(h: Any) -> Any:
-    """Dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
+    """Compute dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
 
     NaN for a vector of zeros, which has no dominant dimension.
 
@@ -63,7 +63,7 @@ def dom_ratio(h: Any) -> Any:
 
 
 def effective_rank(gram_DD: np.ndarray) -> float:
-    """exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centred).
+    """Compute exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centred).
 
     Args:
         gram_DD: XᵀX in float64; its eigenvalues are σ².
@@ -94,7 +94,7 @@ def measure_outliers(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Outliers:
-    """Outliers of the residual stream over N sequences, streamed in batches.
+    """Measure outliers of the residual stream over N sequences, streamed in batches.
 
     Args:
         cfg: the architecture.
@@ -121,8 +121,9 @@ def measure_outliers(
 
     largest_L, at_L3, massive_L = np.zeros(L), np.zeros((L, 3), int), np.zeros(L)
     ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
+    # The first sequences also give the matrix of the effective rank.
     grams = _Grams(L, D, for_rank * T)
-    done = rows = 0
+    offset = rows = 0
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
     begins = np.cumsum([0, *map(len, parts)])
     with_states = sum(int(begin) < for_rank for begin in begins[:-1])
@@ -132,10 +133,11 @@ def measure_outliers(
     )
     for batch, statistics in zip(parts, computed, strict=True):
         for layer in range(L):
+            # Where the largest value of the block is, over all batches so far.
             best = int(np.argmax(statistics["largest"][layer]))
             if statistics["largest"][layer, best] > largest_L[layer]:
                 largest_L[layer] = statistics["largest"][layer, best]
-                at_L3[layer] = (done + best, *divmod(int(statistics["at"][layer, best]), D))
+                at_L3[layer] = (offset + best, *divmod(int(statistics["at"][layer, best]), D))
         massive_L += np.sum(
             (statistics["largest"] > MASSIVE_ABSOLUTE)
             & (statistics["largest"] > MASSIVE_RELATIVE * statistics["median"]),
@@ -145,10 +147,10 @@ def measure_outliers(
         first_LD += statistics["first"]
         all_LD += statistics["all"]
         if "states" in statistics:
-            states_LRD = statistics["states"][:, : for_rank - done].reshape(L, -1, D)
+            states_LRD = statistics["states"][:, : for_rank - offset].reshape(L, -1, D)
             rows += states_LRD.shape[1]
             grams.add(states_LRD)
-        done += len(batch)
+        offset += len(batch)
         if advance is not None:
             advance(len(batch))
     return Outliers(
@@ -174,7 +176,7 @@ def super_neurons(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """The MLP neurons that write most at the first position, and which of them are super neurons.
+    """Find the MLP neurons that write most at the first position, and which of them are super neurons.
 
     A neuron is called super when its mean |activation| at the first position is at least ``firing_ratio``
     times that at the others, and the norm of its gate or up column at least ``norm_ratio`` times the median
@@ -208,6 +210,7 @@ def super_neurons(
     if T < 2:
         raise InputError("super neurons fire at the first position alone: give sequences of at least 2")
 
+    # Mean activations at the first position and at the others.
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
     firing = functools.partial(_batch_firing, cfg)
@@ -219,6 +222,7 @@ def super_neurons(
             advance(len(batch))
     signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))
 
+    # The channel that each neuron writes most to, and with which weight.
     down = functools.partial(parameter, params, "blocks/mlp/down/kernel")
     channel_LF = np.zeros((cfg.num_layers, cfg.d_ff), int)
     weight_LF = np.zeros((cfg.num_layers, cfg.d_ff))
@@ -227,10 +231,12 @@ def super_neurons(
         channel_LF[layer] = np.square(down_FD, dtype=np.float64).argmax(axis=-1)
         weight_LF[layer] = np.take_along_axis(down_FD, channel_LF[layer][:, None], -1)[:, 0]
     write_LF = signed_LF * weight_LF
+    # Norms of the input columns, against the layer's median.
     names = ("gate", "up") if cfg.gated_mlp else ("up",)
     norms = {
         name: _norm_ratio(cfg, functools.partial(parameter, params, f"blocks/mlp/{name}/kernel")) for name in names
     }
+    # Describe the neurons with the largest writes.
     neurons = []
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
@@ -299,7 +305,7 @@ def _add_gram(gram_DD: np.ndarray, states_RD: np.ndarray) -> None:
 def _outliers_of(
     cfg: ModelConfig, params: Weights, parts: list[np.ndarray], with_states: bool
 ) -> Iterator[dict[str, Any]]:
-    """What :func:`measure_outliers` needs of each batch."""
+    """Yield the statistics of each batch that :func:`measure_outliers` needs."""
     if not parts:
         return iter(())
     reduce = _with_states if with_states else _without_states
@@ -310,9 +316,9 @@ def _outliers_of(
 @functools.partial(jax.jit, static_argnames=("cfg", "with_states"))
 def _batch_outliers(cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool) -> dict[str, jax.Array]:
     reduce = _with_states if with_states else _without_states
-    found: dict[str, jax.Array]
-    found = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce).layers
-    return found
+    statistics: dict[str, jax.Array]
+    statistics = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce).layers
+    return statistics
 
 
 def _without_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -335,10 +341,10 @@ def _with_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 @functools.partial(jax.jit, static_argnames="cfg")
 def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array) -> tuple[jax.Array, ...]:
-    """Sums over the batch [L, F]: activation and its size at the first position, its size at the others."""
-    found: tuple[jax.Array, ...]
-    found = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums).layers
-    return found
+    """Sum over the batch [L, F]: activation and its size at the first position, its size at the others."""
+    sums: tuple[jax.Array, ...]
+    sums = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums).layers
+    return sums
 
 
 def _firing_sums(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
@@ -349,7 +355,7 @@ def _firing_sums(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
 
 
 def _norm_ratio(cfg: ModelConfig, kernel_of: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Norm of each neuron's input column over the median of its layer, [L, F]; kernels [D, F] by layer."""
+    """Divide the norm of each neuron's input column by the median of its layer, [L, F]; kernels [D, F] by layer."""
     kernels = map(kernel_of, range(cfg.num_layers))
     norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in kernels])
     return norm_LF / np.median(norm_LF, axis=-1, keepdims=True)

@@ -42,32 +42,32 @@ class PreferenceState(NamedTuple):
 
 
 def zero(cfg: ModelConfig) -> PreferenceState:
-    """Nothing counted yet."""
+    """Return empty counts."""
     return PreferenceState(
         jnp.zeros(cfg.vocab_size, jnp.int32), jnp.zeros((cfg.num_layers + 1, cfg.d_model), jnp.int32)
     )
 
 
-def update(state: PreferenceState, seen: Observation, weight_B: jax.Array) -> PreferenceState:
+def update(state: PreferenceState, observation: Observation, weight_B: jax.Array) -> PreferenceState:
     """Count one batch. ``weight_B`` is 1 for a real sequence and 0 for padding of the last batch."""
     weight_B = weight_B.astype(jnp.int32)
-    states_LBD = jnp.concatenate([seen.last_LBD, seen.final_BD[None]])
+    states_LBD = jnp.concatenate([observation.last_LBD, observation.final_BD[None]])
     winners_LB = jnp.argmax(states_LBD, axis=-1)
     rows_LB = jnp.broadcast_to(jnp.arange(states_LBD.shape[0])[:, None], winners_LB.shape)
     weights_LB = jnp.broadcast_to(weight_B[None, :], winners_LB.shape)
     return PreferenceState(
-        state.token_counts_V.at[seen.prediction_B].add(weight_B),
+        state.token_counts_V.at[observation.prediction_B].add(weight_B),
         state.dimension_counts_LD.at[rows_LB, winners_LB].add(weights_LB),
     )
 
 
 def merge(first: PreferenceState, second: PreferenceState) -> PreferenceState:
-    """Counts of two ranges of sequences together, on the host."""
+    """Add the counts of two ranges of sequences, on the host."""
     return PreferenceState(*(np.asarray(left) + np.asarray(right) for left, right in zip(first, second, strict=True)))
 
 
 def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> PreferenceRecord:
-    """The counts as a record.
+    """Turn counts into a record.
 
     Returns:
         ``top1_id``, ``top1_count``, ``top1_share``, ``log10_p`` (binomial tail, Bonferroni-corrected over
@@ -80,14 +80,15 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> Preferenc
 
     Example:
         >>> counts = PreferenceState(np.array([1, 3, 0, 0]), np.array([[2, 2]]))
-        >>> found = summarise(counts, vocab_size=4)
-        >>> found["top1_id"], found["top1_share"], found["num_distinct_tokens"]
+        >>> record = summarise(counts, vocab_size=4)
+        >>> record["top1_id"], record["top1_share"], record["num_distinct_tokens"]
         (1, 0.75, 2)
     """
     counts_V = np.asarray(state.token_counts_V, np.int64)
     num_inputs = int(counts_V.sum())
     order = np.argsort(-counts_V, kind="stable")[:num_ranked]
     top = int(counts_V[order[0]])
+    # The dimension that wins most often, layer by layer.
     dims_LD = np.asarray(state.dimension_counts_LD, np.int64)
     best_L = dims_LD.argmax(axis=1)
     best_counts = [int(row[best]) for row, best in zip(dims_LD, best_L, strict=True)]

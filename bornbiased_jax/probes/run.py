@@ -65,7 +65,7 @@ def probe(
     engine: engines.Engine = engines.local,
     range_size: int | None = None,
 ) -> Iterator[ProbeRecord]:
-    """Preference and contraction of every seed on the same inputs, one record a seed, in order.
+    """Measure preference and contraction of every seed on the same inputs, one record a seed, in order.
 
     Args:
         subject: :func:`.subject.newborn` or :func:`.subject.given`.
@@ -102,31 +102,34 @@ def probe(
     inputs.check_fits(cfg)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
+    # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
     size = -(-size // shards) * shards
     check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=second_moment)
     batches = order_inputs(inputs, size)
     name = None if dtype is None else jnp.dtype(dtype).name
-    what = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1, shards)
+    probe_pass = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1, shards)
     layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
     if resume is None:
+        # Without a ledger: one sweep over all inputs.
         drive.check(resume, engine)
         if range_size is not None:
             raise InputError("ranges of inputs need a ledger: name a folder to resume in")
-        work = what.work(partial=False)
+        work = probe_pass.work(partial=False)
         ticker = _Ticker(advance, batches)
         rows = sweep(work, seeds, lambda: stream(inputs, batches), advance=ticker, **layout)
     else:
-        steady = plan(what.work(partial=False), None, len(seeds) or 1, steady=True, **layout)
-        what = what._replace(mode=steady.mode, at_once=steady.at_once)
-        rows = iter(_kept(what, seeds, resume, engine, steady.chunk, mesh, range_size, advance))
+        # With a ledger: programs whose results do not depend on how many seeds are computed together.
+        steady = plan(probe_pass.work(partial=False), None, len(seeds) or 1, steady=True, **layout)
+        probe_pass = probe_pass._replace(mode=steady.mode, at_once=steady.at_once)
+        rows = iter(_from_ledger(probe_pass, seeds, resume, engine, steady.chunk, mesh, range_size, advance))
     for seed, result in rows:
         yield _record(cfg, seed, inputs, result, intra)
 
 
-def _kept(
-    what: chunks.Pass,
+def _from_ledger(
+    probe_pass: chunks.Pass,
     seeds: Sequence[int],
     folder: Path,
     engine: engines.Engine,
@@ -135,39 +138,41 @@ def _kept(
     range_size: int | None,
     advance: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each seed's result by way of a ledger, in the order given."""
+    """Yield each seed's result by way of a ledger, in the order of the seeds."""
     drive.check(folder, engine)
     distinct = list(dict.fromkeys(check_seed(seed) for seed in seeds))
     if not distinct:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    elsewhere, reference = engine is not engines.local, what.subject.reference
-    if elsewhere and what.subject.weights is not None and reference is None:
+    elsewhere, reference = engine is not engines.local, probe_pass.subject.reference
+    if elsewhere and probe_pass.subject.weights is not None and reference is None:
         raise InputError("other processes cannot have weights that lie in this one alone: give their reference as well")
     if elsewhere and mesh is not None:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
-    ranges = input_ranges(what.subject.cfg, what.inputs.seq_len, what.batches, range_size)
+    ranges = input_ranges(probe_pass.subject.cfg, probe_pass.inputs.seq_len, probe_pass.batches, range_size)
 
-    def here(_: Any, __: Any, some: list[Chunk]) -> Iterator[dict[str, Any]]:
-        ticker = _Ticker(advance, what.batches, *some[0][1:])
-        yield from chunks.compute_pass(what, some, mesh=mesh, advance=ticker)
+    def compute_here(_: Any, __: Any, group: list[Chunk]) -> Iterator[dict[str, Any]]:
+        ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
+        yield from chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
 
-    asked = [Chunk(seed, *span) for span in ranges for seed in distinct]
+    # One chunk for each seed and range of inputs.
+    requested = [Chunk(seed, *span) for span in ranges for seed in distinct]
     request = drive.Request(
         chunks.FUNCTION,
-        what.settings(),
-        asked,
-        here,
+        probe_pass.settings(),
+        requested,
+        compute_here,
         block,
         sources={} if reference is None else named_for_others(reference),
-        arrays=arrays_of(what.inputs),
+        arrays=arrays_of(probe_pass.inputs),
     )
-    found = dict(zip(asked, drive.fulfil(request, folder, engine, advance), strict=True))
+    results = dict(zip(requested, drive.fulfil(request, folder, engine, advance), strict=True))
+    # A seed's result is that of one range, or the sums of several put together.
     for seed in seeds:
-        parts = [found[Chunk(seed, *span)] for span in ranges]
+        parts = [results[Chunk(seed, *span)] for span in ranges]
         if len(parts) == 1:
             yield seed, parts[0]
         else:
-            yield seed, finished(what.work(partial=False), seed, what.subject.weights, parts)
+            yield seed, finished(probe_pass.work(partial=False), seed, probe_pass.subject.weights, parts)
 
 
 @dataclasses.dataclass

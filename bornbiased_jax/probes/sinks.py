@@ -55,7 +55,7 @@ def measure_sinks(
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Sink scores and rates of one model on given sequences.
+    """Measure sink scores and rates of one model on given sequences.
 
     Args:
         cfg: the architecture.
@@ -86,14 +86,14 @@ def measure_sinks(
         >>> from bornbiased_jax.config import preset
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> found = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
-        >>> found["sink_rate"], found["score_LH"].shape  # at birth attention is all but uniform
+        >>> sinks = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
+        >>> sinks["sink_rate"], sinks["score_LH"].shape  # at birth attention is all but uniform
         (0.0, (2, 2))
     """
     x = check_sequences(cfg, tokens_NT)
     T = x.shape[1]
     check_epsilon(epsilon)
-    wanted = _check_settings(cfg, T, convention, position, threshold, lengths)
+    lengths_reported = _check_settings(cfg, T, convention, position, threshold, lengths)
     check_plain(params, edit=edit)
     options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit))
 
@@ -101,16 +101,18 @@ def measure_sinks(
         return _column_sums(cfg, params, batch, position, **options)
 
     reading = Reading(_WEIGHTS, _columns_of(position, normalise), settings=("sinks", position, normalise))
+    # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
-    scores: dict[int, list[np.ndarray]] = {length: [] for length in wanted}
+    scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
     for batch, (column_LBHT, sums_LBHT) in zip(parts, over_batches(params, parts, column_sums, reading), strict=True):
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
-        for length in wanted:
+        for length in lengths_reported:
             scores[length].append(cumulative_LBHT[..., length - 1] / _rows(length, position, convention))
         if advance is not None:
             advance(len(batch))
+    # Threshold the scores.
     by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
     for rates in by_length.values():
         rates["sink_rate"] = rates["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
@@ -142,7 +144,7 @@ class SeedSinks(NamedTuple):
 def measure_sinks_of_seeds(
     cfg: ModelConfig, params_S: Params, tokens_NT: Any, *, epsilon: float = 0.25, batch_size: int | None = None
 ) -> SeedSinks:
-    """Sinks at the first position of models stacked along a leading axis of seeds, in one vectorised pass.
+    """Measure sinks at the first position of models stacked along an axis of seeds, in one vectorized pass.
 
     Args:
         cfg: the architecture of all.
@@ -158,8 +160,8 @@ def measure_sinks_of_seeds(
         >>> from bornbiased_jax.config import preset
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> births = jax.vmap(lambda seed: init_seed(cfg, seed))(jnp.arange(3))
-        >>> measure_sinks_of_seeds(cfg, births, np.zeros((2, 32), int)).rate_S.tolist()  # none is born with a sink
+        >>> untrained = jax.vmap(lambda seed: init_seed(cfg, seed))(jnp.arange(3))
+        >>> measure_sinks_of_seeds(cfg, untrained, np.zeros((2, 32), int)).rate_S.tolist()  # untrained, none has a sink
         [0.0, 0.0, 0.0]
     """
     x = check_sequences(cfg, tokens_NT)
@@ -177,7 +179,7 @@ def measure_sinks_of_seeds(
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array:
-    """What the first position receives from every query, [S, L, B, H, T]."""
+    """Compute what the first position receives from every query, [S, L, B, H, T]."""
 
     def column(params: Params) -> jax.Array:
         return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS)[0]
@@ -193,7 +195,7 @@ def attention_maps(
     *,
     edit: Edit | Edits | None = None,
 ) -> np.ndarray:
-    """Attention weights averaged over the sequences, [L, H, T, T] (query, key), for drawing.
+    """Average attention weights over the sequences, [L, H, T, T] (query, key), for drawing.
 
     Sequences are run one at a time, but the result itself is L·H·T² numbers: meant for short sequences.
 
@@ -236,13 +238,13 @@ def _check_settings(
         raise InputError(f"convention {convention!r} is not one of {', '.join(CONVENTIONS)}")
     if threshold not in THRESHOLDS:
         raise InputError(f"threshold {threshold!r} is not one of {', '.join(THRESHOLDS)}")
-    wanted = sorted({int(length) for length in lengths or ()} | {T})
-    if position < 1 or position > wanted[0]:
-        raise InputError(f"position {position} is not between 1 and the shortest length, {wanted[0]}")
-    if wanted[0] < 1 or wanted[-1] > T:
-        bad = wanted[0] if wanted[0] < 1 else wanted[-1]
+    lengths_reported = sorted({int(length) for length in lengths or ()} | {T})
+    if position < 1 or position > lengths_reported[0]:
+        raise InputError(f"position {position} is not between 1 and the shortest length, {lengths_reported[0]}")
+    if lengths_reported[0] < 1 or lengths_reported[-1] > T:
+        bad = lengths_reported[0] if lengths_reported[0] < 1 else lengths_reported[-1]
         raise InputError(f"length {bad} is not between 1 and the {T} positions of the sequences")
-    return wanted
+    return lengths_reported
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "normalise"))
@@ -255,14 +257,14 @@ def _column_sums(
     normalise: bool,
     edit: Edit | Edits | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """What position k receives from every query, and every position from all of them; both [L, B, H, T]."""
+    """Return what position k receives from each query, and all positions from all queries; both [L, B, H, T]."""
     options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), edit=edit)
-    found = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
-    return found[0], found[1]
+    sums = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
+    return sums[0], sums[1]
 
 
 def _columns_of(position: Any, normalise: bool) -> ReduceLayer:
-    """From a block's weights to what position k receives from every query, and every position from all of them."""
+    """Reduce a block's weights to what position k receives from each query, and all positions from all queries."""
 
     def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
@@ -289,8 +291,8 @@ def _maps(
         return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
     options: dict[str, Any] = dict(reduce=reduce, edit=edit)
-    found: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
-    return found
+    maps_LHTT: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
+    return maps_LHTT
 
 
 def _rows(length: int, position: int, convention: str) -> int:

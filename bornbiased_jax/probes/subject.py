@@ -27,7 +27,7 @@ class Subject(NamedTuple):
 
 
 def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
-    """Models at birth. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
+    """Return untrained models. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -39,7 +39,7 @@ def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SE
 
 
 def given(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
-    """One model with its weights; the seed is ignored. Other processes need its ``reference``."""
+    """Return one model with its weights; the seed is ignored. Other processes need its ``reference``."""
     table = np.asarray(on_host(params["embed"]["embedding"]), np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
     return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)

@@ -50,7 +50,7 @@ def position_moments(
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, PositionMoments]:
-    """Moments of activations at every position of every layer, over N sequences.
+    """Compute moments of activations at every position of every layer, over N sequences.
 
     Args:
         cfg: the architecture.
@@ -87,6 +87,7 @@ def position_moments(
             raise InputError(f"the model has no attention (attention=false), so it has no {name}")
         if name.startswith("mlp") and not cfg.mlp:
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
+    # Merge the moments of batches, each centred on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     check_plain(params, edit=edit)
 
@@ -105,7 +106,7 @@ def position_moments(
 
 
 def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: Any) -> np.ndarray:
-    """μ: the mean of the aggregated value over random-token sequences, [L, T, H, K], float64.
+    """Compute μ, the mean of the aggregated value over random-token sequences: [L, T, H, K], float64.
 
     Its standard error is the standard deviation over sequences divided by √N.
 
@@ -118,7 +119,7 @@ def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: Any) -> np
 
 
 def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
-    """Variance at the first position over the median of the others, per layer [L]; at least two positions.
+    """Divide variance at the first position by the median of the others, per layer [L]; at least two positions.
 
     Infinite where the others have none, NaN where no position has.
 
@@ -142,9 +143,9 @@ def _batch_moments(
     edit: Edit | Edits | None,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     options: dict[str, Any] = dict(reduce=_centred_of(quantities), edit=edit)
-    found: dict[str, tuple[jax.Array, jax.Array]]
-    found = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
-    return found
+    moments: dict[str, tuple[jax.Array, jax.Array]]
+    moments = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
+    return moments
 
 
 def _centred_of(quantities: tuple[str, ...]) -> ReduceLayer:
@@ -155,7 +156,7 @@ def _centred_of(quantities: tuple[str, ...]) -> ReduceLayer:
 
 
 def _centred(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean over the batch [T, W], and Σ (x − mean)² over batch and coordinates [T]."""
+    """Compute the mean over the batch [T, W], and Σ (x − mean)² over batch and coordinates [T]."""
     x_BTW = x.astype(jnp.float32).reshape(*x.shape[:2], -1)
     mean_TW = jnp.mean(x_BTW, axis=0)
     return mean_TW, jnp.sum(jnp.square(x_BTW - mean_TW[None]), axis=(0, 2))
