@@ -17,17 +17,17 @@ TOKENS = "tokens"
 
 
 def facts_of(inputs: Inputs) -> dict[str, Any]:
-    """What identifies inputs, JSON-ready."""
+    """Return the facts that identify inputs, JSON-ready."""
     return {name: getattr(inputs, name) for name in FACTS}
 
 
 def arrays_of(inputs: Inputs) -> dict[str, np.ndarray]:
-    """What another process cannot draw: ids that no seed gives, under the name that :func:`from_facts` looks for."""
+    """Return ids that no seed gives another process, under the name that :func:`from_facts` looks for."""
     return {} if inputs.tokens_NT is None else {TOKENS: inputs.tokens_NT}
 
 
 def from_facts(facts: Mapping[str, Any], cfg: ModelConfig, found_at: Mapping[str, Any]) -> Inputs:
-    """The inputs of some facts.
+    """Make the inputs of some facts.
 
     Args:
         facts: of :func:`facts_of`.

@@ -51,7 +51,7 @@ class Inputs:
     source: dict[str, Any] = field(default_factory=dict)
 
     def generate(self, indices: Any) -> Any:
-        """The sequences with these indices (0 to N − 1, integers [B], possibly traced).
+        """Return the sequences with these indices (0 to N − 1, integers [B], possibly traced).
 
         Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], to be given the moments of an
         embedding by :meth:`scaled`.
@@ -69,15 +69,15 @@ class Inputs:
         return KINDS[self.kind].independent
 
     def moments(self, mean: float, std: float) -> tuple[float, float] | None:
-        """The mean and standard deviation that these inputs are to be given: as they are for vectors, None for ids."""
+        """Return the mean and standard deviation to give these inputs: as they are for vectors, None for ids."""
         return (mean, std) if self.vectors else None
 
     def scaled(self, x: Any, mean: float, std: float) -> Any:
-        """A generated batch with the mean and standard deviation of an embedding; ids stay as they are."""
+        """Give a generated batch the mean and standard deviation of an embedding; ids stay as they are."""
         return x * np.float32(std) + np.float32(mean) if self.vectors else x
 
     def batch(self, start: int, stop: int) -> np.ndarray:
-        """Sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
+        """Return sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
 
         Raises:
             InputError: the range is empty or leaves 0 to N.
@@ -87,7 +87,7 @@ class Inputs:
         return np.asarray(self.generate(np.arange(start, stop)))
 
     def last_tokens(self) -> np.ndarray | None:
-        """The last id of each sequence, int32 [N]; None for vectors."""
+        """Return the last id of each sequence, int32 [N]; None for vectors."""
         return None if self.vectors else self._content[1]
 
     @property
@@ -123,7 +123,7 @@ class Inputs:
         return hashlib.sha256(spec + bits.tobytes()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for a record."""
+        """Return JSON-ready facts for a record."""
         facts = {
             "kind": self.kind,
             "num_inputs": self.num_inputs,
@@ -236,7 +236,7 @@ RANDOM_KINDS = tuple(name for name, kind in KINDS.items() if kind.draw is not No
 def random_inputs(
     kind: str, num_inputs: int, seq_len: int, cfg: ModelConfig, *, seed: int = 0, vocab_size: int | None = None
 ) -> Inputs:
-    """Inputs of a random kind for an architecture.
+    """Make inputs of a random kind for an architecture.
 
     Args:
         kind: one of :data:`RANDOM_KINDS`.
@@ -262,7 +262,7 @@ def random_inputs(
 
 @functools.partial(jax.jit, static_argnums=2)
 def draw_ids(key: jax.Array, at_B: jax.Array, seq_len: int, vocab_size: int) -> jax.Array:
-    """Uniform ids below ``vocab_size``, int32 [B, T]: row b depends on the key and ``at_B[b]`` (uint32) alone."""
+    """Draw uniform ids below ``vocab_size``, int32 [B, T]: row b depends on the key and ``at_B[b]`` (uint32) alone."""
 
     def sequence(n: jax.Array) -> jax.Array:
         return keys.integers(jax.random.fold_in(key, n), (seq_len,), vocab_size)
@@ -279,7 +279,7 @@ def _draw_vectors(key: jax.Array, at_B: jax.Array, seq_len: int, d_model: int) -
 
 
 def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0) -> Inputs:
-    """Uniform random ids, int32 [N, T] below ``vocab_size`` (Appendix B.2).
+    """Make inputs of uniform random ids, int32 [N, T] below ``vocab_size`` (Appendix B.2).
 
     Raises:
         InputError: a size below 1, or a bad seed.
@@ -293,7 +293,7 @@ def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0)
 
 
 def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inputs:
-    """Isotropic Gaussian vectors, float32 [N, T, D] with mean 0 and variance 1 in each coordinate.
+    """Make isotropic Gaussian vectors, float32 [N, T, D] with mean 0 and variance 1 in each coordinate.
 
     Raises:
         InputError: a size below 1, or a bad seed.
@@ -307,7 +307,7 @@ def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inpu
 
 
 def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
-    """Given ids, int [N, T]; ``source`` says where they come from.
+    """Make inputs of ids, int [N, T]; ``source`` says where they come from.
 
     Raises:
         InputError: not a non-empty table of integers, or an id outside the vocabulary.

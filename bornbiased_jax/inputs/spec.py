@@ -21,7 +21,7 @@ def parse_inputs(
     seed: int = 0,
     tokenizer: Tokenizer | str | Path | None = None,
 ) -> Inputs:
-    """``--inputs``: ``tokens``, ``gaussian``, ``text:PATH``, ``builtin:prose`` or ``builtin:code``.
+    """Parse ``--inputs``: ``tokens``, ``gaussian``, ``text:PATH``, ``builtin:prose`` or ``builtin:code``.
 
     Args:
         spec: the name.

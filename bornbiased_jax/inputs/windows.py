@@ -30,7 +30,7 @@ def text(
     windows: Windows = "consecutive",
     seed: int = 0,
 ) -> Inputs:
-    """Windows of real text: its documents tokenised, each ended by the tokenizer's ``eos_id``, end to end.
+    """Cut windows of real text: its documents tokenized, each ended by the tokenizer's ``eos_id``, end to end.
 
     Args:
         source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``.
@@ -46,6 +46,7 @@ def text(
         InputError: a size below 1, too little text, an id outside the vocabulary, or a damaged source.
     """
     check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    # Tokenize no further than the windows need.
     documents = read_documents(source, longest=_LONGEST_DOCUMENT)
     needed = num_inputs * seq_len if windows == "consecutive" else seq_len
     pieces = encode_documents(tokenizer, documents, batch=1)
@@ -68,6 +69,7 @@ def text(
         )
         tokens_NT = ids[starts_N1 + np.arange(seq_len)[None, :]]
     check_tokens(tokens_NT, vocab_size, tokenizer=tokenizer.name)
+    # Where the text comes from, for records.
     about = {
         "source": str(source),
         "windows": windows,
@@ -81,7 +83,7 @@ def text(
 
 
 def _taken(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:
-    """The ids of documents end to end, until there are enough."""
+    """Join the ids of documents end to end, until there are enough."""
     parts = [np.zeros(0, np.int32)]
     count = 0
     for ids in documents:
