@@ -40,18 +40,18 @@ class FakeQuantiser:
             raise InputError(f"{self.keep} positions cannot be kept: give 0 or more")
 
     def __call__(self, x: jax.Array, layer: jax.Array | None = None) -> jax.Array:  # noqa: ARG002 (as all edits)
-        """The activation, rounded; the block does not matter."""
+        """Round the activation; the block does not matter."""
         channels = tuple(range(2, x.ndim))
         axes = {"tensor": (1, *channels), "token": channels, "channel": (1,)}[self.granularity]
         if not self.keep:
             return round_to(x, self.bits, axes)
-        kept_T = jnp.arange(x.shape[1]) < self.keep
-        kept = kept_T.reshape(1, -1, *[1] * len(channels))
-        return jnp.where(kept, x, round_to(jnp.where(kept, 0.0, x), self.bits, axes))
+        is_kept_T = jnp.arange(x.shape[1]) < self.keep
+        is_kept = is_kept_T.reshape(1, -1, *[1] * len(channels))
+        return jnp.where(is_kept, x, round_to(jnp.where(is_kept, 0.0, x), self.bits, axes))
 
 
 def quantise_kernel(kernel_LIO: jax.Array, bits: int, granularity: Granularity) -> jax.Array:
-    """Kernels [L, in, out] rounded: one scale a matrix for "tensor", one an output channel otherwise.
+    """Round kernels [L, in, out]: one scale a matrix for "tensor", one an output channel otherwise.
 
     Per-token and per-channel activations are paired with a scale for each output channel, as engines do: only that
     can be taken out of the product.
@@ -60,7 +60,7 @@ def quantise_kernel(kernel_LIO: jax.Array, bits: int, granularity: Granularity) 
 
 
 def round_to(x: jax.Array, bits: int, axes: tuple[int, ...]) -> jax.Array:
-    """s·round(x/s) with one scale s over ``axes``; zeros stay zeros.
+    """Compute s·round(x/s) with one scale s over ``axes``; zeros stay zeros.
 
     >>> round_to(jnp.asarray([[-3.0, 0.4, 1.0]]), 3, (1,)).tolist()  # three steps of 1 on either side
     [[-3.0, 0.0, 1.0]]

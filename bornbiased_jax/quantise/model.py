@@ -11,7 +11,7 @@ from bornbiased_jax.quantise.schemes import Scheme
 
 
 def quantised_params(params: Params, bits: int | None, granularity: Granularity) -> Params:
-    """The blocks' kernels rounded; embedding, head, norms and biases stay, as does everything for None bits."""
+    """Round the blocks' kernels; embedding, head, norms and biases stay, as does everything for None bits."""
     if bits is None:
         return params
     flat = flatten(params)
@@ -22,7 +22,7 @@ def quantised_params(params: Params, bits: int | None, granularity: Granularity)
 
 
 def quantised_edits(scheme: Scheme, granularity: Granularity, *, keep: int = 0) -> Edits:
-    """Edits that round the inputs of the blocks' linear maps, and keys and values after the rotation of positions.
+    """Return edits that round the inputs of the blocks' linear maps, and keys and values after RoPE.
 
     Args:
         scheme: bits; what has none is not touched.

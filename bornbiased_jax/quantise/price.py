@@ -66,7 +66,7 @@ def prices(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Price]:
-    """The price of every scheme at every granularity with every number of kept first positions.
+    """Compute the price of every scheme at every granularity with every number of kept first positions.
 
     Losses are those of the same positions in every cell: all that are predicted.
 
@@ -116,6 +116,7 @@ def prices(
                     if advance is not None:
                         advance(len(batch))
             full_N = np.concatenate(full).astype(np.float64)
+            # One cell for each number of kept positions, against the cell that keeps none.
             unkept: Price | None = None
             for count, parts in measured.items():
                 cell = _cell(scheme, granularity, count, full_N, parts, unkept)
@@ -137,6 +138,7 @@ def _cell(
     finite = bool(np.isfinite(loss_N).all())
     delta = float(delta_N.mean()) if finite else None
     destroyed = not finite or bool(loss_N.mean() > DESTROYED * full_N.mean())
+    # What keeping the first positions saves; no D_sink of a destroyed cell.
     d_sink = None
     if unkept is not None and delta is not None and unkept["delta_nats"] is not None:
         d_sink = None if destroyed or unkept["destroyed"] else unkept["delta_nats"] - delta
@@ -156,14 +158,14 @@ def _cell(
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _log_probabilities(cfg: ModelConfig, params: Params, tokens: jax.Array, edits: Edits) -> jax.Array:
-    """Of every next token at every position but the last, [B, T − 1, V], float32."""
+    """Compute log-probabilities of next tokens at all positions but the last, [B, T − 1, V], float32."""
     logits_BTV = apply(cfg, params, tokens, edit=edits).logits_BTV
     assert logits_BTV is not None
     return jax.nn.log_softmax(logits_BTV[:, :-1], axis=-1)
 
 
 def _loss(log_BTV: jax.Array, tokens: jax.Array | np.ndarray) -> jax.Array:
-    """Mean over positions for each sequence, [B]."""
+    """Average the loss over positions for each sequence, [B]."""
     return -jnp.mean(jnp.take_along_axis(log_BTV, jnp.asarray(tokens)[:, 1:, None], axis=-1)[..., 0], axis=-1)
 
 
@@ -171,7 +173,7 @@ def _loss(log_BTV: jax.Array, tokens: jax.Array | np.ndarray) -> jax.Array:
 def _compared(
     cfg: ModelConfig, weights: Params, tokens: jax.Array, edits: Edits, full_BTV: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Loss [B], KL from full precision [B, T − 1], same most likely token [B, T − 1]."""
+    """Return loss [B], KL from full precision [B, T − 1], same most likely token [B, T − 1]."""
     log_BTV = _log_probabilities(cfg, weights, tokens, edits)
     kl_BT = jnp.sum(jnp.exp(full_BTV) * (full_BTV - log_BTV), axis=-1)
     same_BT = jnp.argmax(full_BTV, axis=-1) == jnp.argmax(log_BTV, axis=-1)

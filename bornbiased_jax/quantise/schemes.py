@@ -25,7 +25,7 @@ class Scheme(NamedTuple):
 
 
 def parse_scheme(text: str) -> Scheme:
-    """A scheme by name.
+    """Parse a scheme by name.
 
     Raises:
         InputError: another form, or bits outside 2 to 16.
@@ -44,7 +44,7 @@ def parse_scheme(text: str) -> Scheme:
 
 
 def parse_schemes(text: str) -> list[Scheme]:
-    """Schemes separated by commas.
+    """Parse schemes separated by commas.
 
     Raises:
         InputError: as :func:`parse_scheme`; one named twice.
@@ -59,7 +59,7 @@ def parse_schemes(text: str) -> list[Scheme]:
 
 
 def parse_granularities(text: str) -> list[Granularity]:
-    """Granularities separated by commas, each once.
+    """Parse granularities separated by commas, each once.
 
     Raises:
         InputError: an unknown one.
@@ -79,7 +79,7 @@ def parse_granularities(text: str) -> list[Granularity]:
 
 
 def parse_kept(text: str) -> list[int]:
-    """How many first positions to keep, separated by commas.
+    """Parse numbers of first positions to keep, separated by commas.
 
     Raises:
         InputError: anything but integers of at least 0.
