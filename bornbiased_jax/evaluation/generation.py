@@ -79,16 +79,16 @@ def generate_text(checkpoint: Checkpoint, prompt: str, max_new_tokens: int) -> t
         raise InputError(f"{checkpoint.reference} has no tokenizer: give token ids in place of text")
     first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     ids = first + [int(token) for token in tokenizer.encode(prompt)]
-    found = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id)
-    spoken = found[:-1] if len(found) > len(ids) and found[-1] == tokenizer.eos_id else found
-    return found, tokenizer.decode(spoken[len(first) :])
+    output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id)
+    spoken = output_ids[:-1] if len(output_ids) > len(ids) and output_ids[-1] == tokenizer.eos_id else output_ids
+    return output_ids, tokenizer.decode(spoken[len(first) :])
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "max_new_tokens"))
 def _decode(
     cfg: ModelConfig, params: Params, prompt_1T: jax.Array, stop: int, max_new_tokens: int
 ) -> tuple[jax.Array, jax.Array]:
-    """New tokens [max_new_tokens], and how many of them count. Compiled once a prompt length."""
+    """Return new tokens [max_new_tokens], and how many of them count. Compiled once a prompt length."""
     cache = empty_cache(cfg, 1, prompt_1T.shape[1] + max_new_tokens, params["embed"]["embedding"].dtype)
 
     def choose(logits_1TV: jax.Array | None) -> jax.Array:

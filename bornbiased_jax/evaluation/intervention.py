@@ -52,7 +52,7 @@ def effect(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Effect:
-    """Sink rate by block, and the loss, of a model with its activations edited.
+    """Measure sink rate by block, and the loss, of a model with its activations edited.
 
     Args:
         cfg: the architecture.
@@ -88,7 +88,7 @@ def mean_loss(
     *,
     batch_size: int | None = None,
 ) -> float:
-    """Mean next-token loss over sequences of equal length, activations edited, in nats."""
+    """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
     edits = as_edits(edit)
     total = 0.0
@@ -110,7 +110,7 @@ def _loss_sum(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, edits: Edi
 
 
 def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch_size: int | None = None) -> np.ndarray:
-    """Mean activation of every hidden unit at the first position, [L, F], float64: what ``write`` restores.
+    """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 
     Raises:
         InputError: inputs that do not fit the model.
@@ -146,7 +146,7 @@ def intervene_checkpoint(
     num_sequences: int = 20,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Interventions by name on an opened model, as ``bornbiased intervene`` gives them.
+    """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
 
     Args:
         opened: the model.
@@ -176,6 +176,7 @@ def intervene_checkpoint(
         raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
     if not (silence or write or clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
+    # Parse the interventions by name.
     written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in write]
     neurons = [parse_neuron(name) for name, _ in written]
     named = [*map(parse_neuron, silence), *neurons]
@@ -189,6 +190,7 @@ def intervene_checkpoint(
     tokens_NT = cut_sequences(tokenizer.encode(used), length, num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
         options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
+        # The model as it is, then with all interventions at once.
         before = effect(cfg, opened.params, tokens_NT, **options)
         if neurons:
             first_LF = first_activations(cfg, opened.params, tokens_NT)
@@ -198,11 +200,11 @@ def intervene_checkpoint(
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
         after = effect(cfg, opened.params, changed_NT, combine(*edits), **options)
-    done = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
+    applied = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
     return {
         **after,
         "before": before,
-        "interventions": done,
+        "interventions": applied,
         "position": position,
         "epsilon": epsilon,
         "length": length,

@@ -10,7 +10,7 @@ MAX_TOKENS = 20_000_000
 
 
 def unigram_entropy(ids: np.ndarray, vocab_size: int) -> float:
-    """The entropy of the tokens' own frequencies in nats: no model without context can have a lower loss on them.
+    """Compute the entropy of token frequencies in nats, below which no model without context can have its loss.
 
     Example:
         >>> round(unigram_entropy(np.array([0, 1, 0, 1]), 2), 4)
@@ -22,13 +22,13 @@ def unigram_entropy(ids: np.ndarray, vocab_size: int) -> float:
 
 
 def unigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float:
-    """Held-out loss in nats a token of add-one smoothed frequencies."""
+    """Compute held-out loss in nats a token of add-one smoothed frequencies."""
     counts = np.bincount(train, minlength=vocab_size) + 1.0
     return float(-np.log(counts / counts.sum())[held_out].mean())
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float:
-    """Held-out loss in nats a token of a bigram model with Witten-Bell smoothing.
+    """Compute held-out loss in nats a token of a bigram model with Witten-Bell smoothing.
 
     p(b | a) = (count(a b) + kinds(a)·p(b)) / (count(a ·) + kinds(a)), kinds(a) being how many different tokens
     follow a, and p(b) the add-one smoothed frequency (Witten and Bell, 1991). Every token of ``held_out`` but the
@@ -39,18 +39,20 @@ def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> flo
         >>> bigram_loss(text, text, 2) < 0.02 < unigram_loss(text, text, 2)
         True
     """
+    # Counts of the training tokens: single ones, pairs, and kinds of followers.
     unigram = np.bincount(train, minlength=vocab_size) + 1.0
     unigram /= unigram.sum()
     pairs, counts = np.unique(_pair(train[:-1], train[1:], vocab_size), return_counts=True)
     first = pairs // vocab_size
     kinds = np.bincount(first, minlength=vocab_size).astype(np.float64)
     followed = np.bincount(first, weights=counts, minlength=vocab_size)
+    # Look up each held-out pair, and back off to the unigram.
     before, after = held_out[:-1], held_out[1:]
-    wanted = _pair(before, after, vocab_size)
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    seen = np.where(pairs[place] == wanted, counts[place], 0)
+    held_pairs = _pair(before, after, vocab_size)
+    place = np.minimum(np.searchsorted(pairs, held_pairs), len(pairs) - 1)
+    pair_counts = np.where(pairs[place] == held_pairs, counts[place], 0)
     total = followed[before] + kinds[before]
-    backed = (seen + kinds[before] * unigram[after]) / np.maximum(total, 1.0)
+    backed = (pair_counts + kinds[before] * unigram[after]) / np.maximum(total, 1.0)
     return float(-np.log(np.where(total > 0, backed, unigram[after])).mean())
 
 
@@ -59,15 +61,15 @@ def _pair(first: np.ndarray, second: np.ndarray, vocab_size: int) -> np.ndarray:
 
 
 def baselines(train: Tokens, held_out: Tokens, vocab_size: int, *, max_tokens: int = MAX_TOKENS) -> dict[str, float]:
-    """All three on one data set, in nats a token, from at most ``max_tokens`` tokens of each split.
+    """Compute all three on one data set, in nats a token, from at most ``max_tokens`` tokens of each split.
 
     Returns:
         ``unigram_entropy`` of the held-out tokens, ``unigram_loss`` and ``bigram_loss`` on them.
     """
-    known = train.read(0, min(len(train), max_tokens))
-    unseen = held_out.read(0, min(len(held_out), max_tokens))
+    train_ids = train.read(0, min(len(train), max_tokens))
+    held_ids = held_out.read(0, min(len(held_out), max_tokens))
     return {
-        "unigram_entropy": unigram_entropy(unseen, vocab_size),
-        "unigram_loss": unigram_loss(known, unseen, vocab_size),
-        "bigram_loss": bigram_loss(known, unseen, vocab_size),
+        "unigram_entropy": unigram_entropy(held_ids, vocab_size),
+        "unigram_loss": unigram_loss(train_ids, held_ids, vocab_size),
+        "bigram_loss": bigram_loss(train_ids, held_ids, vocab_size),
     }

@@ -19,7 +19,7 @@ from bornbiased_jax.models.memory import check_forward
 def parity(
     folder: str | Path, *, num_sequences: int = 4, seq_len: int = 64, seed: int = 0
 ) -> dict[str, int | float | str]:
-    """The differences between two implementations of a Hugging Face directory, in float32 on random tokens.
+    """Compare two implementations of a Hugging Face directory, in float32 on random tokens.
 
     Args:
         folder: the directory, or a model of the hub by name.
@@ -45,18 +45,19 @@ def parity(
     length = min(seq_len, cfg.max_seq_len)
     check_forward(cfg, 1, length, logits=length, also=2.0 * 4 * num_sequences * length * cfg.vocab_size)
     tokens_BT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (num_sequences, length), dtype=np.int32)
-    theirs_BTV, versions = transformers_logits(place, tokens_BT)
+    # Logits of the reference implementation.
+    reference_BTV, versions = transformers_logits(place, tokens_BT)
     forward = jax.jit(functools.partial(apply, cfg))
     # One sequence at a time: vocabularies are large.
     errors, same = [], []
-    for tokens_T, theirs_TV in zip(tokens_BT, theirs_BTV, strict=True):
-        ours_TV = np.asarray(forward(checkpoint.params, tokens_T[None]).logits_BTV)[0]
-        errors.append(np.abs(ours_TV.astype(np.float64) - theirs_TV))
-        same.append(np.argmax(ours_TV, -1) == np.argmax(theirs_TV, -1))
+    for tokens_T, reference_TV in zip(tokens_BT, reference_BTV, strict=True):
+        logits_TV = np.asarray(forward(checkpoint.params, tokens_T[None]).logits_BTV)[0]
+        errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
+        same.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
     return {
         "max_abs_error": float(np.max(errors)),
         "mean_abs_error": float(np.mean(errors)),
-        "logit_std": float(np.std(theirs_BTV)),
+        "logit_std": float(np.std(reference_BTV)),
         "top1_agreement": float(np.mean(same)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,
@@ -65,7 +66,7 @@ def parity(
 
 
 def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:
-    """Logits [B, T, V] of transformers in float32, and the versions of transformers and torch.
+    """Return logits [B, T, V] of transformers in float32, and the versions of transformers and torch.
 
     Raises:
         InputError: one of the two is not installed, or transformers cannot open the directory.

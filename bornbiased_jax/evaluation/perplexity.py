@@ -45,7 +45,7 @@ def evaluate(
     batch_size: int = 8,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Table 7's protocol: the first sequences of a text, each scored on its own.
+    """Evaluate by Table 7's protocol: the first sequences of a text, each scored on its own.
 
     Documents are tokenised, ended with ``eos_id`` and joined; the result is cut into sequences of ``context`` tokens,
     each of which predicts all its tokens but the first (as ``transformers`` does for ``labels=input_ids``).
@@ -75,8 +75,8 @@ def evaluate(
         >>> from bornbiased_jax.text import ByteTokenizer
         >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=260)
         >>> text = ["A text of some twenty bytes."]
-        >>> found = evaluate(cfg, init_seed(cfg, 0), text, ByteTokenizer(), num_sequences=2, context=8, quiet=True)
-        >>> found["num_tokens"], found["perplexity"] > 200  # an untrained model knows nothing
+        >>> scores = evaluate(cfg, init_seed(cfg, 0), text, ByteTokenizer(), num_sequences=2, context=8, quiet=True)
+        >>> scores["num_tokens"], scores["perplexity"] > 200  # an untrained model knows nothing
         (14, True)
     """
     if context < 2:
@@ -102,8 +102,9 @@ def evaluate(
             for rows, (part_nats, tokens) in zip(parts, over_batches(params, parts, score, reading), strict=True):
                 nats, count = nats + float(part_nats), count + int(tokens)
                 advance(int((rows[:, 0] >= 0).sum()))
-            found, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
-            num_bytes += found - _first_bytes(tokenizer, piece_NT)
+            # Bytes of the predicted tokens; ids that may begin a character wait for the next piece.
+            piece_bytes, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
+            num_bytes += piece_bytes - _first_bytes(tokenizer, piece_NT)
             scored += len(piece_NT)
     num_bytes += len(tokenizer.decode(open_ids).encode())
     loss = nats / count
@@ -128,7 +129,7 @@ def evaluate_checkpoint(
     batch_size: int = 8,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """:func:`evaluate` of an opened model on a source of text.
+    """Apply :func:`evaluate` to an opened model and a source of text.
 
     Args:
         checkpoint: the model.
@@ -154,7 +155,7 @@ def evaluate_checkpoint(
     if tokenizer is None:
         raise InputError(f"{checkpoint.reference} has no tokenizer: name one with --tokenizer")
     check_overflow(checkpoint.cfg, checkpoint.weights)
-    found = evaluate(
+    scores = evaluate(
         checkpoint.cfg,
         checkpoint.weights,
         read_documents(source),
@@ -165,11 +166,16 @@ def evaluate_checkpoint(
         quiet=quiet,
     )
     place: dict[str, Any] = {name: value for name, value in checkpoint.info.items() if name in ("seed", "step")}
-    return {**found, "checkpoint": checkpoint.reference, **place, "training_text": is_training_text(checkpoint, source)}
+    return {
+        **scores,
+        "checkpoint": checkpoint.reference,
+        **place,
+        "training_text": is_training_text(checkpoint, source),
+    }
 
 
 def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
-    """Whether a text is the one that a run was trained on; None of no run.
+    """Return whether a text is the one that a run was trained on; None of no run.
 
     Texts are compared by name: the same text in another file is not known to be it.
     """
@@ -183,7 +189,7 @@ def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:
-    """The first sequences [N, T] of a stream of ids, as many as there are up to ``num_sequences``.
+    """Return the first sequences [N, T] of a stream of ids, as many as there are up to ``num_sequences``.
 
     Raises:
         InputError: there is not one.
@@ -196,12 +202,13 @@ def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarr
 
 
 def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, held: int) -> Iterator[np.ndarray]:
-    """What :func:`cut` gives, ``held`` sequences at a time; of ``ids`` no more is read than each piece needs."""
+    """Yield the result of :func:`cut`, ``held`` sequences at a time, reading no more of ``ids`` than a piece needs."""
     iterator, rest, left = iter(ids), np.empty(0, np.int32), num_sequences
     while True:
-        wanted = min(left, held) * context
+        needed = min(left, held) * context
+        # Read documents until the piece is full.
         documents, have = [rest], len(rest)
-        while have < wanted and (document := next(iterator, None)) is not None:
+        while have < needed and (document := next(iterator, None)) is not None:
             documents.append(document)
             have += len(document)
         count = min(left, held, have // context)
@@ -222,7 +229,7 @@ def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, 
 
 
 def _inputs(tokens_BT1: np.ndarray) -> np.ndarray:
-    """What :func:`.loss.loss_sum` feeds the model of a batch."""
+    """Return the tokens of a batch that :func:`.loss.loss_sum` feeds the model."""
     return np.maximum(tokens_BT1[:, :-1], 0)
 
 
@@ -233,7 +240,7 @@ def _score(
 
 
 def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Batches of one shape; missing rows of the last are −1."""
+    """Yield batches of one shape; missing rows of the last are −1."""
     for start in range(0, len(sequences_NT), size):
         rows = sequences_NT[start : start + size]
         missing = np.full((size - len(rows), rows.shape[1]), -1, rows.dtype)
@@ -245,7 +252,7 @@ def _in_text(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> list[int]:
 
 
 def _bytes(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, list[int]]:
-    """UTF-8 bytes of a part of a text, without the ids at its end that may begin a character; and these ids."""
+    """Count UTF-8 bytes of a piece of text less ids at its end that may begin a character; return these ids too."""
     # A character has four bytes at the most, so that three ids may lack the rest of one.
     for back in range(min(4, len(ids))):
         text = tokenizer.decode(ids[: len(ids) - back])
@@ -255,7 +262,7 @@ def _bytes(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, list[int]]:
 
 
 def _first_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
-    """Bytes of the first ids of all sequences."""
+    """Count bytes of the first ids of all sequences."""
     total = 0
     for token in sequences_NT[:, 0]:
         if token != tokenizer.eos_id:

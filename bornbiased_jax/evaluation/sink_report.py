@@ -63,7 +63,7 @@ class SinkReport(TypedDict):
 
 
 def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
-    """Windows of a text at random starts, without repeating a start, [N, length] in the order of the text.
+    """Cut windows of a text at distinct random starts, [N, length] in the order of the text.
 
     N is ``num_sequences``, or the number of possible starts where that is smaller.
 
@@ -112,7 +112,7 @@ def report_on_ids(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> SinkReport:
-    """The report on a text that is already token ids.
+    """Report on the sinks of a model on a text that is already token ids.
 
     Args:
         cfg: the architecture.
@@ -152,6 +152,7 @@ def report_on_ids(
         >>> report_on_ids(cfg, init_seed(cfg, 0), text, lengths=[32], num_sequences=1, details=False)["sink_rate"]
         {'32': 0.0}
     """
+    # Refuse what cannot be measured before anything is computed.
     check_epsilon(epsilon)
     check_plain(params, quantisation=list(schemes) or None, streaming=streaming)
     if not lengths:
@@ -161,7 +162,7 @@ def report_on_ids(
     x_NT = check_sequences(cfg, cut_sequences(ids, longest, num_sequences, seed=seed))
     if streaming is not None:
         check_streaming(cfg, x_NT[:1], streaming, keep_sinks)
-    found = measure_sinks(
+    sinks = measure_sinks(
         cfg,
         params,
         x_NT,
@@ -174,23 +175,24 @@ def report_on_ids(
         batch_size=batch_size,
         advance=advance,
     )
-    by_length = {str(length): found["by_length"][length] for length in sorted(set(lengths))}
+    by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {
         "sink_rate": {length: rates["sink_rate"] for length, rates in by_length.items()},
         "sink_rate_std": {length: rates["sink_rate_std"] for length, rates in by_length.items()},
         "sink_rate_of_average": {length: rates["sink_rate_of_average"] for length, rates in by_length.items()},
         "score_by_layer_head": {length: rates["score_LH"].tolist() for length, rates in by_length.items()},
-        "row_mass_by_layer_head": found["row_mass_LH"].tolist(),
-        "epsilon": found["epsilon"],
-        "convention": found["convention"],
-        "position": found["position"],
-        "threshold": found["threshold"],
-        "normalised_rows": found["normalised_rows"],
-        "num_sequences": found["num_sequences"],
+        "row_mass_by_layer_head": sinks["row_mass_LH"].tolist(),
+        "epsilon": sinks["epsilon"],
+        "convention": sinks["convention"],
+        "position": sinks["position"],
+        "threshold": sinks["threshold"],
+        "normalised_rows": sinks["normalised_rows"],
+        "num_sequences": sinks["num_sequences"],
         "num_tokens": int(np.size(ids)),
         "seed": seed,
         "beyond_max_seq_len": longest > cfg.max_seq_len,
     }
+    # Details are measured on fewer and shorter sequences.
     if details:
         x_DT = x_NT[:DETAIL_SEQUENCES, :DETAIL_LENGTH]
         report["variance"] = _variance(cfg, params, x_DT.shape, seed, advance)
@@ -225,7 +227,7 @@ def sinks_report(
     quiet: bool = False,
     **settings: Any,
 ) -> SinkReport:
-    """The report on a checkpoint and a text, as ``bornbiased sinks`` gives it.
+    """Report on the sinks of a checkpoint on a text, as ``bornbiased sinks`` does.
 
     Args:
         checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
@@ -258,8 +260,10 @@ def sinks_report(
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
     check_overflow(opened.cfg, opened.weights)
+    # A GGUF file's weights are quantised already.
     if opened.source_format == "gguf":
         schemes = [_stored_weights(scheme) for scheme in schemes]
+    # Draw the windows and measure, with one progress bar for all.
     used = read_text(text)
     ids = tokenizer.encode(used)
     cells = len(schemes) * len(granularities) * len(keep_sinks) + (streaming is not None) * (len(keep_sinks) + 1)
@@ -304,7 +308,7 @@ def _stored_weights(scheme: Scheme) -> Scheme:
 
 
 def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The entry of the block after which the residual stream is largest; None for a report without details."""
+    """Return the entry of the block with the largest residual stream after it; None for a report without details."""
     if "outliers" not in report:
         return None
     largest: dict[str, Any] = max(report["outliers"]["layers"], key=lambda entry: entry["largest"])
@@ -312,7 +316,7 @@ def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int]:
-    """The largest score of a map [L, H], with its block and head, both counted from 1.
+    """Return the largest score of a map [L, H], with its block and head, both counted from 1.
 
     Example:
         >>> strongest_head([[0.1, 0.2], [0.7, 0.1]])
@@ -322,7 +326,7 @@ def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int
 
 
 def count_sequences(cfg: ModelConfig, num_sequences: int, details: bool) -> int:
-    """About how many sequences :func:`report_on_ids` will say it has done, for a progress display."""
+    """Estimate how many sequences :func:`report_on_ids` will report as done, for a progress display."""
     return num_sequences + details * (2 + cfg.mlp) * min(num_sequences, DETAIL_SEQUENCES)
 
 
@@ -352,24 +356,24 @@ def _variance(
 def _outliers(
     cfg: ModelConfig, params: Weights, x_NT: np.ndarray, advance: Callable[[int], None] | None
 ) -> dict[str, Any]:
-    found = measure_outliers(cfg, params, x_NT, advance=advance)
-    top_LC = np.argsort(-found.first_LD, axis=-1)[:, :_TOP_CHANNELS]
-    rest_L = found.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else found.dom_ratio_LT[:, 0]
+    measured = measure_outliers(cfg, params, x_NT, advance=advance)
+    top_LC = np.argsort(-measured.first_LD, axis=-1)[:, :_TOP_CHANNELS]
+    rest_L = measured.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else measured.dom_ratio_LT[:, 0]
     layers = [
         {
             "block": layer + 1,
-            "largest": float(found.largest_L[layer]),
-            "position": int(found.largest_at_L3[layer, 1]) + 1,
-            "channel": int(found.largest_at_L3[layer, 2]),
-            "share_of_sequences_massive": float(found.massive_L[layer]),
-            "dom_ratio_first": _numbers(found.dom_ratio_LT[:, 0])[layer],
+            "largest": float(measured.largest_L[layer]),
+            "position": int(measured.largest_at_L3[layer, 1]) + 1,
+            "channel": int(measured.largest_at_L3[layer, 2]),
+            "share_of_sequences_massive": float(measured.massive_L[layer]),
+            "dom_ratio_first": _numbers(measured.dom_ratio_LT[:, 0])[layer],
             "dom_ratio_rest": _numbers(rest_L)[layer],
-            "effective_rank": _numbers(found.effective_rank_L)[layer],
+            "effective_rank": _numbers(measured.effective_rank_L)[layer],
             "top_channels": [
                 {
                     "channel": int(channel),
-                    "first": float(found.first_LD[layer, channel]),
-                    "rest": float(found.rest_LD[layer, channel]),
+                    "first": float(measured.first_LD[layer, channel]),
+                    "rest": float(measured.rest_LD[layer, channel]),
                 }
                 for channel in top_LC[layer]
             ],
@@ -377,9 +381,9 @@ def _outliers(
         for layer in range(cfg.num_layers)
     ]
     N, T = x_NT.shape
-    return {"length": T, "num_sequences": N, "effective_rank_states": found.rank_rows, "layers": layers}
+    return {"length": T, "num_sequences": N, "effective_rank_states": measured.rank_rows, "layers": layers}
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """None where a ratio is undefined (a stream of zeros): JSON has no NaN."""
+    """Return floats, None where a ratio is undefined (a residual stream of zeros): JSON has no NaN."""
     return [float(value) if np.isfinite(value) else None for value in values]

@@ -29,7 +29,7 @@ class StepSinks(TypedDict):
 
 
 def check_run(opened: Checkpoint) -> None:
-    """Refuse what has no steps.
+    """Refuse a checkpoint that has no steps.
 
     Raises:
         InputError: the checkpoint is not of a pretraining run.
@@ -39,7 +39,7 @@ def check_run(opened: Checkpoint) -> None:
 
 
 def sinks_by_step(opened: Checkpoint, tokens_NT: Any, *, epsilon: float = 0.25, quiet: bool = False) -> list[StepSinks]:
-    """Sinks at the first position of all seeds of a run, step by step, the seeds in one vectorised pass.
+    """Measure sinks at the first position of all seeds of a run, step by step, seeds in one vectorized pass.
 
     Args:
         opened: any checkpoint of the run. Step 0 is drawn from the seeds where the run kept none and began at a birth.
@@ -54,16 +54,17 @@ def sinks_by_step(opened: Checkpoint, tokens_NT: Any, *, epsilon: float = 0.25, 
     folder = Path(opened.info["run"])
     config = read_run(folder)["config"]
     seeds = [int(seed) for seed in config["seeds"]]
-    kept = find_steps(folder)
+    saved_steps = find_steps(folder)
     born = config.get("init_from") is None and config.get("adapter") is None
-    steps = [0, *kept] if born and 0 not in kept else kept
+    steps = [0, *saved_steps] if born and 0 not in saved_steps else saved_steps
     rows: list[StepSinks] = []
     with progress.bar(len(steps), "sinks by step", unit="steps", quiet=quiet) as advance:
         for step in steps:
-            each = [
-                restore_params(folder, seed, step)[1] if step in kept else init_seed(opened.cfg, seed) for seed in seeds
+            params_by_seed = [
+                restore_params(folder, seed, step)[1] if step in saved_steps else init_seed(opened.cfg, seed)
+                for seed in seeds
             ]
-            params_S: Params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+            params_S: Params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params_by_seed)
             measured = measure_sinks_of_seeds(opened.cfg, params_S, tokens_NT, epsilon=epsilon)
             rows.append(
                 {

@@ -54,7 +54,7 @@ def streaming_losses(
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Streamed]:
-    """Loss with a rolling cache of ``window`` tokens and each number of first tokens kept.
+    """Compute loss with a rolling cache of ``window`` tokens and each number of first tokens kept.
 
     The last entry, without window, has everything kept, where the model numbers so many positions.
 
@@ -76,8 +76,8 @@ def streaming_losses(
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> x_NT = np.arange(24).reshape(2, 12)
-        >>> found = streaming_losses(cfg, init_seed(cfg, 0), x_NT, window=4, keep=[0, 1])
-        >>> [(entry["window"], entry["keep_sinks"], entry["from_position"]) for entry in found]
+        >>> losses = streaming_losses(cfg, init_seed(cfg, 0), x_NT, window=4, keep=[0, 1])
+        >>> [(entry["window"], entry["keep_sinks"], entry["from_position"]) for entry in losses]
         [(4, 0, 6), (4, 1, 6), (None, 0, 6)]
     """
     x = check_streaming(cfg, tokens_NT, window, keep)
@@ -87,18 +87,20 @@ def streaming_losses(
         cells.append((None, 0))
     size = min(batch_size_for(cfg, T, batch_size), max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size)))
     start = max(keep) + window
-    found: list[Streamed] = []
+    entries: list[Streamed] = []
     for width, count in cells:
         parts = []
         for batch in batches(x, size):
+            # Without a window everything is kept.
             rolling = RollingCache(jnp.asarray(count, jnp.int32), jnp.asarray(width or T, jnp.int32))
             parts.append(np.asarray(_losses(cfg, params, jnp.asarray(batch), rolling), np.float64))
             if advance is not None:
                 advance(len(batch))
         loss_NT = np.concatenate(parts)
+        # Average where every cache has dropped something.
         loss_N = loss_NT[:, start:].mean(axis=1)
         finite = bool(np.isfinite(loss_N).all())
-        found.append(
+        entries.append(
             {
                 "window": width,
                 "keep_sinks": count,
@@ -108,11 +110,11 @@ def streaming_losses(
                 "loss_by_position": [float(v) if np.isfinite(v) else None for v in loss_NT.mean(axis=0)],
             }
         )
-    return found
+    return entries
 
 
 def check_streaming(cfg: ModelConfig, tokens_NT: Any, window: int, keep: Sequence[int]) -> np.ndarray:
-    """The sequences as int32, if they and the caches fit the model and one another.
+    """Return the sequences as int32, if they and the caches fit the model and one another.
 
     Raises:
         InputError: see :func:`streaming_losses`.
@@ -138,7 +140,7 @@ def check_streaming(cfg: ModelConfig, tokens_NT: Any, window: int, keep: Sequenc
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _losses(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, rolling: RollingCache) -> jax.Array:
-    """Of every next token, [B, T − 1], float32."""
+    """Compute the loss of every next token, [B, T − 1], float32."""
     logits_BTV = apply(cfg, params, tokens_BT, rolling=rolling).logits_BTV
     assert logits_BTV is not None
     log_BTV = jax.nn.log_softmax(logits_BTV[:, :-1], axis=-1)
