@@ -32,7 +32,7 @@ _NEGLIGIBLE = 1e-20
 
 
 def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.ArrayLike | None = None) -> Array:
-    """Cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T).
+    """Compute the cosine of the means of two sequences of T unit vectors: ρ_cross/(ρ_within + (1 − ρ_within)/T).
 
     Elementwise. The law of large numbers on the within-sequence part: the mean keeps what all tokens share and
     divides the rest by T.
@@ -55,7 +55,7 @@ def averaged_cosine(T: npt.ArrayLike, rho_cross: npt.ArrayLike, rho_within: npt.
 
 
 def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
-    """Tρ_1/(Tρ_1 + 1 − ρ_1) = T/(T + π − 1): inter-sequence cosine of Attn₀ ∘ MLP₀ at the last position.
+    """Compute Tρ_1/(Tρ_1 + 1 − ρ_1) = T/(T + π − 1): inter-sequence cosine of Attn₀ ∘ MLP₀ at the last position.
 
     Args:
         T: sequence length.
@@ -71,13 +71,13 @@ def prop4(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
 
 
 def prop4_gap(T: npt.ArrayLike, rho_1: npt.ArrayLike = 1 / np.pi) -> Array:
-    """1 − prop4, = (1 − ρ_1)/(1 + (T − 1)ρ_1), without cancellation. Raises as :func:`prop4`."""
+    """Return 1 − prop4, = (1 − ρ_1)/(1 + (T − 1)ρ_1), without cancellation. Raises as :func:`prop4`."""
     length, rho = checks.from_least(T, "T", 1), checks.within(rho_1, "rho_1", 0, 1)
     return (1 - rho) / (1 + (length - 1) * rho)
 
 
 def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
-    """Proposition 4 after any number of ReLU MLP₀ layers: Proposition 2's ρ_layers for ρ_1; 0 layers give 0."""
+    """Compute Proposition 4 after any number of ReLU MLP₀ layers: Proposition 2's ρ_layers for ρ_1; 0 layers give 0."""
     rho = mlp.prop2(checks.whole(layers, "layers", 0))[-1] if layers else 0.0
     return prop4(T, rho)
 
@@ -86,7 +86,7 @@ def prop4_after_mlp(T: npt.ArrayLike, layers: int) -> Array:
 
 
 def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
-    """1 − (1 − 1/T)/L², the formula of Proposition 5 with its own L (one more than the averaging layers).
+    """Compute 1 − (1 − 1/T)/L², the formula of Proposition 5 with its own L (one more than the averaging layers).
 
     Elementwise. See ERRATA.md for where it holds: it counts the input as a layer, and its gap decays as 1/L², where the
     true one goes as 1/(8L) and then as 4^(−L).
@@ -102,7 +102,7 @@ def prop5_printed(T: npt.ArrayLike, L: npt.ArrayLike) -> Array:
 
 
 def prop5_printed_closed_form(L: int) -> float:
-    """The closed form that ends Appendix A.3, with its own L ≥ 2.
+    """Compute the closed form that ends Appendix A.3, with its own L ≥ 2.
 
     (L−2)!/(2L−4)! Σ_k (L−2+k)!/k! (2/3)^(L−1−k). Raises ValueError for L < 2.
     """
@@ -115,7 +115,7 @@ def prop5_printed_closed_form(L: int) -> float:
 
 
 def pair_correlation_limit(ratio: npt.ArrayLike, layers: int) -> Array:
-    """Correlation of positions s ≤ t after n averaging layers as T → ∞ with ratio = s/t fixed. Elementwise.
+    """Compute the correlation of positions s ≤ t after n averaging layers as T → ∞, ratio = s/t fixed. Elementwise.
 
     n averages of white noise put the weight (ln(t/x))^(n−1)/(t (n−1)!) on the noise at x < t. With x = s
     e^(−v), u = ln(t/s): ρ_n = e^(−u/2) ∫ e^(−v) (v(v+u))^(n−1) dv/(2n−2)! = √r Σ_k binom(n−1, k)
@@ -137,18 +137,18 @@ def pair_correlation_limit(ratio: npt.ArrayLike, layers: int) -> Array:
 
 
 def _falling(n: int) -> Array:
-    """Ratios of binom(n−1, k) k! (2n−2−k)!/(2n−2)! at k + 1 and at k, k = 0 … n − 1: at most 1/2, the last one 0."""
+    """Return ratios of binom(n−1, k) k! (2n−2−k)!/(2n−2)! at k + 1 and k, k = 0 … n − 1: at most 1/2, the last 0."""
     k = np.arange(n)
     return (n - 1.0 - k) / np.maximum(2 * n - 2.0 - k, 1.0)
 
 
 def _limit_sum(n: int, base: float) -> float:
-    """Σ_k binom(n−1, k) k! (2n−2−k)!/(2n−2)! base^(k+1): positive terms, each below base/2 of the one before."""
+    """Compute Σ_k binom(n−1, k) k! (2n−2−k)!/(2n−2)! base^(k+1): positive terms, each below base/2 of the previous."""
     return float(base * np.sum(np.cumprod(np.concatenate([[1.0], base * _falling(n)[:-1]]))))
 
 
 def prop5_closed_form(layers: int) -> float:
-    """Mean intra-sequence cosine after n averaging layers as T → ∞ (0 for n = 0).
+    """Compute mean intra-sequence cosine after n averaging layers as T → ∞ (0 for n = 0).
 
     A uniform pair s < t has a ratio r = s/t of density 1, not 2r, so the mean is ∫ ρ_n(r) dr
     = Σ_k binom(n−1, k) k! (2n−2−k)!/(2n−2)! (2/3)^(k+1): the printed closed form at L = n + 1.
@@ -163,7 +163,7 @@ def prop5_closed_form(layers: int) -> float:
 
 
 def prop5_closed_form_gap(layers: int) -> float:
-    """1 − prop5_closed_form(layers): 1/3, 1/9, 5/81, … ~ 1/(8n), to 1e-15 absolutely for every n.
+    """Return 1 − prop5_closed_form(layers): 1/3, 1/9, 5/81, … ~ 1/(8n), to 1e-15 absolutely for every n.
 
     Raises ValueError for layers < 0.
     """
@@ -174,13 +174,13 @@ def prop5_closed_form_gap(layers: int) -> float:
 
 
 def prop5_printed_density(layers: int) -> float:
-    """What the printed density f(r) = 2r would give for n averaging layers: 4/5, not 2/3, at n = 1."""
+    """Compute what the printed density f(r) = 2r would give for n averaging layers: 4/5, not 2/3, at n = 1."""
     n = checks.whole(layers, "layers")
     return 2 * _limit_sum(n, 2 / 5)
 
 
 def averaging_matrix(T: int, layers: int = 1) -> Array:
-    """C^layers [T, T], C[t, s] = 1/t for s ≤ t: what ``layers`` Attn₀ blocks do to the positions."""
+    """Return C^layers [T, T], C[t, s] = 1/t for s ≤ t: what ``layers`` Attn₀ blocks do to the positions."""
     power = np.eye(checks.whole(T, "T"))
     for _ in range(checks.whole(layers, "layers", 0)):
         power = np.cumsum(power, axis=0) / np.arange(1, T + 1)[:, None]
@@ -188,14 +188,14 @@ def averaging_matrix(T: int, layers: int = 1) -> Array:
 
 
 def prop5_correlations(T: int, layers: int) -> Array:
-    """Correlation matrix [T, T] of positions after n averaging layers of i.i.d. inputs: that of Cⁿ(Cⁿ)ᵀ."""
+    """Compute the correlation matrix [T, T] of positions after n averaging layers of i.i.d. inputs, from Cⁿ(Cⁿ)ᵀ."""
     rows = averaging_matrix(T, layers)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return np.clip(rows @ rows.T, -1.0, 1.0)
 
 
 def prop5_exact(T: int, layers: int) -> Array:
-    """Mean intra-sequence cosine [layers] after 1 … layers averaging layers, any finite T, infinite width.
+    """Compute mean intra-sequence cosine [layers] after 1 … layers averaging layers, any finite T, infinite width.
 
     The mean runs over all T² ordered pairs, as in the paper. Raises ValueError for T < 1 or layers < 0.
 
@@ -206,7 +206,7 @@ def prop5_exact(T: int, layers: int) -> Array:
 
 
 def prop5_exact_gap(T: int, layers: int) -> Array:
-    """1 − prop5_exact [layers] to relative precision (about 1e-12), down to 1e-300.
+    """Return 1 − prop5_exact [layers] to relative precision (about 1e-12), down to 1e-300.
 
     T = 4096, 96 layers: about a second.
 
@@ -231,7 +231,7 @@ def prop5_exact_gap(T: int, layers: int) -> Array:
 
 
 def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
-    """The first column of Cⁿ, and 4ⁿ times the squared norm of each row's other entries; n = 1 … layers, [n, T]."""
+    """Return the first column of Cⁿ, and 4ⁿ times each row's squared norm without it; n = 1 … layers, [n, T]."""
     first = np.empty((layers, T))
     column = np.zeros(T)
     column[0] = 1.0
@@ -258,7 +258,7 @@ def _row_parts(T: int, layers: int) -> tuple[Array, Array]:
 
 
 def _mean_vector_square(weights: Array) -> Array:
-    """|mean_s w_s b̃_s|² for each n, b̃_s being row s of (2C)ⁿ without its first entry; weights [n, T]."""
+    """Compute |mean_s w_s b̃_s|² for each n, b̃_s being row s of (2C)ⁿ without its first entry; weights [n, T]."""
     layers, T = weights.shape
     vectors = weights / T
     positions = np.arange(1, T + 1)
@@ -269,7 +269,7 @@ def _mean_vector_square(weights: Array) -> Array:
 
 
 def prop5_depth_asymptote(layers: npt.ArrayLike) -> Array:
-    """1 − 1/(8n): the closed form (T → ∞ first) for many averaging layers n. Elementwise.
+    """Return 1 − 1/(8n): the closed form (T → ∞ first) for many averaging layers n. Elementwise.
 
     Range: |8n(1 − ρ) − 1| ≤ 1.7/n for n ≥ 1 against ``prop5_closed_form``. At finite T while n ≪ (ln T)/2.
 
@@ -280,7 +280,7 @@ def prop5_depth_asymptote(layers: npt.ArrayLike) -> Array:
 
 
 def prop5_finite_asymptote_gap(T: npt.ArrayLike, layers: npt.ArrayLike) -> Array:
-    """4^(−n)(T² − 1)/12: 1 − ρ at fixed T for many averaging layers n. Elementwise.
+    """Return 4^(−n)(T² − 1)/12: 1 − ρ at fixed T for many averaging layers n. Elementwise.
 
     C has eigenvalues 1, 1/2, …, 1/T. Those of 1/2 are (t − 1) on the right and (−1, 1, 0, …) on the left, so
     Cⁿ leaves the angle 2^(−n)|t − s| between positions. The eigenvalue 1/3 corrects by −2T(2/3)ⁿ relatively:

@@ -37,7 +37,7 @@ class Weights(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def participation(count: int, variance: float) -> float:
-    """E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
+    """Compute E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
 
     With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy. The expectations over
     λ are lattice sums. So is the integral, in ln y: turned by an angle θ < π/2 the integrand is at most 1/cos²θ times
@@ -61,16 +61,16 @@ def participation(count: int, variance: float) -> float:
     scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
     z, w = quadrature.normal_lattice(float(scale), float(reach))
     log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, LOG_STEP)
-    one = np.exp(scale * z)
-    gone = -np.expm1(-np.outer(np.exp(log_y), one))
-    squared = (1 - gone) @ (w * one**2)
-    others = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
-    return float(count * np.sum(np.exp(2 * log_y) * squared * others) * LOG_STEP)
+    exp_logit = np.exp(scale * z)
+    gone = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
+    squared = (1 - gone) @ (w * exp_logit**2)
+    remaining = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
+    return float(count * np.sum(np.exp(2 * log_y) * squared * remaining) * LOG_STEP)
 
 
 @functools.lru_cache(maxsize=4096)
 def normal_participation(count: int) -> float:
-    """E Σ s²/(Σ |s|)² over ``count`` independent standard normals: 1 at count 1, π/(2 count) for large ones.
+    """Compute E Σ s²/(Σ |s|)² over ``count`` independent standard normals: 1 at count 1, π/(2 count) if large.
 
     Half of it is E Σ a² of softpick's weights where logits are small, whatever their scale. With 1/Z² = ∫ t e^(−tZ) dt
     it is count·∫ t g₂(t) g(t)^(count−1) dt, g(t) = E e^(−t|s|) = erfcx(t/√2) and g₂ = E s² e^(−t|s|) = g''(t): the
@@ -97,7 +97,7 @@ def normal_participation(count: int) -> float:
 
 
 def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False) -> Weights:
-    """The weights' moments, given the variance of the attention's input and its cosines within a sequence.
+    """Compute the weights' moments, given the variance of the attention's input and its cosines within a sequence.
 
     With ``uniform`` every logit is taken as 0.
     """
@@ -119,18 +119,18 @@ def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, u
 
 
 def _pairs(boost_n: Array, logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
-    """Two queries of cosine ρ: their logits for one key correlate by ρ, so the exponent Ω becomes Ωρ."""
+    """Correlate two queries of cosine ρ: their logits for one key correlate by ρ, so the exponent Ω becomes Ωρ."""
     order = np.arange(grid.nodes.size)
     first = np.minimum.outer(order, order)
     variance = logit_variance_n[first]
-    kept = np.divide(
+    fraction = np.divide(
         np.expm1(variance * rho_nn), np.expm1(variance), out=np.asarray(rho_nn) * 1.0, where=variance > 1e-9
     )
-    return 1.0 + (boost_n[first] - 1.0) * kept
+    return 1.0 + (boost_n[first] - 1.0) * fraction
 
 
 def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
-    """sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
+    """Compute the moments of sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
     largest = float(np.max(logits_n))
     if largest > LARGEST_VARIANCE:
         raise ValueError(f"variance: {largest:.4g} of the sigmoid attention's logits is above {LARGEST_VARIANCE:g}")
@@ -143,7 +143,7 @@ def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
 
 
 def common(excess_n: Array, grid: Grid) -> Array:
-    """Σ of a function of position over the positions that both of two nodes see, [n, n]."""
+    """Sum a function of position over the positions that both of two nodes see, [n, n]."""
     order = np.arange(grid.nodes.size)
     first, last = np.minimum.outer(order, order), np.maximum.outer(order, order)
     if np.array_equal(grid.reach, grid.nodes):
@@ -155,7 +155,7 @@ def common(excess_n: Array, grid: Grid) -> Array:
 
 
 def after_aggregation(stack: Stack, variance_n: Array, grid: Grid) -> Array:
-    """Positional scale and per-head RMSNorm, as a factor on the aggregated values, whose variance is given."""
+    """Compute positional scale and per-head RMSNorm, as a factor on aggregated values of the given variance."""
     scale = np.ones_like(variance_n)
     if stack.positional_scale == "amplify":
         scale = np.sqrt(grid.nodes)
@@ -167,5 +167,5 @@ def after_aggregation(stack: Stack, variance_n: Array, grid: Grid) -> Array:
 
 
 def gate_dual(rho: Array, left: Array, right: Array) -> Array:
-    """E[sigmoid(g) sigmoid(g')], from sigmoid(g) = (1 + tanh(g/2))/2."""
+    """Compute E[sigmoid(g) sigmoid(g')], from sigmoid(g) = (1 + tanh(g/2))/2."""
     return 0.25 * (1.0 + kernels.dual("tanh", rho, left / 2, right / 2))

@@ -18,21 +18,21 @@ RHO_SLACK = 1e-12
 
 
 def function(phi: str | Function, label: str = "name") -> Function:
-    """An activation by its name; any other function is returned as it is."""
+    """Return an activation by its name; any other function is returned as it is."""
     if callable(phi):
         return phi
     return ACTIVATIONS[choice(phi, label, ACTIVATIONS)]
 
 
 def choice(value: str, label: str, allowed: Collection[str]) -> str:
-    """One of a few names."""
+    """Check that a name is one of those allowed."""
     if value not in allowed:
         raise ValueError(f"{label}: {value!r} is not one of {', '.join(allowed)}")
     return value
 
 
 def std(value: npt.ArrayLike, label: str = "std", most: float = math.inf) -> Array:
-    """Standard deviations, finite, not negative and not above ``most``."""
+    """Check that standard deviations are finite, not negative and not above ``most``."""
     array = np.asarray(value, dtype=np.float64)
     if not np.all(array >= 0) or not np.all(np.isfinite(array)):
         raise ValueError(f"{label}: a standard deviation must be finite and not negative")
@@ -42,7 +42,7 @@ def std(value: npt.ArrayLike, label: str = "std", most: float = math.inf) -> Arr
 
 
 def rho(value: npt.ArrayLike, label: str = "rho") -> Array:
-    """Correlations, in [-1, 1] up to ``RHO_SLACK``; clipped."""
+    """Check that correlations are in [-1, 1] up to ``RHO_SLACK``, and clip them."""
     array = np.asarray(value, dtype=np.float64)
     if not np.all(np.abs(array) <= 1 + RHO_SLACK):
         raise ValueError(f"{label}: a correlation must lie in [-1, 1]")
@@ -50,7 +50,7 @@ def rho(value: npt.ArrayLike, label: str = "rho") -> Array:
 
 
 def within(value: npt.ArrayLike, label: str, least: float, most: float) -> Array:
-    """Numbers in [least, most]."""
+    """Check that numbers are in [least, most]."""
     array = np.asarray(value, dtype=np.float64)
     if not np.all((array >= least) & (array <= most)):
         raise ValueError(f"{label}: it must lie in [{least:g}, {most:g}]")
@@ -58,7 +58,7 @@ def within(value: npt.ArrayLike, label: str, least: float, most: float) -> Array
 
 
 def from_least(value: npt.ArrayLike, label: str, least: float) -> Array:
-    """Numbers of at least ``least``, infinity included."""
+    """Check that numbers are at least ``least``, infinity included."""
     array = np.asarray(value, dtype=np.float64)
     if not np.all(array >= least):
         raise ValueError(f"{label}: it must be at least {least:g}")
@@ -66,28 +66,28 @@ def from_least(value: npt.ArrayLike, label: str, least: float) -> Array:
 
 
 def whole(value: float, label: str, least: int = 1) -> int:
-    """A whole number of at least ``least``."""
+    """Check that a number is whole and at least ``least``."""
     if not least <= value < math.inf or value != int(value):
         raise ValueError(f"{label}: {value} must be a whole number of at least {least}")
     return int(value)
 
 
 def probability(value: float, label: str) -> float:
-    """A number in [0, 1]."""
+    """Check that a number is in [0, 1]."""
     if not 0 <= value <= 1:
         raise ValueError(f"{label}: {value} lies outside [0, 1]")
     return float(value)
 
 
 def finite(value: float, label: str, least: float = 0.0) -> float:
-    """A finite number of at least ``least``."""
+    """Check that a number is finite and at least ``least``."""
     if not least <= value < math.inf:
         raise ValueError(f"{label}: {value} must be finite and at least {least:g}")
     return float(value)
 
 
 def positive(value: float, label: str) -> float:
-    """A finite number above 0."""
+    """Check that a number is finite and above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{label}: {value} is not positive and finite")
     return float(value)

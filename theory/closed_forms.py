@@ -14,12 +14,12 @@ from theory.activations import Array
 
 
 def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
-    """Arc-cosine kernel of degree 1 (Cho and Saul 2009)."""
+    """Compute the arc-cosine kernel of degree 1 (Cho and Saul 2009)."""
     return s * t / (2 * np.pi) * (np.sqrt((1 - rho) * (1 + rho)) + (np.pi - np.arccos(rho)) * rho)
 
 
 def _relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
-    """Arc-cosine kernel of degree 0: P(u > 0, u' > 0)."""
+    """Compute the arc-cosine kernel of degree 0: P(u > 0, u' > 0)."""
     return np.broadcast_to((np.pi - np.arccos(rho)) / (2 * np.pi), np.broadcast(rho, s, t).shape)
 
 
@@ -33,7 +33,7 @@ def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Ar
 
 
 def _gelu_dual(rho: Array, s: Array, t: Array) -> Array:
-    """E[uΦ(u) u'Φ(u')].
+    """Compute E[uΦ(u) u'Φ(u')].
 
     Stein's lemma in u, then in u', leaves c E[ΦΦ'] + P (q r + c² (1 − q r)/((1 + q)(1 + r))), where P is the
     mean product of the two normal densities: 1/(2π √det(I + Σ)).
@@ -54,7 +54,7 @@ def _erf_det(rho: Array, s: Array, t: Array) -> Array:
 
 
 def _erf_dual(rho: Array, s: Array, t: Array) -> Array:
-    """(2/π) arcsin(2c/√((1+2q)(1+2r))) (Williams 1997), as an arctangent: accurate at |ρ| = 1 and any std."""
+    """Compute (2/π) arcsin(2c/√((1+2q)(1+2r))) (Williams 1997), as an arctangent: accurate at |ρ| = 1 and any std."""
     return 2 / np.pi * np.arctan2(2 * rho * s * t, np.sqrt(_erf_det(rho, s, t)))
 
 

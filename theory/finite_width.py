@@ -40,12 +40,12 @@ class Kernel(NamedTuple):
     """Hermite coefficients of φ(std·z), where the dual kernel has no closed form."""
 
     def variance(self) -> Array:
-        """E[h²], [n]."""
+        """Compute E[h²], [n]."""
         plain = kernels.second_moment(self.activation, self.std_n)
         return plain * self.std_n**2 if self.gated else plain
 
     def expand(self, rho: Array) -> tuple[Array, Array, Array]:
-        """Value, d/dρ and d²/dρ²; ``rho`` is [n, n], or [n] for pairs at one and the same node."""
+        """Compute value, d/dρ and d²/dρ²; ``rho`` is [n, n], or [n] for pairs at one and the same node."""
         size = _between(self.std_n, rho)
         if self.coefficients_nk is not None:
             value, slope, curvature = _series(self.coefficients_nk, rho)
@@ -62,13 +62,13 @@ class Kernel(NamedTuple):
         return size * rho * value, size * (value + rho * slope), size * (2 * slope + rho * curvature)
 
     def stretch(self, rho: Array) -> Array:
-        """d/d ln(std) of one of the two nodes, at fixed ρ. Shape of ``rho``."""
+        """Compute d/d ln(std) of one of the two nodes, at fixed ρ. Shape of ``rho``."""
         up, down = (kernel(self.activation, self.gated, self.std_n * (1 + s)) for s in (STEP, -STEP))
-        both = (up.expand(rho)[0] - down.expand(rho)[0]) / (2 * STEP)
-        return both / 2
+        change = (up.expand(rho)[0] - down.expand(rho)[0]) / (2 * STEP)
+        return change / 2
 
     def neurons(self, rho_n: Array) -> tuple[Array, Array]:
-        """Covariance over inputs of ψφ and (φ − ψ)², and variance of (φ − ψ)², averaged over neurons, [n] each.
+        """Compute covariance over inputs of ψφ and (φ − ψ)², and variance of (φ − ψ)², averaged over neurons, [n] each.
 
         ψ is a neuron's mean output. Summed over F neurons they are what one plain hidden layer adds, token by
         token, to the covariance of h̄·h̃ and ‖h̃‖², and to the variance of ‖h̃‖².
@@ -81,7 +81,7 @@ class Kernel(NamedTuple):
 
 
 def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) -> tuple[Array, Array]:
-    """E over inputs of φ(u)^k, k = 1 … highest, for neurons of mean pre-activation std·√ρ·b, b ~ N(0, 1).
+    """Compute E over inputs of φ(u)^k, k ≤ highest, for neurons of mean pre-activation std·√ρ·b, b ~ N(0, 1).
 
     A negative cosine has no common mean; it counts as 0. ReLU's moments have a closed form, and its b lies on panels;
     the others are lattice sums over both variables. The error is below 1e-10 of the largest moment within |b| < 5.
@@ -112,7 +112,7 @@ def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) ->
 
 
 def _rectified(mean: Array, std: Array, highest: int) -> Array:
-    """E[max(u, 0)^k], k = 1 … highest, u ~ N(mean, std²): M_k = mean M_(k−1) + (k − 1) std² M_(k−2)."""
+    """Compute E[max(u, 0)^k], k ≤ highest, u ~ N(mean, std²): M_k = mean M_(k−1) + (k − 1) std² M_(k−2)."""
     ratio = np.divide(mean, std, out=np.where(mean > 0, np.inf, -np.inf), where=std > 0)
     moments = [special.ndtr(ratio), mean * special.ndtr(ratio) + std * np.exp(-ratio * ratio / 2) / ROOT_2PI]
     for k in range(2, highest + 1):
@@ -122,7 +122,7 @@ def _rectified(mean: Array, std: Array, highest: int) -> Array:
 
 
 def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
-    """The kernel of an MLP whose pre-activations have these standard deviations at the nodes.
+    """Build the kernel of an MLP whose pre-activations have these standard deviations at the nodes.
 
     Raises:
         ValueError: a negative standard deviation; one beyond the series of an activation without a closed form, which
@@ -136,9 +136,9 @@ def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
     for longest in (64, kernels.DEGREES[-1]):
         table = kernels.hermite_coefficients(activation, std_n, longest)
         for degree in (d for d in DEGREES if d <= longest):
-            kept = table[:, : degree + 1]
-            if np.all(energy - np.sum(kept**2, axis=1) <= TAIL * energy):
-                return Kernel(activation, gated, std_n, kept)
+            truncated = table[:, : degree + 1]
+            if np.all(energy - np.sum(truncated**2, axis=1) <= TAIL * energy):
+                return Kernel(activation, gated, std_n, truncated)
     raise ValueError(
         f"std_n: {np.max(std_n):.4g} is beyond what {longest} terms of {activation}'s Hermite series follow; "
         "take a smaller width or smaller weights"
@@ -150,7 +150,7 @@ def _between(values_n: Array, rho: Array) -> Array:
 
 
 def _series(coefficients_nk: Array, rho: Array) -> tuple[Array, Array, Array]:
-    """Σ a_k a'_k ρ^k with its first two derivatives, by Horner's rule."""
+    """Compute Σ a_k a'_k ρ^k with its first two derivatives, by Horner's rule."""
     value, slope, half = np.zeros_like(rho), np.zeros_like(rho), np.zeros_like(rho)
     for column in coefficients_nk.T[::-1]:
         half = half * rho + slope
@@ -183,22 +183,22 @@ class Overlap(NamedTuple):
     length: Array
 
     def diagonal(self) -> Overlap:
-        """For pairs of tokens at one and the same node."""
+        """Take the pairs of tokens at one and the same node."""
         return Overlap(*(np.diag(a) for a in self))
 
     def lengths(self, rho: Array) -> Lengths:
-        """The moments of δ."""
+        """Compute the moments of δ."""
         rest = 1.0 - rho
         with_mean = rest * self.lean - 0.5 * rho * self.skew
         with_length = rest * self.skew - 0.5 * rho * self.length
         return Lengths(np.maximum(rest * with_mean - 0.5 * rho * with_length, 0.0), with_mean, with_length)
 
     def cosine_variance(self, rho: Array) -> Array:
-        """Over pairs of tokens, given the seed."""
+        """Compute the variance of the cosine over pairs of tokens, given the seed."""
         return self.own + 2.0 * _symmetric(self.lengths(rho).variance)
 
     def cosine_bias(self, rho: Array) -> Array:
-        """What dividing by the norms of single tokens adds to the mean cosine, given the seed.
+        """Compute what dividing by the norms of single tokens adds to the mean cosine, given the seed.
 
         The second-order terms: −(2 − 3ρ) lean − (1 − 3ρ) skew + (3/4)ρ length. For isotropic Gaussian g that is
         ρ(1 − ρ)(3ρ − 1)/(2D); the variance of ‖m‖² across seeds (``seeds``) adds −2ρ²(1 − ρ)/D, in all the

@@ -39,7 +39,7 @@ def fractions_given_head(
     own_fraction: float = 0.0,
     seed: int = 0,
 ) -> Array:
-    """The most predicted token's fraction of N inputs, for ``DIRECTIONS`` seeds.
+    """Simulate the most predicted token's fraction of N inputs, for ``DIRECTIONS`` seeds.
 
     Args:
         head_VD: the rows w_v, of mean square 1.
@@ -57,8 +57,8 @@ def fractions_given_head(
 
     Example:
         >>> head_VD = np.random.default_rng(0).standard_normal((50, 32))
-        >>> found = fractions_given_head(head_VD, head_VD[7], 1.0, 0.9, 0.0, Scatter(32), 100)
-        >>> bool(found.min() > 0.9)  # nothing but row 7 is common to the inputs
+        >>> fractions = fractions_given_head(head_VD, head_VD[7], 1.0, 0.9, 0.0, Scatter(32), 100)
+        >>> bool(fractions.min() > 0.9)  # nothing but row 7 is common to the inputs
         True
     """
     checks.probability(rho, "rho"), checks.probability(part, "part"), checks.probability(own_fraction, "own_fraction")
@@ -71,10 +71,12 @@ def fractions_given_head(
     fractions = []
     for _ in range(DIRECTIONS):
         cosine = float(np.clip(rho + rho_std * generator.standard_normal(), 0.0, 1.0 - 1e-9))
+        # A seed's direction: the common part, and one of its own.
         free_D = generator.standard_normal((D,))
         free_D -= (free_D @ along_D) * along_D
         m_D = part * along_D + math.sqrt(1 - part**2) * free_D / np.linalg.norm(free_D)
         a_V = (head_VD @ m_D.astype(head_VD.dtype)).astype(np.float64)
+        # Logits' means and standard deviations, and the probability of each token to lead.
         lean = min(states.lean, (1 - cosine) / 2)
         scale_V = square_V * np.maximum(1 + extra * generator.standard_normal((V,)), 1e-3)
         noise_V = np.sqrt((1 - cosine - lean) * scale_V + lean * a_V**2)
@@ -85,7 +87,7 @@ def fractions_given_head(
 
 
 def largest_logit(mean_V: Array, noise_V: Array, dimensions: float = math.inf) -> Array:
-    """Of each token the probability to have the largest logit, ∫ φ_v Π_{u≠v} Φ_u; logits independent.
+    """Compute each token's probability of the largest logit, ∫ φ_v Π_{u≠v} Φ_u; logits independent.
 
     An input's own part has a fixed length, so that its projection on a row has lighter tails than a normal one: of a
     sphere in n dimensions, e is as far out as a normal z = e (1 + (e² − 3)/4n), to first order in 1/n.
@@ -114,9 +116,9 @@ def largest_logit(mean_V: Array, noise_V: Array, dimensions: float = math.inf) -
         z_VX, slope_VX = _normal_score((x_X - mean_V[:, None]) / noise_V[:, None], dimensions)
         log_below_VX = special.log_ndtr(z_VX)
         density_VX = slope_VX * np.exp(-(z_VX**2) / 2 - log_below_VX) / (ROOT_2PI * noise_V[:, None])
-        found = np.asarray(density_VX @ np.exp(log_below_VX.sum(axis=0)) * (x_X[1] - x_X[0]))
-        if abs(found.sum() - 1) < TOLERANCE:
-            return found
+        probability_V = np.asarray(density_VX @ np.exp(log_below_VX.sum(axis=0)) * (x_X[1] - x_X[0]))
+        if abs(probability_V.sum() - 1) < TOLERANCE:
+            return probability_V
     raise ValueError(
         f"noise_V: the largest of its standard deviations is {noise_V.max() / noise_V.min():.3g} times the smallest, "
         "more than is integrated accurately"
@@ -124,21 +126,21 @@ def largest_logit(mean_V: Array, noise_V: Array, dimensions: float = math.inf) -
 
 
 def _normal_score(e: Array, dimensions: float) -> tuple[Array, Array]:
-    """How far out a normal variable is where the sphere's is at e, and the slope of that; linear beyond √n."""
+    """Return the normal score that is as far out as e on the sphere, and its slope; linear beyond √n."""
     square = np.minimum(e**2, dimensions)
     bent = np.where(e**2 < dimensions, 3.0, 1.0)
     return e * (1 + (square - 3) / (4 * dimensions)), 1 + (bent * square - 3) / (4 * dimensions)
 
 
 def _ends(mean_V: Array, noise_V: Array, dimensions: float) -> tuple[float, float]:
-    """Between which two values the largest logit lies but for ``TAIL`` at either end, by bisection."""
+    """Find by bisection two values between which the largest logit lies but for ``TAIL`` at either end."""
 
     def scores(x: float) -> Array:
         return _normal_score((x - mean_V) / noise_V, dimensions)[0]
 
     reach = 12 * float(noise_V.max())
     least, most = float(mean_V.max()) - reach, float(mean_V.max()) + reach
-    found = []
+    ends = []
     for beyond in (
         lambda x: special.log_ndtr(scores(x)).sum() > math.log(TAIL),
         lambda x: special.ndtr(-scores(x)).sum() < TAIL,
@@ -147,5 +149,5 @@ def _ends(mean_V: Array, noise_V: Array, dimensions: float) -> tuple[float, floa
         for _ in range(30):
             middle = (low + high) / 2
             low, high = (low, middle) if beyond(middle) else (middle, high)
-        found.append((low + high) / 2)
-    return found[0], found[1]
+        ends.append((low + high) / 2)
+    return ends[0], ends[1]

@@ -35,7 +35,7 @@ LARGEST_STD = 16.0
 
 @functools.lru_cache(maxsize=8)
 def _hermite_rows(degree: int) -> Array:
-    """w(z) he_n(z) on the grid, n = 0..degree, he_n orthonormal under N(0, 1). Shape [nodes, degree + 1]."""
+    """Compute w(z) he_n(z) on the grid, n = 0..degree, he_n orthonormal under N(0, 1). Shape [nodes, degree + 1]."""
     z, w = normal_panels()
     rows = np.empty((degree + 1, z.size))
     # Carry he_n e^(-z²/4), which is bounded, and put the other half of the weight back at the end.
@@ -49,7 +49,7 @@ def _hermite_rows(degree: int) -> Array:
 
 
 def _mean_square(phi: Function, std: Array) -> Array:
-    """E[φ(std·z)²], elementwise over std, to rounding for std up to ``LARGEST_PANEL_SCALE``."""
+    """Compute E[φ(std·z)²], elementwise over std, to rounding for std up to ``LARGEST_PANEL_SCALE``."""
     checks.std(std, "std", LARGEST_PANEL_SCALE)
     z, w = normal_panels()
     unique, back = np.unique(std, return_inverse=True)
@@ -58,7 +58,7 @@ def _mean_square(phi: Function, std: Array) -> Array:
 
 
 def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: int = 64) -> Array:
-    """Coefficients a_n = E[φ(std·z) he_n(z)], z ~ N(0, 1), he_n orthonormal (he_1 = z, he_2 = (z² − 1)/√2).
+    """Compute a_n = E[φ(std·z) he_n(z)], z ~ N(0, 1), he_n orthonormal (he_1 = z, he_2 = (z² − 1)/√2).
 
     Args:
         phi: name of an activation, or a vectorised function, analytic on either side of 0 (a kink at 0 is
@@ -82,7 +82,7 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
 
 
 def hermite_tail(phi: str | Function, std: npt.ArrayLike, coefficients: Array) -> Array:
-    """Energy left out by a truncation, E[φ(std·z)²] − Σ a_n² (never below 0). Shape of std."""
+    """Compute the energy left out by a truncation, E[φ(std·z)²] − Σ a_n² (never below 0). Shape of std."""
     return np.maximum(
         _mean_square(checks.function(phi), checks.std(std, "std")) - np.sum(coefficients**2, axis=-1), 0.0
     )
@@ -95,7 +95,7 @@ def hermite_dual(
     degree: int = 64,
     std2: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """Mehler series Σ_{n ≤ degree} a_n(std) a_n(std2) ρ^n for any φ, and a bound on what it leaves out.
+    """Compute the Mehler series Σ_{n ≤ degree} a_n(std) a_n(std2) ρ^n for any φ, and a bound on what it leaves out.
 
     By Cauchy-Schwarz the remainder is at most |ρ|^(degree+1) √(tail(std) tail(std2)), with the tail energies
     of :func:`hermite_tail`; the bound holds up to rounding (about 1e-15 of the second moment).
@@ -115,7 +115,7 @@ def hermite_dual(
 
 
 def _horner(rho: Array, a: Array, b: Array) -> Array:
-    """Σ a[..., n] b[..., n] ρ^n by Horner's rule, broadcasting the leading axes."""
+    """Compute Σ a[..., n] b[..., n] ρ^n by Horner's rule, broadcasting the leading axes."""
     value = np.zeros(np.broadcast_shapes(rho.shape, a.shape[:-1], b.shape[:-1]))
     for n in range(a.shape[-1] - 1, -1, -1):
         value = value * rho + a[..., n] * b[..., n]
@@ -126,7 +126,7 @@ def _horner(rho: Array, a: Array, b: Array) -> Array:
 
 
 def _converged(phi: Function, stds: Array) -> Array | None:
-    """Coefficients of the shortest series with a negligible tail at every std; None if 512 is too short."""
+    """Return coefficients of the shortest series with a negligible tail at every std; None if 512 is too short."""
     for degree in DEGREES:
         a = hermite_coefficients(phi, stds, degree)
         energy = np.maximum(_mean_square(phi, stds), np.finfo(float).tiny)
@@ -136,7 +136,7 @@ def _converged(phi: Function, stds: Array) -> Array | None:
 
 
 def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function | None = None) -> Array:
-    """E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
+    """Compute E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
     For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): see
     :func:`theory.quadrature.normal_lattice`. Shape of theta (one axis).
@@ -155,7 +155,7 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
 
 @functools.lru_cache(maxsize=512)
 def _series(name: str, slope: bool, s: float, t: float) -> tuple[str, Array]:
-    """A kernel as ("power", coefficients in ρ) or ("angle", Chebyshev coefficients in (2/π) arcsin ρ)."""
+    """Expand a kernel: ("power", coefficients in ρ) or ("angle", Chebyshev coefficients in (2/π) arcsin ρ)."""
     phi = (DERIVATIVES if slope else ACTIVATIONS)[name]
     a = _converged(phi, np.array([s, t]))
     if a is not None and a.shape[-1] <= _LONGEST_HORNER:
@@ -172,7 +172,7 @@ def _series(name: str, slope: bool, s: float, t: float) -> tuple[str, Array]:
 
 
 def _chebyshev(kernel: Callable[[Array], Array]) -> Array:
-    """Chebyshev coefficients in x = (2/π) arcsin ρ of a kernel given as a function of θ = arccos ρ.
+    """Expand a kernel, given as a function of θ = arccos ρ, in Chebyshev polynomials of x = (2/π) arcsin ρ.
 
     Interpolation at cos(πj/n), n doubled (old values kept) until the last coefficients are rounding noise. In the
     angle a kernel is smooth at both ends; in ρ, a wide tanh's has nearly a branch point there.
@@ -195,7 +195,7 @@ def _chebyshev(kernel: Callable[[Array], Array]) -> Array:
 
 
 def _evaluate(rho: Array, kind: str, coefficients: Array) -> Array:
-    """A series over an array of correlations, in pieces that stay in cache."""
+    """Evaluate a series over an array of correlations, in pieces that stay in cache."""
     flat, out = rho.ravel(), np.empty(rho.size)
     for start in range(0, flat.size, _CHUNK):
         piece = flat[start : start + _CHUNK]
@@ -220,15 +220,16 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
         return _evaluate(full, *_series(name, slope, *map(float, pairs[:, 0])))
     if pairs.shape[1] > _MOST_PAIRS:
         phi = (DERIVATIVES if slope else ACTIVATIONS)[name]
-        both = _converged(phi, np.concatenate([np.ravel(s), np.ravel(t)]))
-        if both is not None:
-            a = both[: s.size].reshape(s.shape + (-1,))
-            return _horner(rho, a, both[s.size :].reshape(t.shape + (-1,)))
+        coefficients = _converged(phi, np.concatenate([np.ravel(s), np.ravel(t)]))
+        if coefficients is not None:
+            a = coefficients[: s.size].reshape(s.shape + (-1,))
+            return _horner(rho, a, coefficients[s.size :].reshape(t.shape + (-1,)))
+    # One series for each pair of standard deviations.
     which = np.broadcast_to(np.reshape(index, np.broadcast_shapes(s.shape, t.shape)), shape)
     out = np.empty(shape)
     for k in range(pairs.shape[1]):
-        here = which == k
-        out[here] = _evaluate(full[here], *_series(name, slope, *map(float, pairs[:, k])))
+        mask = which == k
+        out[mask] = _evaluate(full[mask], *_series(name, slope, *map(float, pairs[:, k])))
     return out
 
 
@@ -243,7 +244,7 @@ def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, st
 
 
 def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None) -> Array:
-    """E[φ(u)φ(u')], (u, u') centred Gaussian with stds std and std2 (default: std), correlation rho.
+    """Compute E[φ(u)φ(u')], (u, u') centred Gaussian with stds std and std2 (default: std), correlation rho.
 
     Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The
     activations without a closed form are fastest with one std for the whole array; their cost grows as std²
@@ -267,12 +268,12 @@ def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.Arra
 def dual_derivative(
     name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None
 ) -> Array:
-    """E[φ'(u)φ'(u')], the derivative of :func:`dual` in the covariance std·std2·ρ (Price's theorem)."""
+    """Compute E[φ'(u)φ'(u')], the derivative of :func:`dual` in the covariance std·std2·ρ (Price's theorem)."""
     return _dispatch(name, True, rho, std, std2)
 
 
 def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
-    """E[φ(u)²], u ~ N(0, std²), elementwise, to rounding.
+    """Compute E[φ(u)²], u ~ N(0, std²), elementwise, to rounding.
 
     Raises:
         ValueError: a negative std, or one above ``LARGEST_PANEL_SCALE`` where there is no closed form; an unknown name.
@@ -291,7 +292,7 @@ def gated_dual(
     std2: npt.ArrayLike | None = None,
     std_up2: npt.ArrayLike | None = None,
 ) -> Array:
-    """E[φ(g)u φ(g')u'] of a gated MLP, gate g and up-projection u independent (exact at infinite width).
+    """Compute E[φ(g)u φ(g')u'] of a gated MLP, gate g and up-projection u independent (exact at infinite width).
 
     The product of the gate's kernel and the linear kernel std_up·std_up2·rho_up; the second standard
     deviations default to the first ones, and the up-projection's values to the gate's. Odd in ρ_up: at ρ = 0

@@ -39,7 +39,7 @@ class Scatter(NamedTuple):
     lean: float = 0.0
 
     def scales(self) -> tuple[Array, Array]:
-        """Nodes and weights of √(w·Σw) over rows w, in units of its root mean square."""
+        """Return nodes and weights of √(w·Σw) over rows w, in units of its root mean square."""
         if self.width is None:
             return np.ones(1), np.ones(1)
         z, w = normal_nodes(SCALES)
@@ -55,7 +55,7 @@ class Scatter(NamedTuple):
 
 
 def leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
-    """Nodes and weights of the distribution Φ(m)^V of the largest of V normals, trapezoidal in its normal score."""
+    """Return nodes and weights of Φ(m)^V, the distribution of the largest of V normals, trapezoidal in its score."""
     t = np.linspace(-reach, reach, nodes)
     weights = np.exp(-t * t / 2)
     return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
@@ -79,7 +79,7 @@ class Given(NamedTuple):
 
 
 def _normal(x: Array, sd: Array) -> Array:
-    """The density of N(0, sd²) at x, for a vector of sd a row each, else broadcasting."""
+    """Compute the density of N(0, sd²) at x, for a vector of sd a row each, else broadcasting."""
     scale = sd[:, None] if sd.ndim == 1 else sd
     return np.asarray(np.exp(-((x / scale) ** 2) / 2) / (ROOT_2PI * scale))
 
@@ -105,11 +105,11 @@ class Field:
         self.step = min(0.1, 0.35 * self.s * max(float(self.scale.min()), 0.1))
 
     def _noise(self, a: Array) -> Array:
-        """Standard deviation of the noise of tokens of every scale at each alignment a, [scales, a]."""
+        """Compute the noise's standard deviation for tokens of every scale at each alignment a, [scales, a]."""
         return np.hypot(self.s * self.scale[:, None], np.sqrt(self.lean) * a)
 
     def given(self, m: float) -> Given:
-        """What is expected when the largest of the a's is m."""
+        """Compute what is expected when the largest of the a's is m."""
         r, vocab, s_weight = self.r, self.vocab, self.scale_weight
         plain_sd = float(np.hypot(self.s, np.sqrt(self.lean) * m))
         sd = self._noise(np.array([m]))[:, 0]
@@ -123,10 +123,10 @@ class Field:
         rival_sd = np.hypot(self.s, np.sqrt(self.lean) * (m - below))[:, None]
         miss = special.ndtr(-apart / rival_sd)  # P(a rival's logit exceeds x), [J, X]
         over = a_weight @ miss
-        both = (miss * a_weight[:, None]).T @ miss
+        pair_miss = (miss * a_weight[:, None]).T @ miss
         # ln P(one rival below x; and, for a second input, below y), the rival integrated over its a.
         log_one = np.log1p(-np.minimum(over, 1 - 1e-16))
-        log_pair = np.log1p(-np.minimum(over[:, None] + over - both, 1 - 1e-16))
+        log_pair = np.log1p(-np.minimum(over[:, None] + over - pair_miss, 1 - 1e-16))
         field, rest = np.exp((vocab - 1) * log_one), np.exp((vocab - 2) * log_one)
         lead = _normal(x, sd) * self.step
         mean = lead @ field
@@ -146,7 +146,7 @@ class Field:
         return Given(np.minimum(mean, 1.0), np.maximum(square - mean**2, 0.0), presence, ratio, weight)
 
     def _below(self, m: float, reach: float) -> tuple[Array, Array]:
-        """Nodes m − a and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels.
+        """Return nodes m − a and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels.
 
         Panels are fine as far down as a rival can win, and then as wide as φ allows.
         """

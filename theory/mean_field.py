@@ -54,7 +54,7 @@ class Profile(NamedTuple):
 
 
 def embed(stack: Stack, grid: Grid) -> Fields:
-    """The stream before the first block.
+    """Return the residual stream before the first block.
 
     Random tokens repeat: two positions hold the same one with probability 1/V. (Not so at the same position
     of two sequences: pairs of sequences that share their last token are left out of every measured cosine.)
@@ -109,6 +109,7 @@ def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = F
             read = source if stack.parallel_residual else stream
             steps.append(sublayers.feed_forward(stack, layer, read, stream, finite))
             stream = sublayers.add(stack, steps[-1])
+        # Refuse a residual stream that vanishes or explodes.
         size = stream.variance_n[stream.variance_n > 0]
         if not np.all((size > VANISHED) & (size < EXPLODED)):
             raise ValueError(

@@ -22,7 +22,7 @@ RATE_CONSTANT = 2 * np.sqrt(2) / (3 * np.pi)
 
 
 def relu_map(rho: npt.ArrayLike) -> Array:
-    """g(ρ) = (√(1 − ρ²) + (π − arccos ρ) ρ)/π, equation (3): one wide ReLU layer's action on a cosine.
+    """Compute g(ρ) = (√(1 − ρ²) + (π − arccos ρ) ρ)/π, equation (3): one wide ReLU layer's action on a cosine.
 
     Elementwise.
 
@@ -33,7 +33,7 @@ def relu_map(rho: npt.ArrayLike) -> Array:
 
 
 def relu_map_gap(gap: npt.ArrayLike) -> Array:
-    """1 − g(1 − ε) as a function of ε = 1 − ρ, to relative precision however small ε is. Elementwise.
+    """Compute 1 − g(1 − ε) as a function of ε = 1 − ρ, to relative precision however small ε is. Elementwise.
 
     With cos θ = 1 − ε it is ε − (sin θ − θ cos θ)/π: the second term is O(ε^(3/2)), so nothing cancels, and
     for small θ it is summed as a series.
@@ -49,7 +49,7 @@ def relu_map_gap(gap: npt.ArrayLike) -> Array:
 
 
 def prop2(layers: int, rho0: float = 0.0) -> Array:
-    """ρ_1 … ρ_layers of Proposition 2, infinite width: ρ_l = g(ρ_{l−1}). Shape [layers].
+    """Compute ρ_1 … ρ_layers of Proposition 2, infinite width: ρ_l = g(ρ_{l−1}). Shape [layers].
 
     Args:
         layers: number of ReLU MLP₀ layers.
@@ -65,7 +65,7 @@ def prop2(layers: int, rho0: float = 0.0) -> Array:
 
 
 def prop2_gap(layers: int, rho0: float = 0.0) -> Array:
-    """1 − ρ_1 … 1 − ρ_layers, to relative precision. Shape [layers]; raises as :func:`prop2`."""
+    """Compute 1 − ρ_1 … 1 − ρ_layers, to relative precision. Shape [layers]; raises as :func:`prop2`."""
     gap: Array = 1.0 - checks.rho(rho0, "rho0")
     gaps = np.empty(checks.whole(layers, "layers", 0))
     for i in range(gaps.size):
@@ -74,7 +74,7 @@ def prop2_gap(layers: int, rho0: float = 0.0) -> Array:
 
 
 def prop2_rate(layers: npt.ArrayLike) -> Array:
-    """Leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000.
+    """Compute the leading rate 1 − ρ_l ~ 9π²/(2l²), for l → ∞ only: 24% too large at l = 100, 3% at l = 1000.
 
     It ignores a logarithm. From ε' = ε − A ε^(3/2), A = 2√2/(3π): ε^(−1/2) grows by A/2 a layer, so ε ~ 4/(A l)².
     Raises ValueError for l < 1.
@@ -84,7 +84,7 @@ def prop2_rate(layers: npt.ArrayLike) -> Array:
 
 
 def prop2_rate_refined(layers: npt.ArrayLike) -> Array:
-    """1 − ρ_l ≈ (A l/2 + (3A/4) ln l + C)^(−2) from ρ_0 = 0: within 5% for l ≥ 20, 0.3% for l ≥ 100.
+    """Compute 1 − ρ_l ≈ (A l/2 + (3A/4) ln l + C)^(−2) from ρ_0 = 0: within 5% for l ≥ 20, 0.3% for l ≥ 100.
 
     The logarithm is the next term of y' = y + A/2 + 3A²/(8y) + …, y = ε^(−1/2); C is the limit of what then
     remains.
@@ -106,7 +106,7 @@ def _rate_offset() -> float:
 
 
 def activation_map(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0) -> Array:
-    """The map ρ ↦ E[φ(u)φ(u')]/E[φ(u)²] of one wide layer with any activation, pre-activation std given.
+    """Map ρ to E[φ(u)φ(u')]/E[φ(u)²] of one wide layer with any activation, pre-activation std given.
 
     Elementwise. Odd activations (tanh, erf, identity) keep ρ = 0 exactly: the tanh half of Proposition 2.
 
@@ -141,7 +141,7 @@ def mlp0_stack(
     up_gain: float = 1.0,
     down_gain: float = 1.0,
 ) -> Stack:
-    """Infinite-width recursion of an MLP₀ stack with any activation.
+    """Iterate the infinite-width recursion of an MLP₀ stack with any activation.
 
     Args:
         name: activation.
@@ -169,7 +169,7 @@ def mlp0_stack(
 
 
 def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
-    """E[cosine] of two vectors of ``width`` i.i.d. centred Gaussian coordinate pairs with correlation rho.
+    """Compute E[cosine] of vectors of ``width`` i.i.d. centred Gaussian coordinate pairs of correlation rho.
 
     Exact: ρ (2/d) (Γ((d+1)/2)/Γ(d/2))² ₂F₁(½, ½; d/2 + 1; ρ²) (Hotelling 1953), = ρ − ρ(1 − ρ²)/(2d) + O(d^(−2)).
 
@@ -192,7 +192,7 @@ def mlp0_finite_width(
     up_gain: float = 1.0,
     down_gain: float = 1.0,
 ) -> tuple[Array, Array]:
-    """Mean and standard deviation, over weights and inputs, of the cosine after 1 … layers MLP₀ blocks.
+    """Compute mean and standard deviation, over weights and inputs, of the cosine after 1 … layers MLP₀ blocks.
 
     First order in 1/width and 1/hidden. The state is the kernel (|x|²/d, |x'|²/d, x·x'/d). Given it, the F
     hidden units are i.i.d., so the hidden kernel is a mean of F terms; given that, the d outputs are i.i.d.
@@ -226,10 +226,12 @@ def mlp0_finite_width(
     means, stds = [], []
     for _ in range(checks.whole(layers, "layers", 0)):
         pre = np.full(3, up_gain)
+        # Carry the shift and the covariance through the kernel map.
         value, jacobian, hessian = _kernel_jet(name, pre * mu)
         jacobian, hessian = jacobian * pre, hessian * np.outer(pre, pre)
         shift = down_gain * (jacobian @ shift + 0.5 * np.einsum("kij,ij->k", hessian, cov))
         cov = down_gain**2 * (jacobian @ cov @ jacobian.T + _hidden_covariance(name, pre * mu) / f)
+        # The output kernel is a Wishart mean of d terms.
         mu = down_gain * value
         cov = cov + _wishart(mu) / d
         mean, std = _cosine(mu, shift, cov)
@@ -239,7 +241,7 @@ def mlp0_finite_width(
 
 
 def _wishart(k: Array) -> Array:
-    """Covariance of (z², z'², z z') for (z, z') Gaussian with second moments k (Isserlis)."""
+    """Compute covariance of (z², z'², z z') for (z, z') Gaussian with second moments k (Isserlis)."""
     a, b, c = k
     return np.array(
         [[2 * a * a, 2 * c * c, 2 * a * c], [2 * c * c, 2 * b * b, 2 * b * c], [2 * a * c, 2 * b * c, a * b + c * c]]
@@ -247,14 +249,14 @@ def _wishart(k: Array) -> Array:
 
 
 def _kernel_map(name: str, k: Array) -> Array:
-    """(E φ(u)², E φ(u')², E φ(u)φ(u')) for pre-activation second moments k [..., 3]."""
+    """Compute (E φ(u)², E φ(u')², E φ(u)φ(u')) for pre-activation second moments k [..., 3]."""
     s, t = np.sqrt(k[..., 0]), np.sqrt(k[..., 1])
     cross = kernels.dual(name, np.clip(k[..., 2] / (s * t), -1, 1), s, t)
     return np.stack([kernels.second_moment(name, s), kernels.second_moment(name, t), cross], axis=-1)
 
 
 def _kernel_jet(name: str, k: Array) -> tuple[Array, Array, Array]:
-    """Value [3], Jacobian [3, 3] and Hessian [3, 3, 3] of the kernel map, by central differences.
+    """Compute value [3], Jacobian [3, 3] and Hessian [3, 3, 3] of the kernel map, by central differences.
 
     The step stays inside |ρ| < 1; its errors (h² and rounding/h²) are far below the O(1/d²) that is
     neglected.
@@ -284,7 +286,7 @@ def _kernel_jet(name: str, k: Array) -> tuple[Array, Array, Array]:
 
 
 def _hidden_covariance(name: str, k: Array) -> Array:
-    """Covariance of (h², h'², h h'), h = φ(u), for one hidden unit."""
+    """Compute covariance of (h², h'², h h'), h = φ(u), for one hidden unit."""
     s, t = float(np.sqrt(k[0])), float(np.sqrt(k[1]))
     theta = float(np.arccos(np.clip(k[2] / (s * t), -1, 1)))
     moment = {(a, b): _moment(name, a, b, theta, s, t) for a, b in ((4, 0), (0, 4), (2, 2), (3, 1), (1, 3))}
@@ -300,7 +302,7 @@ def _hidden_covariance(name: str, k: Array) -> Array:
 
 
 def _moment(name: str, a: int, b: int, theta: float, s: float, t: float) -> float:
-    """E[φ(u)^a φ(u')^b], a + b = 4. ReLU: in polar coordinates, where the radius factors out (E r⁴ = 8)."""
+    """Compute E[φ(u)^a φ(u')^b], a + b = 4. ReLU: in polar coordinates, where the radius factors out (E r⁴ = 8)."""
     if name == "relu":
         low, high = (theta - np.pi / 2, np.pi / 2) if a and b else (-np.pi / 2, np.pi / 2)
         x, w = np.polynomial.legendre.leggauss(40)
@@ -314,7 +316,7 @@ def _moment(name: str, a: int, b: int, theta: float, s: float, t: float) -> floa
 
 
 def _cosine(mu: Array, shift: Array, cov: Array) -> tuple[float, float]:
-    """Mean and std of c/√(ab) from the first two moments of (a, b, c), second-order delta method."""
+    """Compute mean and std of c/√(ab) from the first two moments of (a, b, c), second-order delta method."""
     a, b, c = mu
     root = np.sqrt(a * b)
     f = c / root

@@ -44,7 +44,7 @@ class Grid(NamedTuple):
 
 
 def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
-    """Nodes for sequences of one length, attention reaching back over a window or everything.
+    """Return nodes for sequences of one length, attention reaching back over a window or everything.
 
     Args:
         length: tokens of a sequence.
@@ -69,18 +69,18 @@ def grid(length: int, window: int | None = None, exact: bool = False) -> Grid:
 def _grid(length: int, reach: int, exact: bool) -> Grid:
     places = np.arange(1.0, length + 1)
     if exact:
-        seen = np.tril(np.ones((length, length)))
+        seen_nn = np.tril(np.ones((length, length)))
         if reach < length:
-            seen -= np.tril(seen, -reach)
-        return Grid(length, places, seen, np.minimum(places, reach), np.eye(length))
+            seen_nn -= np.tril(seen_nn, -reach)
+        return Grid(length, places, seen_nn, np.minimum(places, reach), np.eye(length))
     nodes = _nodes(length)
     between = _interpolation(places, nodes)
-    seen = np.cumsum(between, axis=0)[nodes.astype(int) - 1]
-    return Grid(length, nodes, seen, nodes.copy(), between)
+    seen_nn = np.cumsum(between, axis=0)[nodes.astype(int) - 1]
+    return Grid(length, nodes, seen_nn, nodes.copy(), between)
 
 
 def num_nodes(length: int) -> int:
-    """How many nodes :func:`grid` has for a sequence of this length, without making it.
+    """Count the nodes that :func:`grid` has for a sequence of this length, without making it.
 
     >>> num_nodes(100_000) == grid(100_000).nodes.size
     True
@@ -100,7 +100,7 @@ def _nodes(length: int) -> Array:
 
 
 def _interpolation(places: Array, nodes: Array) -> Array:
-    """Cubic Lagrange interpolation in log position, [places, nodes]."""
+    """Interpolate in log position by cubic Lagrange polynomials, [places, nodes]."""
     x, y = np.log(places), np.log(nodes)
     first = np.clip(np.searchsorted(nodes, places, side="right") - 2, 0, nodes.size - 4)
     near = first[:, None] + np.arange(4)
@@ -115,7 +115,7 @@ def _interpolation(places: Array, nodes: Array) -> Array:
 
 
 def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
-    """A thin subset of the nodes for slowly varying fields.
+    """Choose a thin subset of the nodes for slowly varying fields.
 
     Returns:
         (index [m] of the chosen nodes, mean_mm): row j of ``mean_mm`` averages over the positions that node j
@@ -126,8 +126,8 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
     """
     checks.whole(count, "count")
     places = np.arange(1.0, fine.length + 1)
-    wanted = np.unique(np.round(np.geomspace(1, fine.length, count)))
-    index = np.unique(np.searchsorted(fine.nodes, wanted))
+    targets = np.unique(np.round(np.geomspace(1, fine.length, count)))
+    index = np.unique(np.searchsorted(fine.nodes, targets))
     chosen = fine.nodes[index]
     if chosen.size == 1:
         return index, np.ones((1, 1))
@@ -139,7 +139,7 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
 
 
 def mean_over_pairs(field_nn: Array, fine: Grid) -> float:
-    """Mean of a symmetric function of two different positions, over all pairs; 0 for a single position."""
+    """Average a symmetric function of two different positions over all pairs; 0 for a single position."""
     T = fine.length
     if T == 1:
         return 0.0

@@ -51,7 +51,7 @@ class Prediction(NamedTuple):
 
 
 def contraction(profiled: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
-    """Mean, standard deviation and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
+    """Compute mean, std and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
     + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains.
@@ -93,13 +93,13 @@ def contraction(profiled: Profile, num_inputs: int | None = None, coverage: floa
 
 
 def _last_overlap(profiled: Profile) -> finite_width.Overlap:
-    """How cosines vary from pair to pair at the last position, [L + 1] each."""
+    """Return how cosines vary from pair to pair at the last position, [L + 1] each."""
     last = [[part[-1] for part in fields.overlap().diagonal()] for fields in profiled.layers]
     return finite_width.Overlap(*np.array(last).T)
 
 
 def scatter(profiled: Profile) -> Scatter:
-    """How the final states of one seed lie around their mean, for ``top1_distribution``.
+    """Describe how the final states of one seed lie around their mean, for ``top1_distribution``.
 
     That is D tr Σ²/(tr Σ)² of their covariance Σ over inputs, and the variance of their cosine with the mean.
     Both follow from how cosines vary from pair to pair: a pair's own parts have the variance tr Σ²/D², and a cosine
@@ -107,9 +107,9 @@ def scatter(profiled: Profile) -> Scatter:
     """
     overlap = _last_overlap(profiled)
     rho = np.clip(profiled.inter_cosine, 0.0, 1.0)
-    width, cosine, own, single = profiled.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
+    width, cosine, pair, single = profiled.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
     even = (1 - cosine) ** 2
-    anisotropy = max(float(width * own / even), 1.0) if even > 0 else 1.0
+    anisotropy = max(float(width * pair / even), 1.0) if even > 0 else 1.0
     return Scatter(width if width > 1 else None, anisotropy, float(single / cosine) if cosine > ROUNDING else 0.0)
 
 
@@ -122,7 +122,7 @@ def predict(
     tied: bool = False,
     coverage: float = 0.99,
 ) -> Prediction:
-    """Everything at once, without sampling.
+    """Predict everything at once, without sampling.
 
     Args:
         stack: the decoder.
@@ -141,12 +141,12 @@ def predict(
     0.047
     """
     checks.whole(vocabulary, "vocabulary")
-    found = profile(stack, length)
-    cosine = contraction(found, num_inputs, coverage)
+    profiled = profile(stack, length)
+    cosine = contraction(profiled, num_inputs, coverage)
     rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))
     lost = 0.0
     if tied and stack.residual:
-        last = found.layers[-1].variance_n[-1]
+        last = profiled.layers[-1].variance_n[-1]
         alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
         lost = preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
     top1 = preference.top1_distribution(
@@ -155,6 +155,6 @@ def predict(
         num_inputs,
         rho_std=float(cosine.seed_std[-1]),
         last_token_fraction=lost,
-        **scatter(found)._asdict(),
+        **scatter(profiled)._asdict(),
     )
-    return Prediction(found, cosine, top1)
+    return Prediction(profiled, cosine, top1)

@@ -39,7 +39,7 @@ LARGEST_VOCABULARY = 10**7
 
 
 def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
-    """log10 of min(1, V·P(Binomial(N, 1/V) ≥ k)) for k = 0 … N (Appendix B.2). Shape [N + 1].
+    """Compute log10 of min(1, V·P(Binomial(N, 1/V) ≥ k)) for k = 0 … N (Appendix B.2). Shape [N + 1].
 
     Summed in log space from the far end, so it neither underflows nor cancels: each tail is a sum of positive
     terms.
@@ -60,7 +60,7 @@ def log10_p_values(num_inputs: int, vocab_size: int) -> Array:
 
 
 def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
-    """One entry of :func:`log10_p_values`: log10 p of a top-1 count. ValueError for a count outside 0..N.
+    """Return one entry of :func:`log10_p_values`: log10 p of a top-1 count. ValueError if outside 0..N.
 
     >>> round(log10_p_value(52, 2_000, 50_304), 2)
     -136.34
@@ -71,7 +71,7 @@ def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
 
 
 def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> float:
-    """P(largest count ≥ ``count``) when every token is equally likely, to a relative error below 1/V.
+    """Compute P(largest count ≥ ``count``) when all tokens are equally likely, to a relative error below 1/V.
 
     Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too
     large.
@@ -91,7 +91,7 @@ def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> floa
 
 
 def expected_fraction(rho: float, vocab_size: int) -> float:
-    """E over seeds of max_v p_v, for infinitely many inputs and infinite width.
+    """Compute E over seeds of max_v p_v, for infinitely many inputs and infinite width.
 
     Two nested quadratures: relative error below 1e-6 for every rho and vocabularies up to 10 million.
 
@@ -151,7 +151,7 @@ def top1_distribution(
     anisotropy: float = 1.0,
     lean: float = 0.0,
 ) -> TopFraction:
-    """Distribution over seeds of the fraction of the top-1 token, of its p-value, and the expected overlap.
+    """Compute the distribution over seeds of the top-1 token's fraction, of its p-value, and the expected overlap.
 
     Args:
         rho: expected inter-sequence cosine of the final normalised representations.
@@ -199,7 +199,7 @@ def expected_overlap(
     anisotropy: float = 1.0,
     lean: float = 0.0,
 ) -> float:
-    """Finding 2.2: the probability that argmax a_v, most aligned with the contraction direction, is most predicted.
+    """Compute the probability that argmax a_v, best aligned with the contraction, is most predicted (Finding 2.2).
 
     Arguments as :func:`top1_distribution`. 1 for infinitely many inputs and infinite width.
     """
@@ -207,7 +207,7 @@ def expected_overlap(
 
 
 def tied_last_token_fraction(rho: float, vocab_size: int, width: int, alignment: float) -> float:
-    """Fraction of inputs whose predicted token is their own last token, when the embedding is also the head.
+    """Compute the fraction of inputs that predict their own last token, when the embedding is also the head.
 
     The stream still carries the last token's embedding: with cosine c = ``alignment`` between the final
     representation and that embedding, its logit is c√d above the others, which reach a maximum of distribution Φ^V
@@ -240,14 +240,14 @@ def tied_last_token_fraction(rho: float, vocab_size: int, width: int, alignment:
 
 
 def _count_grid(n: int) -> Array:
-    """Counts of the table of a distribution: every integer to 200, then steps of 1%, and likewise down from N."""
+    """Return counts for the table of a distribution: integers to 200, then steps of 1%, and likewise down from N."""
     far = 200 * 1.01 ** np.arange(1, max(int(np.ceil(np.log(max(n, 200) / 200) / np.log(1.01))), 0) + 1)
     steps = np.concatenate([np.arange(201), np.round(far)])
     return np.unique(np.clip(np.concatenate([steps[steps <= n / 2], n - steps[steps <= n / 2]]), 0, n))
 
 
 def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: Array) -> tuple[Array, float]:
-    """P(top count ≤ counts) and P(the leader in a wins), ties shared."""
+    """Compute P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
         probability = 1 - lost + lost / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
@@ -272,10 +272,10 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
         rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
         rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
-        own = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + evenly, 1.0))
-        cdf += weight @ (own * rivals)
+        leader_cdf = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + evenly, 1.0))
+        cdf += weight @ (leader_cdf * rivals)
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
-        step = np.diff(own, axis=1)
+        step = np.diff(leader_cdf, axis=1)
         overlap += float(weight @ np.sum(step * (rivals[:, 1:] + rivals[:, :-1]), axis=1)) / 2
     full = np.ones(everything.size)
     full[: counts.size] = np.clip(cdf, 0.0, 1.0)
@@ -283,7 +283,7 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
 
 
 def _binomial_cdf(counts: Array, n: int, p: Array) -> Array:
-    """P(Binomial(n, p_i) ≤ counts_k), [i, k]; beyond 8.5 standard deviations and 40 it is 0 or 1 to 1e-16."""
+    """Compute P(Binomial(n, p_i) ≤ counts_k), [i, k]; beyond 8.5 standard deviations and 40 it is 0 or 1 to 1e-16."""
     mean = n * p[:, None]
     result = (counts[None, :] >= mean).astype(np.float64)
     near = np.abs(counts[None, :] - mean) <= NOISE * np.sqrt(mean * (1 - p[:, None])) + 40
@@ -293,7 +293,7 @@ def _binomial_cdf(counts: Array, n: int, p: Array) -> Array:
 
 
 def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
-    """Quantiles at normal scores z of the Beta distribution with this mean and variance."""
+    """Compute quantiles at normal scores z of the Beta distribution with this mean and variance."""
     total = mean * (1 - mean) / variance - 1 if variance > 1e-12 * mean**2 else np.inf
     if not 0 < total < 1e15:
         return np.full(z.shape, mean)
@@ -302,7 +302,7 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
 
 
 def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
-    """Distribution [p, rates] of one rival's expected count, on the lattice log_rate, given each of the leader's p.
+    """Distribute one rival's expected count [p, rates] on the lattice log_rate, given each of the leader's p.
 
     A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is
     1). A low leader makes a close rival more likely: the distribution of the rival's type is tilted by the linear

@@ -25,7 +25,7 @@ COARSEST_STEP = 0.25
 
 @functools.lru_cache(maxsize=8)
 def normal_nodes(count: int) -> tuple[Array, Array]:
-    """Nodes and weights of E f(z), z ~ N(0, 1), by the Gauss-Hermite rule: exact for polynomials to 2·count − 1.
+    """Return nodes and weights of E f(z), z ~ N(0, 1), Gauss-Hermite: exact for polynomials to 2·count − 1.
 
     Raises:
         ValueError: count below 1 or above 256, where the weights of the outer nodes leave float64.
@@ -37,7 +37,7 @@ def normal_nodes(count: int) -> tuple[Array, Array]:
 
 
 def normal_lattice(scale: float, reach: float = REACH) -> tuple[Array, Array]:
-    """Nodes and weights of E f(scale·z), z ~ N(0, 1), by the trapezoidal rule on |z| ≤ reach.
+    """Return nodes and weights of E f(scale·z), z ~ N(0, 1), by the trapezoidal rule on |z| ≤ reach.
 
     For f analytic within π/2 of the real axis, and there no larger than a power of 1/cos of the distance, a step h
     leaves a relative error of e^(−π²/(h·scale)); h makes that e^(−38). Up to scale 0.7 the density sets the step:
@@ -59,7 +59,7 @@ def normal_lattice(scale: float, reach: float = REACH) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=1)
 def normal_panels() -> tuple[Array, Array]:
-    """Nodes and weights of E f(z), z ~ N(0, 1), for f analytic on either side of 0: exact to rounding.
+    """Return nodes and weights of E f(z), z ~ N(0, 1), for f analytic on either side of 0: exact to rounding.
 
     Features of f may be as fine as 1e-3 (``LARGEST_PANEL_SCALE``) near 0; f may still be a Hermite polynomial of
     degree 512 times such a function.

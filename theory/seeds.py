@@ -61,7 +61,7 @@ class _Coarse(NamedTuple):
 
 
 def fluctuations(profile: Profile) -> Fluctuations:
-    """Standard deviation over seeds of the inter-sequence cosine over very many inputs, and its mean shift.
+    """Compute the std over seeds of the inter-sequence cosine over very many inputs, and its mean shift.
 
     To leading order in 1/D; valid while the standard deviation is small against the cosine's distance to 1.
     """
@@ -76,8 +76,8 @@ def fluctuations(profile: Profile) -> Fluctuations:
     results = [_cosine(start, state)]
     steps = list(profile.sublayers)
     for layer in range(stack.num_layers):
-        here = [s for s in steps if s.layer == layer]
-        groups = [here] if stack.parallel_residual else [[s] for s in here]
+        layer_steps = [s for s in steps if s.layer == layer]
+        groups = [layer_steps] if stack.parallel_residual else [[s] for s in layer_steps]
         for group in groups:
             state = _through(stack, group, state, index, average_mm, profile.grid.reach[index], widen)
         results.append(_cosine(_coarse(profile.layers[layer + 1], index), state))
@@ -92,14 +92,14 @@ def _coarse(fields: Fields, index: Index) -> _Coarse:
 
 
 def _wishart(a_mm: Array) -> Array:
-    """S(A)[ts, t's'] = A_tt' A_ss' + A_ts' A_st'."""
+    """Compute S(A)[ts, t's'] = A_tt' A_ss' + A_ts' A_st'."""
     m = a_mm.shape[0]
     first = np.einsum("ac,bd->abcd", a_mm, a_mm)
     return (first + first.transpose(0, 1, 3, 2)).reshape(m * m, m * m)
 
 
 def _normalise(c: _Coarse) -> Array:
-    """δρ as a linear map of (δP, δq), [m², m² + m]."""
+    """Return δρ as a linear map of (δP, δq), [m², m² + m]."""
     m = c.variance_m.size
     per_std = over(np.ones_like(c.cross_mm), np.sqrt(np.outer(c.variance_m, c.variance_m)))
     left, right = _sides(0.5 * c.rho_mm, over(np.ones(m), c.variance_m))
@@ -107,7 +107,7 @@ def _normalise(c: _Coarse) -> Array:
 
 
 def _sides(field_mm: Array, factor_m: Array) -> tuple[Array, Array]:
-    """Maps of y_t to field_ts factor_t y_t and to field_ts factor_s y_s, each [m², m]."""
+    """Return maps of y_t to field_ts factor_t y_t and to field_ts factor_s y_s, each [m², m]."""
     m = factor_m.size
     left = np.einsum("ts,tu->tsu", field_mm, np.diag(factor_m)).reshape(m * m, m)
     right = np.einsum("ts,su->tsu", field_mm, np.diag(factor_m)).reshape(m * m, m)
@@ -115,21 +115,21 @@ def _sides(field_mm: Array, factor_m: Array) -> tuple[Array, Array]:
 
 
 def _second_order(c: _Coarse, state: _State) -> Array:
-    """E of the second-order terms of ρ = P/√(q q'), [m²]."""
+    """Compute E of the second-order terms of ρ = P/√(q q'), [m²]."""
     m = c.variance_m.size
     inverse = over(np.ones(m), c.variance_m)
     cov = state.covariance_kk
     relative = cov[m * m :, m * m :] * np.outer(inverse, inverse)
     mixed = (cov[: m * m, m * m :] * inverse).reshape(m, m, m)
     same = np.einsum("tst->ts", mixed) + np.einsum("tss->ts", mixed)
-    own = np.diag(relative)
-    squares = 0.375 * (own[:, None] + own[None, :]) + 0.25 * relative
+    variances_m = np.diag(relative)
+    squares = 0.375 * (variances_m[:, None] + variances_m[None, :]) + 0.25 * relative
     per_std = np.sqrt(np.outer(inverse, inverse))
     return (c.rho_mm * squares - 0.5 * same * per_std).ravel()
 
 
 def _cosine(c: _Coarse, state: _State) -> tuple[float, float]:
-    """Variance and mean shift of the cosine at the last position."""
+    """Compute variance and mean shift of the cosine at the last position."""
     row = _normalise(c)[-1]
     return float(row @ state.covariance_kk @ row), float(row @ state.mean_k + _second_order(c, state)[-1])
 
@@ -143,7 +143,7 @@ def _through(
     count_m: Array,
     widen: Array,
 ) -> _State:
-    """The state after one sublayer, or after the two of a parallel block, which read the same stream."""
+    """Follow the state through one sublayer, or the two of a parallel block, which read the same residual stream."""
     size = state.mean_k.size
     linear, noise, extra = np.zeros((size, size)), np.zeros((size, size)), np.zeros(size)
     if stack.residual:
@@ -156,6 +156,7 @@ def _through(
             raw, shift, fresh = _attention(stack, s, source, state, index, average_mm, count_m, widen)
         fresh = fresh + widen @ _wishart(update.cross_mm) @ widen.T / stack.width
         scale = output_scale(stack, s.update)[index]
+        # Through the post-norm, and added to the residual stream.
         post = _post_norm(stack, update, scale)
         linear += post @ raw
         extra += post @ shift
@@ -168,19 +169,19 @@ def _through(
 
 
 def _post_norm(stack: Stack, update: _Coarse, scale_m: Array) -> Array:
-    """The linear map of (δF, δq_f) through a norm on the sublayer's output."""
+    """Return the linear map of (δF, δq_f) through a norm on the sublayer's output."""
     m = scale_m.size
-    both = np.outer(scale_m, scale_m)
-    matrix = np.diag(np.concatenate([both.ravel(), scale_m**2]))
+    scale_mm = np.outer(scale_m, scale_m)
+    matrix = np.diag(np.concatenate([scale_mm.ravel(), scale_m**2]))
     if stack.norm_position == "post" and stack.norm != "none":
-        left, right = _sides(0.5 * update.cross_mm * both, scale_m**2)
+        left, right = _sides(0.5 * update.cross_mm * scale_mm, scale_m**2)
         matrix[: m * m, m * m :] = -(left + right)
         matrix[m * m :, m * m :] *= 1.0 - update.variance_m[:, None] * scale_m[:, None] ** 2
     return matrix
 
 
 def _sensitivity(stack: Stack, c: _Coarse) -> Array:
-    """d ln(variance after the pre-norm)/d ln(variance before it): eps/(variance + eps), or 1 without a norm."""
+    """Compute d ln(variance after the pre-norm)/d ln(variance before it): eps/(variance + eps), or 1 without a norm."""
     if stack.norm == "none" or stack.norm_position == "post":
         return np.ones_like(c.variance_m)
     return over(np.full_like(c.variance_m, stack.norm_eps), c.variance_m + stack.norm_eps)
@@ -189,7 +190,7 @@ def _sensitivity(stack: Stack, c: _Coarse) -> Array:
 def _mlp(
     stack: Stack, s: Sublayer, source: _Coarse, state: _State, index: Index, widen: Array
 ) -> tuple[Array, Array, Array]:
-    """Linear map, mean shift and the neurons' fresh covariance of (δF, δq_f)."""
+    """Return the linear map, mean shift and the neurons' fresh covariance of (δF, δq_f)."""
     m = index.size
     scale = input_scale(stack, s.source)[index]
     std = stack.weight_std * np.sqrt(stack.width * source.variance_m) * scale
@@ -200,6 +201,7 @@ def _mlp(
     to_rho = _normalise(source)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
     left, right = _sides(out * kernel.stretch(source.rho_mm), half)
+    # Cross terms move with ρ and with both lengths, lengths with themselves.
     linear = np.zeros((m * m + m, m * m + m))
     linear[: m * m] = gain[:, None] * to_rho
     linear[: m * m, m * m :] += left + right
@@ -214,7 +216,7 @@ def _mlp(
 
 
 def _neurons(activation: str, std_m: Array, rho_m: Array) -> Array:
-    """Covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
+    """Compute covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
     (mean_mb, square_mb), w = finite_width.neuron_moments(activation, std_m, rho_m, 2)
     m = std_m.size
     features = np.concatenate([(mean_mb[:, None] * mean_mb[None, :]).reshape(m * m, -1), square_mb])
@@ -232,18 +234,18 @@ def _attention(
     count_m: Array,
     widen: Array,
 ) -> tuple[Array, Array, Array]:
-    """Linear map, mean shift and W_V's fresh covariance of (δF, δq_f)."""
+    """Return the linear map, mean shift and W_V's fresh covariance of (δF, δq_f)."""
     m = index.size
     scale = input_scale(stack, s.source)[index]
     size = source.variance_m * scale**2
     per_rho = np.sqrt(np.outer(size, size)).ravel()
     total = average_mm * (s.weight_n[index] * count_m)[:, None]
-    both = np.kron(total, total)
+    total_kk = np.kron(total, total)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
     left, right = _sides(source.cross_mm * np.outer(scale, scale), half)
     normed = per_rho[:, None] * _normalise(source)
     normed[:, m * m :] += left + right
-    linear = widen @ both @ normed
-    shift = widen @ both @ (per_rho * _second_order(source, state))
+    linear = widen @ total_kk @ normed
+    shift = widen @ total_kk @ (per_rho * _second_order(source, state))
     fresh = widen @ _wishart(_coarse(s.update, index).cross_mm) @ widen.T / s.fan_in
     return linear, shift, fresh

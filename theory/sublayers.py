@@ -46,22 +46,22 @@ class Fields(NamedTuple):
         return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared, 0.0 * shared
 
     def overlap(self) -> finite_width.Overlap:
-        """How cosines vary over pairs, relative to the variances, [n, n]."""
-        to_own, to_shared, own, mixed, shared, carried = self.pair_cnn
+        """Return how cosines vary over pairs, relative to the variances, [n, n]."""
+        to_own, to_shared, own_nn, mixed, shared, carried = self.pair_cnn
         size = np.outer(self.variance_n, self.variance_n)
-        own, lean = over(own + mixed + mixed.T + shared + carried, size), over(to_own + to_shared, size)
+        own_nn, lean = over(own_nn + mixed + mixed.T + shared + carried, size), over(to_own + to_shared, size)
         skew, length = (np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n))
-        return finite_width.Overlap(own, lean, skew, length)
+        return finite_width.Overlap(own_nn, lean, skew, length)
 
     def scaled(self, scale_n: Array) -> Fields:
-        """The fields of scale_t·x_t."""
-        both = np.outer(scale_n, scale_n)
+        """Return the fields of scale_t·x_t."""
+        scale_nn = np.outer(scale_n, scale_n)
         return Fields(
             self.variance_n * scale_n**2,
-            self.within_nn * both,
-            self.cross_nn * both,
+            self.within_nn * scale_nn,
+            self.cross_nn * scale_nn,
             self.cross_n * scale_n**2,
-            self.pair_cnn * both**2,
+            self.pair_cnn * scale_nn**2,
             self.skew_n * scale_n**4,
             self.length_n * scale_n**4,
         )
@@ -97,35 +97,35 @@ class Sublayer(NamedTuple):
 
 
 def over(a: Array, b: Array) -> Array:
-    """a/b, and 0 where b is 0."""
+    """Compute a/b, and 0 where b is 0."""
     return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b > 0)
 
 
 def correlation(covariance: Array, fields: Fields) -> Array:
-    """A covariance of the fields, [n, n] or [n], as cosines, clipped to [-1, 1]."""
+    """Turn a covariance of the fields, [n, n] or [n], into cosines, clipped to [-1, 1]."""
     v = fields.variance_n
     return np.clip(over(covariance, v if covariance.ndim == 1 else np.sqrt(np.outer(v, v))), -1.0, 1.0)
 
 
 def norm_scale(stack: Stack, variance_n: Array) -> Array:
-    """What a norm multiplies each position by: 1/√(variance + eps), or 1 without norms."""
+    """Compute a norm's factor at each position: 1/√(variance + eps), or 1 without norms."""
     if stack.norm == "none":
         return np.ones_like(variance_n)
     return 1.0 / np.sqrt(np.maximum(variance_n + stack.norm_eps, np.finfo(float).tiny))
 
 
 def input_scale(stack: Stack, source: Fields) -> Array:
-    """The factor of a pre-norm; ones without one."""
+    """Return the factor of a pre-norm; ones without one."""
     return norm_scale(stack, source.variance_n) if stack.norm_position == "pre" else np.ones_like(source.variance_n)
 
 
 def output_scale(stack: Stack, update: Fields) -> Array:
-    """The factor of a post-norm; ones without one."""
+    """Return the factor of a post-norm; ones without one."""
     return norm_scale(stack, update.variance_n) if stack.norm_position == "post" else np.ones_like(update.variance_n)
 
 
 def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finite: bool) -> Sublayer:
-    """W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
+    """Compute W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
 
     With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order.
     """
@@ -150,7 +150,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     closer = over(1.0 - correlation(n.within_nn, n), 1.0 - cosine) ** 2
     within, _, _ = mapped(n.within_nn, finite_width.Overlap(*(closer * a for a in overlap)))
     cross, gain, bend = mapped(n.cross_nn, overlap)
-    own, slope_n, bend_n = mapped(n.cross_n, overlap.diagonal())
+    value_n, slope_n, bend_n = mapped(n.cross_n, overlap.diagonal())
     for field, value in ((cosine, correlation(n.cross_n, n)), (gain, slope_n), (bend, bend_n)):
         np.fill_diagonal(field, value)
     # A norm takes out of m·x̃ what is due to the token's length.
@@ -163,7 +163,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     skew, longer = (none, none), (2 * _diagonal(pair), 2 * _diagonal(aligned))
     if normed and not stack.gated_mlp:
         skew, longer = _lengths(kernel, n, source, slope_n, out**2 / stack.mlp_width)
-    update = Fields(out * kernel.variance(), within, cross, own, pair, skew[0], longer[0])
+    update = Fields(out * kernel.variance(), within, cross, value_n, pair, skew[0], longer[0])
     return Sublayer(
         kind="mlp",
         layer=layer,
@@ -184,7 +184,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
 def _lengths(
     kernel: finite_width.Kernel, n: Fields, source: Fields, slope_n: Array, per_neuron: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Skew and length of a plain MLP's update that reads normed tokens, each with its alignment to the source.
+    """Compute skew and length of the update of a plain MLP on normed tokens, each with its alignment to the source.
 
     A norm hides the token's length, so it reaches the hidden layer only by way of its cosine with the mean:
     h̄·h̃ moves by slope·δ and, ‖h‖² being fixed, ‖h̃‖² by −2 slope·δ. Neurons add their own.
@@ -200,26 +200,27 @@ def _lengths(
 
 
 def _diagonal(pair_cnn: Array) -> Array:
-    """Variance of x̃_t·x̃'_t of two tokens at one node; for Gaussian tokens half that of ‖x̃_t‖²."""
-    _, _, own, mixed, shared, carried = np.einsum("cnn->cn", pair_cnn)
-    return np.asarray(own + 2 * mixed + shared + carried)
+    """Compute variance of x̃_t·x̃'_t of two tokens at one node; for Gaussian tokens half that of ‖x̃_t‖²."""
+    _, _, own_n, mixed, shared, carried = np.einsum("cnn->cn", pair_cnn)
+    return np.asarray(own_n + 2 * mixed + shared + carried)
 
 
 def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False) -> Sublayer:
-    """W_O Σ_i a_ti W_V n_i: sums over the positions seen, with the weights that ``attention_weights`` gives."""
+    """Compute W_O Σ_i a_ti W_V n_i: sums over the positions seen, with the weights of ``attention_weights``."""
     scale = input_scale(stack, source)
     n = source.scaled(scale)
     rho_within, rho_cross = correlation(n.within_nn, n), correlation(n.cross_nn, n)
     weights = attention_weights.weights(stack, n.variance_n, rho_within, grid, uniform)
-    both = np.outer(weights.mean_n, weights.mean_n)
+    mean_nn = np.outer(weights.mean_n, weights.mean_n)
     excess = n.variance_n - np.diag(n.within_nn)
-    own = attention_weights.common(excess, grid)
+    excess_nn = attention_weights.common(excess, grid)
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
     summed = grid.seen_nn @ n.within_nn @ grid.seen_nn.T
-    within = both * (summed + own * weights.boost_nn)
-    variance = np.diag(both * (summed + own * weights.boost_n[:, None]))
-    cross = both * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
+    within = mean_nn * (summed + excess_nn * weights.boost_nn)
+    variance = np.diag(mean_nn * (summed + excess_nn * weights.boost_n[:, None]))
+    cross = mean_nn * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
 
+    # Through W_V, what follows the aggregation, the gate and W_O.
     value_variance = stack.weight_std**2 * stack.width
     after = attention_weights.after_aggregation(stack, value_variance * variance, grid)
     halved = 1.0
@@ -236,7 +237,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
     weight = weights.mean_n * factor * halved
-    seen_by_own = np.diag(own - shared) * weights.boost_n
+    seen_by_own = np.diag(excess_nn - shared) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
     # What is carried is not of that form: x̃_i meets its average at every t ≥ i, with a weight k_t that does not
@@ -244,15 +245,15 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     carried_n = np.sqrt(np.diag(n.pair_cnn[PARTS.index((CARRIED, CARRIED))]))
     seen_by_carried = over(grid.seen_nn @ (grid.reach * carried_n), carried_n)
     amounts = (seen_by_own, seen_by_shared, seen_by_carried)
-    pair = _averaged(n, (raw.cross_n, *(weight**2 * seen for seen in amounts)))
+    pair = _averaged(n, (raw.cross_n, *(weight**2 * amount for amount in amounts)))
     pair[PARTS.index((SHARED, SHARED))] += pair[PARTS.index((CARRIED, CARRIED))]
     pair[PARTS.index((CARRIED, CARRIED))] = 0.0
     to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
     to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
-    kept = weight / scale
+    gain = weight / scale
     # Of W k_t at t and Wᵀ k_t at each of the positions before: tr over both, beside tr (W + Wᵀ)².
     to_carried = np.sqrt((grid.reach**2 + 1) / 2)
-    aligned = _averaged(n, (kept * to_mean, kept * n.kinds_n[OWN], kept * to_shared, kept * to_carried))
+    aligned = _averaged(n, (gain * to_mean, gain * n.kinds_n[OWN], gain * to_shared, gain * to_carried))
     return Sublayer(
         kind="attention",
         layer=layer,
@@ -271,7 +272,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
 
 
 def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
-    """Pair variances of an average that holds these amounts of each kind.
+    """Compute pair variances of an average that holds these amounts of each kind.
 
     What was own is shared now. Products of own parts alone come out as CARRIED: that is what they are between a
     token and its own average, and ``attend`` counts them as shared between two averages.
@@ -292,7 +293,7 @@ def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
 
 
 def add(stack: Stack, sublayer: Sublayer) -> Fields:
-    """The stream after a sublayer: its update, added to the stream where there is a residual.
+    """Add a sublayer's update to the residual stream; without a residual, return the update.
 
     Fresh weights add variance from pair to pair: (1/D + 1/fan-in) of the product of the update's second
     moments, and 1/D of their products with the stream's.
@@ -310,13 +311,13 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
     length = update.length_n + 2 * gaussian * (new[OWN] + new[SHARED]) ** 2
     if not stack.residual:
         return update._replace(pair_cnn=pair, length_n=length)
-    both = np.outer(post, post)
+    post_nn = np.outer(post, post)
     return Fields(
         variance_n=old.variance_n + update.variance_n,
         within_nn=old.within_nn + update.within_nn,
         cross_nn=old.cross_nn + update.cross_nn,
         cross_n=old.cross_n + update.cross_n,
-        pair_cnn=pair + old.pair_cnn + np.stack(crossed) + 2 * sublayer.aligned_cnn * both,
+        pair_cnn=pair + old.pair_cnn + np.stack(crossed) + 2 * sublayer.aligned_cnn * post_nn,
         skew_n=old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
         length_n=old.length_n + length + 2 * _diagonal(np.stack(crossed)) + 2 * sublayer.aligned_length_n * post**2,
     )

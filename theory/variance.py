@@ -35,7 +35,7 @@ def born_weights(
     sink_logit: str = "none",
     max_seq_len: int | None = None,
 ) -> tuple[Array, Array]:
-    """How many positions each query sees, min(i, window), and the mean weight it gives to each of them.
+    """Count the positions that each query sees, min(i, window), and return the mean weight it gives to each.
 
     Two arrays [T]. softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights
     sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
@@ -62,22 +62,22 @@ def born_weights(
 
 
 def _scatter(attention_kernel: str, count_T: Array, logit_variance: float) -> tuple[Array, Array]:
-    """Variance of a weight, and covariance of the weights of two keys, of one query; two arrays [T].
+    """Compute the variance of a weight, and the covariance of weights of two keys, of one query; two arrays [T].
 
     Centred: E Σ a² − 1/n, right to 1e-4 of itself; below a variance of 1e-6, where the two cancel, its first order.
     """
     pairs = np.maximum(count_T - 1, 1)
     if attention_kernel == "softpick":
         squares = np.array([attention_weights.normal_participation(int(count)) for count in count_T])
-        own, both = squares / (2 * count_T), np.where(count_T > 1, (1 - squares) / (4 * count_T * pairs), 0.0)
-        return own - 0.25 / count_T**2, np.where(count_T > 1, both - 0.25 / count_T**2, 0.0)
+        var_T, cov_T = squares / (2 * count_T), np.where(count_T > 1, (1 - squares) / (4 * count_T * pairs), 0.0)
+        return var_T - 0.25 / count_T**2, np.where(count_T > 1, cov_T - 0.25 / count_T**2, 0.0)
     if attention_kernel == "centred":
         excess = logit_variance * (count_T - 1) / count_T**2
         if logit_variance > 1e-6:
             squares = np.array([attention_weights.participation(int(count), logit_variance) for count in count_T])
             excess = np.where(count_T > 1, squares - 1 / count_T, 0.0)
-        own = excess / count_T
-        return own, np.where(count_T > 1, -own / pairs, 0.0)
+        var_T = excess / count_T
+        return var_T, np.where(count_T > 1, -var_T / pairs, 0.0)
     return np.zeros_like(count_T), np.zeros_like(count_T)
 
 
@@ -89,7 +89,7 @@ def _longest(T: int, max_seq_len: int | None) -> int:
 
 
 def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, correlation: npt.ArrayLike = 0.0) -> Array:
-    """σ²(c + (1 − c)/i): the mean of i values of variance σ² and pairwise correlation c. Equation (2) is c = 0.
+    """Compute σ²(c + (1 − c)/i), the mean of i values of variance σ² and correlation c. Equation (2) is c = 0.
 
     Elementwise. With c > 0 the decay stops at cσ², at about position (1 − c)/c.
 
@@ -118,7 +118,7 @@ def output_covariance(
     norm_eps: float = 0.0,
     logit_variance: float = 0.0,
 ) -> Array:
-    """Covariance [T, T] between positions of one coordinate of the attention output (what enters W_O).
+    """Compute the covariance [T, T] between positions of one coordinate of attention output (what enters W_O).
 
     Args:
         values: covariance [T, T] between positions of one coordinate of the value vectors.
@@ -155,12 +155,13 @@ def output_covariance(
         k = k * _gate_factor(T, gate_std)
     summed = _window_sum(_window_sum(k, window).T, window)
     out = summed * weight[:, None] * weight
-    own, both = _scatter(attention_kernel, count, checks.finite(logit_variance, "logit_variance"))
-    out = out + np.diag((own - both) * _window_sum(np.diagonal(k), window) + both * np.diagonal(summed))
+    var_T, cov_T = _scatter(attention_kernel, count, checks.finite(logit_variance, "logit_variance"))
+    out = out + np.diag((var_T - cov_T) * _window_sum(np.diagonal(k), window) + cov_T * np.diagonal(summed))
     if positional_scale != "none":
         longest = _longest(T, max_seq_len) if positional_scale == "attenuate" else 1
         scale = np.sqrt(np.arange(1, T + 1) / longest)
         out = out * scale[:, None] * scale
+    # A per-head RMSNorm of a wide head divides by the root of its variance.
     if head_norm:
         power = np.diagonal(out) + norm_eps
         if not np.all(power > 0):
@@ -170,7 +171,7 @@ def output_covariance(
 
 
 def _window_sum(k: Array, window: int | None) -> Array:
-    """Sum of the rows that each position sees. O(T²), no matrix product."""
+    """Sum the rows that each position sees. O(T²), no matrix product."""
     total = np.cumsum(k, axis=0)
     if window is not None and window < k.shape[0]:
         total[window:] -= total[:-window].copy()
@@ -178,7 +179,7 @@ def _window_sum(k: Array, window: int | None) -> Array:
 
 
 def _gate_factor(T: int, gate_std: float) -> Array:
-    """E[σ(g_i)σ(g_j)]: ¼ off the diagonal (the sigmoid minus ½ is odd), E[σ(g)²] on it."""
+    """Compute E[σ(g_i)σ(g_j)]: ¼ off the diagonal (the sigmoid minus ½ is odd), E[σ(g)²] on it."""
     factor = np.full((T, T), 0.25)
     square = kernels._mean_square(lambda u: special.expit(u), np.asarray(float(gate_std)))
     np.fill_diagonal(factor, float(square))
@@ -186,7 +187,7 @@ def _gate_factor(T: int, gate_std: float) -> Array:
 
 
 def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 0.0, **options: object) -> Array:
-    """Variance [T] of the attention output at each position of one layer.
+    """Compute the variance [T] of the attention output at each position of one layer.
 
     Args:
         T: sequence length.
@@ -212,7 +213,7 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
 
 
 def value_covariance(T: int, variance: float = 1.0, correlation: float | Array = 0.0) -> Array:
-    """Covariance [T, T] of values of one variance and one correlation, or a given correlation matrix."""
+    """Return the covariance [T, T] of values of one variance and one correlation, or a given correlation matrix."""
     checks.finite(variance, "variance")
     c = checks.rho(correlation, "correlation")
     if c.ndim == 0:
@@ -245,7 +246,7 @@ def stack_variance(
     norm: bool = False,
     **options: object,
 ) -> StackVariance:
-    """The positional decay through an attention-only stack, infinitely wide.
+    """Compute the positional decay through an attention-only stack, infinitely wide.
 
     Args:
         T: sequence length.
@@ -287,7 +288,7 @@ def stack_variance(
 
 
 def stack_decay_limit(position: npt.ArrayLike, layers: int) -> Array:
-    """binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise.
+    """Compute binom(2n − 2, n − 1)/i: variance at position i after n running averages of unit white noise.
 
     For i → ∞ at fixed n. The continuous kernel (ln(t/x))^(n−1)/(t (n−1)!) squared and integrated. Relative error of
     order (ln i)^(2n−2)/i: exact at n = 1, and useful for n well below (ln i)/2 only.
