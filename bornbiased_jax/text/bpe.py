@@ -45,10 +45,10 @@ O200K_PATTERN = (
 
 
 def _byte_characters() -> dict[int, str]:
-    """GPT-2's printable character for each byte."""
+    """Return GPT-2's printable character for each byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(unprintable)}
 
 
 BYTE_CHARACTERS = _byte_characters()
@@ -57,7 +57,7 @@ CHARACTER_BYTES = {character: byte for byte, character in BYTE_CHARACTERS.items(
 
 @contextlib.contextmanager
 def _panics(name: str) -> Iterator[None]:
-    """A file that fits the library's types and not its code ends that code, past every ``except Exception``."""
+    """Refuse a file that fits the library's types but ends its code, past every ``except Exception``."""
     try:
         yield
     except BaseException as error:
@@ -68,9 +68,9 @@ def _panics(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Nothing is written to descriptor 2, where the library reports a panic by itself, with all that it called."""
+    """Silence descriptor 2, where the library reports a panic by itself, with its whole call stack."""
     try:
-        kept = os.dup(2)
+        saved = os.dup(2)
     except OSError:  # it is closed
         yield
         return
@@ -79,8 +79,8 @@ def _silent() -> Iterator[None]:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nowhere)
 
 
@@ -124,36 +124,38 @@ class LibraryTokenizer:
         return full[0] if len(full) > len(plain) and full[0] != plain[0] else None
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, int32 [T]. Special tokens spelled out in the text become their ids."""
+        """Return the ids of a text, int32 [T]. Special tokens spelled out in the text become their ids."""
         with _panics(self.name):
             return np.asarray(self.backend.encode(checked_text(text), add_special_tokens=False).ids, np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of several texts, in the library's threads."""
+        """Return the ids of each of several texts, in the library's threads."""
         with _panics(self.name):
             encodings = self.backend.encode_batch_fast([checked_text(text) for text in texts], add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids, special tokens spelled out."""
+        """Return the text of ids, special tokens spelled out."""
         with _panics(self.name):
             return str(self.backend.decode(checked_ids(ids, self.vocab_size), skip_special_tokens=False))
 
     def token_bytes(self) -> list[bytes | None]:
-        """The bytes of each token; added tokens as they are written."""
+        """Return the bytes of each token; added tokens as they are written."""
         by_bytes = "ByteLevel" in f"{self.backend.pre_tokenizer}{self.backend.decoder}"
         added = self.backend.get_added_tokens_decoder()
-        found: list[bytes | None] = [None] * self.vocab_size
+        piece_bytes: list[bytes | None] = [None] * self.vocab_size
         for piece, token in self.backend.get_vocab(with_added_tokens=True).items():
             if token in added:
                 content = added[token].content
                 # One that is looked for in normalized text stands for what that text was.
-                found[token] = (content.replace(ESCAPED_SPACE, " ") if added[token].normalized else content).encode()
+                piece_bytes[token] = (
+                    content.replace(ESCAPED_SPACE, " ") if added[token].normalized else content
+                ).encode()
             elif by_bytes and all(character in CHARACTER_BYTES for character in piece):
-                found[token] = bytes(CHARACTER_BYTES[character] for character in piece)
+                piece_bytes[token] = bytes(CHARACTER_BYTES[character] for character in piece)
             else:
-                found[token] = named_byte(piece) or piece.replace(ESCAPED_SPACE, " ").encode()
-        return found
+                piece_bytes[token] = named_byte(piece) or piece.replace(ESCAPED_SPACE, " ").encode()
+        return piece_bytes
 
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.json``, and ``tokenizer_config.json`` that names the end of a document."""
@@ -163,7 +165,7 @@ class LibraryTokenizer:
 
 
 def from_json(text: str, name: str, eos_token: str | None = None) -> LibraryTokenizer:
-    """A ``tokenizer.json``; ``eos_token`` ends a document, else the first usual one that it has.
+    """Read a ``tokenizer.json``; ``eos_token`` ends a document, else the first usual one that it has.
 
     Raises:
         InputError: the text is not a tokenizer, or lacks the token.
@@ -173,8 +175,8 @@ def from_json(text: str, name: str, eos_token: str | None = None) -> LibraryToke
 
 def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text: str = "") -> LibraryTokenizer:
     candidates = (eos_token,) if eos_token else _END_TOKENS
-    found = [backend.token_to_id(token) for token in candidates]
-    eos_id = next((token for token in found if token is not None), None)
+    ids = [backend.token_to_id(token) for token in candidates]
+    eos_id = next((token for token in ids if token is not None), None)
     if eos_token and eos_id is None:
         raise InputError(
             f"{name} has no token {shown(eos_token)}, by which its {CONFIG_FILE} ends a document: mend that"
@@ -200,7 +202,7 @@ def from_byte_level(
     whole_words: bool = False,
     nfc: bool = False,
 ) -> LibraryTokenizer:
-    """A byte-level BPE from its vocabulary (in GPT-2's printable spelling of bytes) and merges.
+    """Build a byte-level BPE from its vocabulary (in GPT-2's printable spelling of bytes) and merges.
 
     Args:
         vocab: piece to id, without the special tokens that ``special`` has.
@@ -223,6 +225,7 @@ def from_byte_level(
     missing = [chr(byte) for byte in range(32, 127) if BYTE_CHARACTERS[byte] not in vocab]
     if missing:
         raise InputError(f"{name} has no piece for {missing[0]!r}: it is not a whole byte-level vocabulary")
+    # Each id belongs to a single piece.
     ids = {**vocab, **special}
     if len(set(ids.values())) != len(ids) or min(ids.values()) < 0:
         raise InputError(f"{name} gives one id to two pieces: it is damaged")
@@ -230,6 +233,7 @@ def from_byte_level(
         backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=whole_words))
     except Exception as error:  # the library raises bare exceptions
         raise InputError(f"{name} is not a whole byte-pair encoding: {error}") from error
+    # Cut the text into words, spell their bytes in printable characters.
     splits = [pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated") for pattern in patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
@@ -248,7 +252,7 @@ def from_byte_level(
 
 
 def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
-    """GPT-2's ``encoder.json`` (or ``vocab.json``) and ``vocab.bpe`` (or ``merges.txt``).
+    """Read GPT-2's ``encoder.json`` (or ``vocab.json``) and ``vocab.bpe`` (or ``merges.txt``).
 
     Raises:
         InputError: either is damaged, or they do not belong together.
@@ -265,8 +269,8 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
             merges.append((left, right))
     end = {END_OF_TEXT: vocab[END_OF_TEXT]} if END_OF_TEXT in vocab else {}
     pieces = {piece: token for piece, token in vocab.items() if piece not in end}
-    made = {left + right for left, right in merges}
-    unmade = [piece for piece in pieces if len(piece) > 1 and piece not in made and not _looks_special(piece)]
+    merged = {left + right for left, right in merges}
+    unmade = [piece for piece in pieces if len(piece) > 1 and piece not in merged and not _looks_special(piece)]
     if unmade:
         raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again")
     return from_byte_level(pieces, merges, name, special=end, eos_token=next(iter(end), None))
@@ -277,7 +281,7 @@ def _looks_special(piece: str) -> bool:
 
 
 def is_vocabulary(value: object) -> bool:
-    """Whether a JSON value is a non-empty map from pieces to ids."""
+    """Return whether a JSON value is a non-empty map from pieces to ids."""
     # The library reserves memory for the largest id.
     return (
         isinstance(value, dict)
@@ -334,7 +338,7 @@ TIKTOKEN_SCHEMES: dict[int, dict[str, Any]] = {
 
 
 def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
-    """A rank file of tiktoken: a line for each token, its bytes in base64 and its rank.
+    """Read a rank file of tiktoken: a line for each token, its bytes in base64 and its rank.
 
     The ranks of GPT-2 (r50k), cl100k, o200k, Llama-3 and Qwen are known.
 
@@ -350,11 +354,12 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
             ranks[base64.b64decode(encoded, validate=True)] = int(rank)
         except (ValueError, binascii.Error) as error:
             raise InputError(f"{name}: line {number} is not a token in base64 and a rank: fetch it again") from error
+    # The number of ranks tells the word pattern and the special tokens.
     scheme = TIKTOKEN_SCHEMES.get(len(ranks))
     if scheme is None or sorted(ranks.values()) != list(range(len(ranks))):
-        known = ", ".join(f"{count:,}" for count in TIKTOKEN_SCHEMES)
+        sizes = ", ".join(f"{count:,}" for count in TIKTOKEN_SCHEMES)
         raise InputError(
-            f"{name} holds {len(ranks):,} ranks, which is no known vocabulary ({known}): fetch it again, "
+            f"{name} holds {len(ranks):,} ranks, which is no known vocabulary ({sizes}): fetch it again, "
             "or convert it to a tokenizer.json"
         )
     spelled = {token: "".join(BYTE_CHARACTERS[byte] for byte in token) for token in ranks}
@@ -370,7 +375,7 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
 
 
 def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) -> LibraryTokenizer:
-    """A byte-level BPE trained on documents; the same documents give the same tokenizer.
+    """Train a byte-level BPE on documents; the same documents give the same tokenizer.
 
     Words are cut as GPT-2 does; pairs seen once are not joined; id 0 is ``<|endoftext|>`` and ends documents.
 
@@ -384,11 +389,13 @@ def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) 
     """
     if vocab_size < 257:
         raise InputError(f"vocab_size={vocab_size} is too small for a byte-level BPE: take at least 257, or bytes")
+    # A byte-level model with GPT-2's words.
     backend = tokenizers.Tokenizer(models.BPE())
     split = pre_tokenizers.Split(tokenizers.Regex(GPT2_PATTERN), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     backend.decoder = decoders.ByteLevel()
+    # All bytes are pieces from the start.
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,

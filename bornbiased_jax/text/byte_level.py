@@ -33,19 +33,19 @@ class ByteTokenizer:
     bos_id: int | None = None
 
     def encode(self, text: str) -> np.ndarray:
-        """The bytes of a text, int32 [T]."""
+        """Return the bytes of a text, int32 [T]."""
         return np.frombuffer(checked_text(text).encode(), np.uint8).astype(np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The bytes of each of several texts."""
+        """Return the bytes of each of several texts."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some bytes."""
+        """Return the text of bytes."""
         return bytes(checked_ids(ids, self.vocab_size)).decode(errors="replace")
 
     def token_bytes(self) -> list[bytes | None]:
-        """Every byte, by its id."""
+        """Return every byte, by its id."""
         return [bytes([byte]) for byte in range(self.vocab_size)]
 
     def save(self, folder: str | Path) -> Path:

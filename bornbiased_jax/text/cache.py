@@ -19,7 +19,7 @@ CACHE_VARIABLE = "BORNBIASED_CACHE"
 
 
 def cache_dir() -> Path:
-    """Where cached files lie: ``$BORNBIASED_CACHE``, or the platform's folder for caches.
+    """Return the folder of cached files: ``$BORNBIASED_CACHE``, or the platform's folder for caches.
 
     That is ``$XDG_CACHE_HOME`` or ``~/.cache`` on Linux, ``~/Library/Caches`` on macOS and
     ``%LOCALAPPDATA%`` on Windows, each with ``bornbiased-jax`` below it.
@@ -31,7 +31,7 @@ def cache_dir() -> Path:
 
 
 def load(name: str) -> bytes | None:
-    """The bytes stored under a name, or None when there are none or they are damaged.
+    """Return the bytes stored under a name, or None when there are none or they are corrupted.
 
     A stored file is the SHA-256 of the content, then the content compressed with zlib.
     """

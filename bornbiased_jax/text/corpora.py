@@ -73,7 +73,7 @@ class Corpus:
         return sum(map(len, self.documents))
 
     def describe(self) -> dict[str, object]:
-        """JSON-ready facts for a record."""
+        """Return JSON-ready facts for a record."""
         return {
             "corpus": f"builtin:{self.name}",
             "corpus_digest": self.digest,
@@ -95,7 +95,7 @@ def check_name(name: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def corpus(name: str) -> Corpus:
-    """A built-in corpus: ``prose`` or ``code``. Assembled once per installation, then cached.
+    """Return a built-in corpus: ``prose`` or ``code``. Assembled once per installation, then cached.
 
     Raises:
         InputError: no such corpus, or an installation without sources.
@@ -123,7 +123,7 @@ def corpus(name: str) -> Corpus:
 
 
 def documents_digest(documents: tuple[str, ...]) -> str:
-    """SHA-256 over documents in order, each preceded by its length, so that boundaries count."""
+    """Hash documents in order by SHA-256, each preceded by its length, so that boundaries count."""
     digest = hashlib.sha256()
     for document in documents:
         data = document.encode("utf-8", "surrogatepass")
@@ -137,7 +137,7 @@ def _standard_library() -> Path:
 
 
 def _package_root(package: str) -> Path | None:
-    """The folder of an installed package, found without importing it."""
+    """Find the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -145,29 +145,29 @@ def _package_root(package: str) -> Path | None:
 
 
 def _sources(root: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Python files below a root, in the order of their relative names."""
-    found = []
+    """List Python files below a root, in the order of their relative names."""
+    sources = []
     for path in root.rglob("*.py"):
         relative = path.relative_to(root)
         if not SKIPPED_FOLDERS.isdisjoint(relative.parts) or not set(skipped).isdisjoint(relative.parts):
             continue
         if not relative.name.startswith(SKIPPED_FILES):
-            found.append((relative.as_posix(), path))
-    return (path for _, path in sorted(found))
+            sources.append((relative.as_posix(), path))
+    return (path for _, path in sorted(sources))
 
 
 def _build_code(roots: dict[str, Path]) -> Iterator[str]:
-    """One document a module of the standard library, exact duplicates left out."""
-    seen = set()
+    """Yield one document a module of the standard library, exact duplicates left out."""
+    earlier = set()
     for path in _sources(roots["python"], skipped=GENERATED_FOLDERS):
         text = _decoded(path)
-        if text is not None and len(text) >= 200 and text not in seen:
-            seen.add(text)
+        if text is not None and len(text) >= 200 and text not in earlier:
+            earlier.add(text)
             yield text
 
 
 def _decoded(path: Path) -> str | None:
-    r"""A source file's text by its declared encoding, with newlines as "\n"; None if it has none."""
+    r"""Decode a source file by its declared encoding, with newlines as "\n"; None if it has none."""
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -178,8 +178,8 @@ def _decoded(path: Path) -> str | None:
 
 
 def _build_prose(roots: dict[str, Path]) -> Iterator[str]:
-    """One document a module: the prose paragraphs of its documentation, each seen for the first time."""
-    seen: set[str] = set()
+    """Yield one document a module: the prose paragraphs of its documentation, without repeats."""
+    earlier: set[str] = set()
     collecting = gc.isenabled()
     # Syntax trees are many small objects without cycles worth finding: collecting costs half the time.
     gc.disable()
@@ -188,8 +188,8 @@ def _build_prose(roots: dict[str, Path]) -> Iterator[str]:
             for path in _sources(root, skipped=("encodings",) if name == "python" else ()):
                 paragraphs = []
                 for paragraph in _module_paragraphs(path):
-                    if paragraph not in seen:
-                        seen.add(paragraph)
+                    if paragraph not in earlier:
+                        earlier.add(paragraph)
                         paragraphs.append(paragraph)
                 if paragraphs:
                     yield "\n\n".join(paragraphs) + "\n"
@@ -219,7 +219,7 @@ def _module_paragraphs(path: Path) -> Iterator[str]:
 
 
 def _documentation(tree: ast.Module) -> Iterator[str]:
-    """Documentation strings, also those given to calls (``add_newdoc``) and standing in top-level dicts."""
+    """Yield documentation strings, also those passed to calls (``add_newdoc``) and in top-level dicts."""
     stack: list[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef] = [tree]
     while stack:
         node = stack.pop()
@@ -240,7 +240,7 @@ def _documentation(tree: ast.Module) -> Iterator[str]:
 
 
 def is_prose(block: str, paragraph: str) -> bool:
-    """Whether a block of a documentation string (and the same on one line) reads as English sentences.
+    """Return whether a block of a documentation string (and the same on one line) reads as English sentences.
 
     It starts with a capital, ends like a sentence, has at least eight words, consists of ASCII letters
     and spaces to 85%, of plain words to 75%, and has none of the marks of lists, doctests, tables,
@@ -253,9 +253,9 @@ def is_prose(block: str, paragraph: str) -> bool:
     tokens = paragraph.split()
     if len(tokens) < 8:
         return False
-    others = len(_NOT_LETTERS.findall(paragraph))
+    symbols = len(_NOT_LETTERS.findall(paragraph))
     plain = sum(_WORD.fullmatch(token.strip(".,;:!?()\"'`*")) is not None for token in tokens)
-    return others <= 0.15 * len(paragraph) and plain >= 0.75 * len(tokens)
+    return symbols <= 0.15 * len(paragraph) and plain >= 0.75 * len(tokens)
 
 
 BUILDERS = {"prose": _build_prose, "code": _build_code}

@@ -52,7 +52,7 @@ _HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n
 
 
 def read_documents(source: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
-    """The documents of a source, lazily and in a stable order; empty documents are left out.
+    """Read the documents of a source, lazily and in a stable order; empty documents are left out.
 
     Args:
         source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME`` (with an optional
@@ -102,7 +102,7 @@ def _checked_nonempty(name: str, paths: list[Path], field: str, longest: int | N
 
 
 def list_files(source: str | Path) -> list[Path]:
-    """The files of a source: itself, or those of a folder (below it too) sorted by relative name.
+    """List the files of a source: itself, or those of a folder (below it too) sorted by relative name.
 
     Of a folder, files that end in .txt, .text, .md, .rst, .raw, .tokens, .jsonl or .parquet, gzipped or not,
     are taken; hidden ones are not.
@@ -117,21 +117,21 @@ def list_files(source: str | Path) -> list[Path]:
         files.check_regular(path)
     if not path.is_dir():
         raise InputError(f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME")
-    found = []
+    listing = []
     for file in files.below(path):
         relative = file.relative_to(path)
         hidden = any(part.startswith(".") for part in relative.parts)
         if not hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
-            found.append((relative.as_posix(), file))
-    if not found:
+            listing.append((relative.as_posix(), file))
+    if not listing:
         raise InputError(
             f"{source} holds no file ending in {', '.join(TEXT_SUFFIXES + ROW_SUFFIXES)} (or one with .gz)"
         )
-    return [file for _, file in sorted(found)]
+    return [file for _, file in sorted(listing)]
 
 
 def read_file(path: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
-    """The documents of one file, lazily; none when it is empty.
+    """Read the documents of one file, lazily; none when it is empty.
 
     Raises:
         InputError: while reading, when the file is missing, damaged, not UTF-8 or lacks the field.
@@ -161,7 +161,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
 
 
 def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
-    """The text of a source, exactly as it stands in the file; of a long one the beginning.
+    """Read the text of a source, exactly as it stands in the file; of a long one the beginning.
 
     Of a file: with the separators of its documents. Of a folder: its files with a blank line between them. Of JSON
     lines, Parquet, ``builtin:`` and ``hf:``
@@ -174,11 +174,13 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
     Raises:
         InputError: the source is missing, damaged, not UTF-8 or without text.
     """
+    # Sources without running text of their own, and folders: join their parts.
     if str(path).startswith(("builtin:", hub.PREFIX)) or _kind(Path(path)) in ROW_SUFFIXES:
         return _joined(read_documents(path), most)
     if Path(path).is_dir():
         return _joined((read_text(file, most) for file in list_files(path)), most)
     files.check_regular(path)
+    # A text file: read blocks until there is enough.
     parts: list[str] = []
     try:
         for block in _blocks(Path(path)):
@@ -196,7 +198,7 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
 
 
 def _joined(texts: Iterable[str], most: int) -> str:
-    """Texts with a blank line between them, as far as ``most`` characters."""
+    """Join texts with a blank line between them, as far as ``most`` characters."""
     parts: list[str] = []
     for text in texts:
         parts.append(text)
@@ -206,12 +208,12 @@ def _joined(texts: Iterable[str], most: int) -> str:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a text that was read, in UTF-8: of a long source its beginning alone is known."""
+    """Hash a text that was read, in UTF-8, by SHA-256: of a long source its beginning alone is known."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def source_digest(source: str | Path) -> str:
-    """SHA-256 of what a source holds: the bytes of its files with their relative names, in order.
+    """Hash a source by SHA-256: the bytes of its files with their relative names, in order.
 
     A built-in corpus has its own digest; a Hugging Face data set is known by its name alone. Reading much takes a
     while, which a bar shows.
@@ -239,7 +241,7 @@ def source_digest(source: str | Path) -> str:
 
 
 def _kind(path: Path) -> str:
-    """The suffix that says what a file holds, with any ``.gz`` taken off."""
+    """Return the suffix that tells the format of a file, with any ``.gz`` taken off."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
@@ -247,22 +249,22 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
-def _contains(path: Path, wanted: bytes) -> bool:
-    """Whether a file contains some bytes; reads no further than the first, and ``_LOOK`` bytes at the most."""
+def _contains(path: Path, pattern: bytes) -> bool:
+    """Return whether a file contains a pattern; reads no further than the first, and ``_LOOK`` bytes at the most."""
     tail = b""
     with _open(path) as stream:
         for _ in range(0, _LOOK, _BLOCK):
             block = stream.read(_BLOCK)
-            if wanted in tail + block:
+            if pattern in tail + block:
                 return True
             if not block:
                 break
-            tail = block[-len(wanted) :]
+            tail = block[-len(pattern) :]
     return False
 
 
 def _blocks(path: Path) -> Iterator[str]:
-    """A file's text in blocks of about a million characters, without a byte order mark."""
+    """Yield a file's text in blocks of about a million characters, without a byte order mark."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     with _open(path) as stream:
         while block := stream.read(_BLOCK):
@@ -271,14 +273,14 @@ def _blocks(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path, longest: int = LONGEST_WHOLE) -> Iterator[str]:
-    r"""A file's lines with their line ends, cut at "\n" only.
+    r"""Yield a file's lines with their line ends, cut at "\n" only.
 
     A line of more than four times ``longest`` characters comes in parts of ``longest``, before its end is read.
     """
     parts: list[str] = []
     for block in _blocks(path):
-        *whole, last = block.split("\n")
-        for line in whole:
+        *complete, last = block.split("\n")
+        for line in complete:
             yield from _parts("".join([*parts, line, "\n"]), longest)
             parts = []
         parts.append(last)
@@ -291,7 +293,7 @@ def _lines(path: Path, longest: int = LONGEST_WHOLE) -> Iterator[str]:
 
 
 def _parts(line: str, longest: int) -> Iterator[str]:
-    """A line, or parts of ``longest`` characters until no more than four times that is left."""
+    """Yield a line, or parts of ``longest`` characters until no more than four times that is left."""
     start = 0
     while len(line) - start > 4 * longest:
         yield line[start : start + longest]
@@ -320,7 +322,7 @@ def _separated(path: Path) -> Iterator[str]:
 
 
 def _articles(path: Path) -> Iterator[str]:
-    """WikiText: a new article at each `` = Title = `` that stands between blank lines."""
+    """Split WikiText: a new article at each `` = Title = `` that stands between blank lines."""
     lines: list[str] = []
     filled = size = 0
     for line in _lines(path):
@@ -339,7 +341,7 @@ def _articles(path: Path) -> Iterator[str]:
 
 
 def _pieces(path: Path, longest: int | None) -> Iterator[str]:
-    """A text cut at the first blank line past ``longest`` characters.
+    """Cut a text at the first blank line past ``longest`` characters.
 
     Without one it is cut at a line end past twice that, and within a line past four times that.
     """

@@ -28,7 +28,7 @@ _PREFIX = "tokenizer.ggml."
 
 
 def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
-    """The tokenizer in a GGUF file: byte-level BPE ("gpt2") or BPE by the scores of pieces ("llama").
+    """Read the tokenizer in a GGUF file: byte-level BPE ("gpt2") or BPE by the scores of pieces ("llama").
 
     Raises:
         InputError: the file is damaged, has no tokenizer, or one of another kind.
@@ -80,6 +80,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
     backend = tokenizers.Tokenizer(
         models.BPE(vocab=ids, merges=_merges(ids, scores, types), byte_fallback=True, unk_token=unknown)
     )
+    # Normalizer: spaces become the escaped space, with one in front of the text.
     user_defined = [piece for piece, token in ids.items() if types[token] == USER_DEFINED]
     control = [piece for piece, token in ids.items() if types[token] == CONTROL]
     space_prefix = bool(metadata.get("add_space_prefix", True))
@@ -88,6 +89,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
     spaces = normalizers.Replace(" ", ESCAPED_SPACE)
     backend.normalizer = normalizers.Sequence([*(prefix if space_prefix else []), spaces])
     backend.add_tokens([tokenizers.AddedToken(piece, normalized=True) for piece in user_defined])
+    # Decoder: the inverse, without control pieces.
     backend.decoder = decoders.Sequence(
         [
             decoders.Replace(tokenizers.Regex(rf"\A(?:{_any(control)})\z"), ""),
@@ -97,6 +99,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
             *([decoders.Strip(" ", 1, 0)] if space_prefix else []),
         ]
     )
+    # BOS in front of every text, where the file says so.
     bos_id = _known(metadata.get("bos_token_id", 1), pieces)
     if bos_id is not None and metadata.get("add_bos_token", True):
         backend.post_processor = processors.TemplateProcessing(
@@ -107,7 +110,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
 
 
 def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """All ways to halve a normal piece into two, the piece of the highest score first."""
+    """Return all ways to halve a normal piece into two, the piece of the highest score first."""
     normal = {piece: token for piece, token in ids.items() if types[token] == NORMAL}
     halves = [
         (-scores[token], token, piece[:cut], piece[cut:])
@@ -119,7 +122,7 @@ def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[
 
 
 def _any(pieces: list[str]) -> str:
-    """A regular expression for one of several pieces, and for nothing if there is none."""
+    """Return a regular expression for any of several pieces, and for nothing if there is none."""
     return "|".join(map(re.escape, pieces)) or "(?!)"
 
 

@@ -45,33 +45,33 @@ class Tokenizer(Protocol):
         """The id that models of this tokenizer expect before a text."""
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, int32 [T]."""
+        """Return the ids of a text, int32 [T]."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of several texts."""
+        """Return the ids of each of several texts."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; bytes that are not UTF-8 become U+FFFD.
+        """Return the text of ids; bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             InputError: an id is not in the vocabulary.
         """
 
     def token_bytes(self) -> list[bytes | None]:
-        """The bytes that each id stands for, special tokens as they are written; None for an id without any."""
+        """Return the bytes that each id stands for, special tokens as they are written; None for an id without any."""
 
     def save(self, folder: str | Path) -> Path:
         """Write it to a folder; ``load_tokenizer`` reads the file returned back with the same digest."""
 
 
 def named_byte(piece: str) -> bytes | None:
-    """The byte of a piece such as "<0x0A>", None of any other."""
+    """Return the byte of a piece such as "<0x0A>", None of any other."""
     match = _BYTE_PIECE.fullmatch(piece)
     return bytes([int(match[1], 16)]) if match else None
 
 
 def checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
-    """The ids as plain integers.
+    """Return the ids as plain integers.
 
     Raises:
         InputError: one is not in the vocabulary.
@@ -84,7 +84,7 @@ def checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
 
 
 def checked_text(text: str, place: str = "the text") -> str:
-    """The text, if it can be written as UTF-8.
+    """Return the text, if it can be written as UTF-8.
 
     Raises:
         InputError: it holds half of a surrogate pair.

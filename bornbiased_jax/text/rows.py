@@ -13,7 +13,7 @@ from bornbiased_jax.text.protocol import checked_text
 
 
 def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
-    """The field of each row of JSON lines; rows without text are left out.
+    """Yield the field of each row of JSON lines; rows without text are left out.
 
     Raises:
         InputError: while reading, a line is not an object with that field as a string.
@@ -47,7 +47,7 @@ def _field(row: object, field: str, place: str) -> str:
 
 
 def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
-    """The field of each row of an opened Parquet file, which is read in groups of a thousand rows.
+    """Yield the field of each row of an opened Parquet file, which is read in groups of a thousand rows.
 
     Raises:
         InputError: while reading, pyarrow is absent, the file is damaged, or it has no such column of strings.
@@ -72,7 +72,7 @@ def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
 
 
 def hugging_face(name: str, field: str) -> Iterator[str]:
-    """The field of each row of a Hugging Face data set, ``NAME``, ``NAME,CONFIG`` or either with ``@SPLIT``, streamed.
+    """Stream the field of each row of a Hugging Face data set: ``NAME``, ``NAME,CONFIG`` or either with ``@SPLIT``.
 
     Raises:
         InputError: the library is absent, the data set cannot be loaded, or (while reading) a row lacks the field.

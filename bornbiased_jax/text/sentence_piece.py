@@ -72,19 +72,19 @@ class SentencePieceTokenizer:
         return token if token >= 0 else None
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, int32 [T]."""
+        """Return the ids of a text, int32 [T]."""
         return np.asarray(self.processor.EncodeAsIds(checked_text(text)), np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each of several texts."""
+        """Return the ids of each of several texts."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids, without control pieces."""
+        """Return the text of ids, without control pieces."""
         return str(self.processor.DecodeIds(checked_ids(ids, self.vocab_size)))
 
     def token_bytes(self) -> list[bytes | None]:
-        """The bytes of each piece; control pieces as they are written."""
+        """Return the bytes of each piece; control pieces as they are written."""
         pieces = [str(self.processor.IdToPiece(token)) for token in range(self.vocab_size)]
         return [
             named_byte(piece) if self.processor.IsByte(token) else piece.replace(ESCAPED_SPACE, " ").encode()

@@ -67,7 +67,7 @@ class TokenizerFile(TypedDict, total=False):
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """A tokenizer from a file, or from a folder that holds one; the kind is told from the content.
+    """Load a tokenizer from a file, or from a folder that holds one; the kind is told from the content.
 
     Known are: ``tokenizer.json`` (Hugging Face), GPT-2's ``encoder.json`` with ``vocab.bpe`` (either may be
     named), SentencePiece ``.model``, tiktoken rank files, GGUF files, and what :meth:`Tokenizer.save` writes.
@@ -97,6 +97,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     name = path.name
+    # The content tells the kind, except for GPT-2's merges, which their name tells.
     if data.lstrip()[:1] == b"{":
         return _from_json(path)
     if name.endswith(tuple(merges for _, merges in _PAIRS)):
@@ -120,11 +121,13 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 def _in_folder(folder: Path) -> Path:
     for pattern in _IN_FOLDER:
-        found = sorted(folder.glob(pattern))
-        if len(found) > 1:
-            raise InputError(f"{folder} holds {len(found)} tokenizers ({found[0].name}, {found[1].name}, …): name one")
-        if found:
-            return found[0]
+        matches = sorted(folder.glob(pattern))
+        if len(matches) > 1:
+            raise InputError(
+                f"{folder} holds {len(matches)} tokenizers ({matches[0].name}, {matches[1].name}, …): name one"
+            )
+        if matches:
+            return matches[0]
     raise InputError(f"{folder} holds no tokenizer: name a tokenizer file")
 
 
@@ -164,13 +167,13 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _eos_token(folder: Path) -> str | None:
-    """The end of a document that ``tokenizer_config.json`` names, if there is one."""
+    """Return the end of a document that ``tokenizer_config.json`` names, if there is one."""
     token = schema.check(ConfigFile, _config(folder), str(folder / bpe.CONFIG_FILE)).get("eos_token")
     return token["content"] if isinstance(token, dict) else token
 
 
 def _from_pair(path: Path) -> Tokenizer:
-    """GPT-2's two files, whichever of them is named; they differ in name only after a common beginning."""
+    """Read GPT-2's two files, whichever of them is named; they differ in name only after a common beginning."""
     for pair in _PAIRS:
         for ending, other in (pair, pair[::-1]):
             if path.name.endswith(ending):
@@ -185,7 +188,7 @@ def _from_pair(path: Path) -> Tokenizer:
 
 
 def _refuse_other_classes(folder: Path) -> None:
-    """Other models store their merges in the same two files but cut words differently."""
+    """Refuse models that store their merges in the same two files but cut words differently."""
     kind = str(_config(folder).get("tokenizer_class") or "GPT2Tokenizer")
     if not kind.startswith("GPT2"):
         raise InputError(f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json")
@@ -193,7 +196,7 @@ def _refuse_other_classes(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def default_tokenizer(vocab_size: int) -> Tokenizer:
-    """The tokenizer for a model that brings none: a BPE trained on ``builtin:prose``, and cached.
+    """Return the tokenizer for a model that brings none: a BPE trained on ``builtin:prose``, and cached.
 
     It has ``vocab_size`` pieces or as many as the corpus supports. Below 512 it is bytes.
 
@@ -219,7 +222,7 @@ def default_tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
-    """The tokenizer a user names, for a model with this vocabulary.
+    """Return the tokenizer that a user names, for a model with this vocabulary.
 
     Args:
         spec: ``bytes``; ``bpe`` or None (:func:`default_tokenizer`); ``bpe:4096`` (the same of another size);
@@ -245,7 +248,7 @@ def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, separate: bool = True, batch: int = 32
 ) -> Iterator[np.ndarray]:
-    """The ids of documents, lazily, int32 [T] each.
+    """Encode documents lazily, int32 [T] each.
 
     Args:
         tokenizer: turns text to ids.
