@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -> Encoded:
-    """Documents as ids by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
+    """Encode documents by split, each document ended with ``eos_id`` (if the tokenizer has one)."""
     end = np.asarray([] if tokenizer.eos_id is None else [tokenizer.eos_id], np.int32)
     chunks: dict[str, list[np.ndarray]] = {split: [np.zeros(0, np.int32)] for split in SPLITS}
     size = 0
@@ -52,12 +52,12 @@ def encode(tokenizer: Tokenizer, texts: list[str], validation_fraction: float) -
 
 
 def in_validation(document: bytes, fraction: float) -> bool:
-    """Whether a document goes to validation: its hash, read as a number from 0 to 1, is below the fraction."""
+    """Return whether a document goes to validation: its hash, read as a number from 0 to 1, is below the fraction."""
     return int.from_bytes(hashlib.sha256(document).digest()[:8], "big") < fraction * 2**64
 
 
 def batches(documents: Iterator[str]) -> Iterator[list[str]]:
-    """Documents in lists of at least ``BATCH_CHARACTERS`` characters, the last one shorter."""
+    """Yield documents in lists of at least ``BATCH_CHARACTERS`` characters, the last one shorter."""
     texts: list[str] = []
     size = 0
     for document in documents:
@@ -132,16 +132,16 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            done = encode(tokenizer, message["texts"], message["fraction"])
+            batch = encode(tokenizer, message["texts"], message["fraction"])
         except InputError as error:
             _send(sink, {"error": str(error)})
         else:
-            arrays = [done.ids[split] for split in SPLITS]
-            _send(sink, {"documents": done.documents, "text_bytes": done.text_bytes}, arrays)
+            arrays = [batch.ids[split] for split in SPLITS]
+            _send(sink, {"documents": batch.documents, "text_bytes": batch.text_bytes}, arrays)
 
 
 def _send(sink: BinaryIO, message: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
-    """Length and text of a JSON message, then the int32 arrays whose lengths it names."""
+    """Send length and text of a JSON message, then the int32 arrays whose lengths it names."""
     arrays = [np.ascontiguousarray(array, "<i4") for array in arrays or []]
     data = json.dumps({**message, "lengths": [len(array) for array in arrays]}).encode()
     sink.write(struct.pack("<Q", len(data)) + data)
@@ -151,7 +151,7 @@ def _send(sink: BinaryIO, message: dict[str, Any], arrays: list[np.ndarray] | No
 
 
 def _receive(source: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """What :func:`_send` sent.
+    """Receive a message of :func:`_send`.
 
     Raises:
         EOFError: the other side is gone.
@@ -183,7 +183,7 @@ def encoded(
     processes: int | None,
     pool: Workers,
 ) -> Iterator[Encoded]:
-    """Batches as ids, in order; at most two batches a worker are under way, so memory does not grow."""
+    """Yield encoded batches in order; at most two a worker are under way, so memory does not grow."""
     count = processes if processes is not None else hardware.cores()
     at_home = None if count == 1 else 0 if processes is not None else BATCHES_AT_HOME
     for texts in itertools.islice(batches, at_home):

@@ -88,11 +88,11 @@ class Tokens:
         return self._stop - self._start
 
     def part(self, start: int, stop: int) -> Tokens:
-        """The ids from ``start`` to before ``stop``, still on disk."""
+        """Return the ids from ``start`` to before ``stop``, still on disk."""
         return Tokens(self._shards, self._dtype.str, self._start + start, self._start + stop)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The ids from ``start`` to before ``stop``, int32.
+        """Read the ids from ``start`` to before ``stop``, int32.
 
         Raises:
             InputError: a file has vanished or was cut short.
@@ -144,10 +144,10 @@ def prepare(
     validation_fraction: float = 0.05,
     processes: int | None = None,
     part_tokens: int = PART_TOKENS,
-    known: str | None = None,
+    tokens_digest: str | None = None,
     quiet: bool = False,
 ) -> Dataset:
-    """The tokenised source: found in the cache, finished if begun, or made.
+    """Return the tokenized source: taken from the cache, finished if begun, or made.
 
     Args:
         source: what ``--data`` takes (:func:`bornbiased_jax.text.documents.read_documents`).
@@ -156,7 +156,7 @@ def prepare(
         validation_fraction: fraction of the documents that go to validation.
         processes: worker processes; None: as many as cores, once there is enough to do.
         part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
-        known: digest of the tokens wanted, if they were made before: with it they are found when the source is gone.
+        tokens_digest: of the tokens, if they were made before: with it they are found when the source is gone.
         quiet: no progress display.
 
     Raises:
@@ -164,19 +164,21 @@ def prepare(
     """
     root = files.user_path(folder if folder is not None else cache.cache_dir() / "tokens").resolve()
     try:
+        # A source that is gone may have left its tokens.
         origin = source_digest(source)
     except InputError as error:
-        kept = _find(root, known) if known is not None else None
-        if kept is None:
+        cached = _find(root, tokens_digest) if tokens_digest is not None else None
+        if cached is None:
             raise
-        progress.warn(f"{error}; going on with its tokens in {kept}")
-        return _open(kept, _read(kept / INDEX), source)
+        progress.warn(f"{error}; going on with its tokens in {cached}")
+        return _open(cached, _read(cached / INDEX), source)
     identity: Identity = {
         "recipe": RECIPE,
         "source_digest": origin,
         "tokenizer_digest": tokenizer.digest,
         "validation_fraction": validation_fraction,
     }
+    # The folder's name identifies recipe, source, tokenizer and split.
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
     place = root / name
     index = _index(place)
@@ -195,7 +197,7 @@ def prepare(
 
 
 def _find(root: Path, digest: str) -> Path | None:
-    """The folder of complete, undamaged tokens with this digest."""
+    """Return the folder of complete, intact tokens with this digest."""
     for path in sorted(root.glob(f"*/{INDEX}")):
         # What the index says first: only the one that is wanted is read whole.
         with contextlib.suppress(InputError):
@@ -211,22 +213,22 @@ def _read(path: Path) -> Index:
 
 
 def _index(place: Path) -> Index | None:
-    """What was written so far, or None when nothing (whole) was."""
+    """Return the index of the parts written so far, or None when no complete part was."""
     path = place / INDEX
     if not path.exists():
         return None
     try:
         index = _read(path)
         width = np.dtype(index["dtype"]).itemsize
-        whole = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
-        whole = whole and _unchanged(place, index)
+        is_complete = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
+        is_complete = is_complete and _unchanged(place, index)
     except (InputError, OSError):
-        whole = False
-    return index if whole else None
+        is_complete = False
+    return index if is_complete else None
 
 
 def _unchanged(place: Path, index: Index) -> bool:
-    """Whether every part has its digest; files that were found so before and not touched since are not read again."""
+    """Return whether every part has its digest; files checked before and not touched since are not read again."""
     stamps = {file: _stamp(place / file) for file, _ in _shard_files(index)}
     try:
         before = files.read_json(place / CHECKED)
@@ -252,8 +254,8 @@ def _unchanged(place: Path, index: Index) -> bool:
 
 
 def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def _shard_files(index: Index) -> Iterator[tuple[str, int]]:
@@ -301,6 +303,7 @@ def _tokenise(
         index = {
             "identity": identity, "dtype": dtype, "parts": [], "documents": 0, "text_bytes": 0, "complete": False,
         }  # fmt: skip
+    # Continue after the documents of the parts written so far.
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
     held = 0
@@ -316,6 +319,7 @@ def _tokenise(
             index["documents"] += batch.documents
             index["text_bytes"] += batch.text_bytes
             advance(batch.text_bytes)
+            # Write a part once there are enough ids in memory.
             if held >= part_tokens:
                 _write_part(place, index, part)
                 part, held = {split: [] for split in SPLITS}, 0
@@ -323,6 +327,7 @@ def _tokenise(
         _write_part(place, index, part)
     if not index["parts"]:
         raise InputError(f"{source} holds no text: name a source that does")
+    # Only a complete index makes the tokens usable.
     index["complete"] = True
     sealed.write(place / INDEX, index)
     return index
@@ -345,7 +350,7 @@ def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) ->
 
 @contextlib.contextmanager
 def _locked(place: Path, is_default: bool) -> Iterator[None]:
-    """One process at a time works in a folder; the others wait and then find the work done."""
+    """Lock a folder for one process at a time; the others wait and then find the work complete."""
     try:
         lock = files.check_writable(place.with_name(f"{place.name}.lock"))
     except InputError as error:

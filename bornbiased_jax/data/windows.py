@@ -46,7 +46,7 @@ class Windows:
         return ids if self._bos_id is None else prepend_bos(ids, self._bos_id)
 
     def with_bos(self, bos_id: int | None) -> Windows:
-        """The same windows, each with a BOS token in front."""
+        """Return the same windows, each with a BOS token in front."""
         return Windows(self._tokens, self._context, bos_id)
 
 
@@ -57,7 +57,7 @@ def prepend_bos(ids_NT: np.ndarray, bos_id: int) -> np.ndarray:
 
 
 def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[Windows, Windows, str]:
-    """Windows of training and validation, and how the two were told apart.
+    """Return windows of training and validation, and the way in which they were split.
 
     Where the documents are so few that none fell to validation (or too little for one window), the end of the
     training ids is taken instead: "documents" or "tail".
@@ -65,11 +65,11 @@ def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[W
     Raises:
         InputError: the text is too short for one window of each.
     """
-    train, validation, how = dataset.train, dataset.validation, "documents"
+    train, validation, method = dataset.train, dataset.validation, "documents"
     if len(validation) <= context:
         keep = len(train) - max(context + 1, round(validation_fraction * len(train)))
         if keep > context:
-            train, validation, how = train.part(0, keep), train.part(keep, len(train)), "tail"
+            train, validation, method = train.part(0, keep), train.part(keep, len(train)), "tail"
     windows = Windows(train, context), Windows(validation, context)
     if not len(windows[0]) or not len(windows[1]):
         total = len(dataset.train) + len(dataset.validation)
@@ -77,7 +77,7 @@ def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[W
             f"{dataset.facts['source']} has {total:,} tokens, too few for training and validation at a context of "
             f"{context}: give more text or shorten the context"
         )
-    return *windows, how
+    return *windows, method
 
 
 def batches(
@@ -88,7 +88,7 @@ def batches(
     part: tuple[int, int] = (0, 1),
     threads: int = 1,
 ) -> grain.DatasetIterator[np.ndarray]:
-    """An endless iterator of batches [B / count, context + 1], int32, the same for the same data seed.
+    """Yield batches [B / count, context + 1] without end, int32, the same for the same data seed.
 
     Each epoch has its own order. ``get_state()`` and ``set_state()`` save and restore the place; the state is
     the number of batches taken, whatever the part.
@@ -112,7 +112,7 @@ def batches(
 
 
 def held_out(windows: Windows, num_sequences: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Batches [B, context + 1] of the first ``num_sequences`` windows; missing rows are −1 throughout."""
+    """Yield batches [B, context + 1] of the first ``num_sequences`` windows; missing rows are −1 throughout."""
     total = min(num_sequences, len(windows))
     for start in range(0, total, batch_size):
         rows = [windows[index] for index in range(start, min(start + batch_size, total))]

@@ -44,11 +44,11 @@ class _Preservation:
     passing: frozenset[int]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:  # noqa: ARG002 (Orbax names it)
-        """One answer for each checkpoint, ascending by step; Orbax asks after every save."""
+        """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if step not in self.passing]
-        kept = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
-        return [step in kept or step in self.forever for step in steps]
+        preserved = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
+        return [step in preserved or step in self.forever for step in steps]
 
 
 def _read_interrupted(folder: Path) -> frozenset[int]:
@@ -67,17 +67,17 @@ class Resumed(NamedTuple):
 
 
 def log_spaced(steps: int) -> list[int]:
-    """1, 2, 4, 8, … up to the last step."""
+    """Return 1, 2, 4, 8, … up to the last step."""
     return [2**power for power in range(steps.bit_length()) if 2**power <= steps]
 
 
 def kept_forever(config: PretrainConfig, steps: int) -> list[int]:
-    """Steps whose checkpoints are made whatever the interval and never deleted: the birth, the last, the log-spaced."""
+    """Return the steps saved whatever the interval and never deleted: initial weights, the last, the log-spaced."""
     return sorted({0, steps, *(log_spaced(steps) if config.checkpoint_log_spaced else ())})
 
 
 def checkpoint_steps(config: PretrainConfig, steps: int) -> list[int]:
-    """Every step after which a checkpoint is made."""
+    """Return every step after which a checkpoint is made."""
     regular = range(0, steps + 1, config.checkpoint_every) if config.checkpoint_every else ()
     return sorted({*kept_forever(config, steps), *regular})
 
@@ -111,11 +111,11 @@ class Checkpointer:
         return self._manager
 
     def wants(self, step: int) -> bool:
-        """Whether a checkpoint is due after this many updates."""
+        """Return whether a checkpoint is due after this many updates."""
         return step in self._wanted
 
     def interrupted_at(self, step: int) -> None:
-        """Say that the checkpoint of a step is to be made because somebody stopped the run, until there is a newer one.
+        """Note that the checkpoint of a step is made only because the run was stopped; a newer one replaces it.
 
         Raises:
             InputError: the folder cannot be written.
@@ -157,7 +157,7 @@ class Checkpointer:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Wait and release threads. Errors were told by :meth:`wait`."""
+        """Wait and release threads. Errors were reported by :meth:`wait`."""
         if self._manager is not None:
             with contextlib.suppress(Exception):
                 self._manager.close()
@@ -165,19 +165,19 @@ class Checkpointer:
         self._silence.close()
 
     @contextlib.contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, failure: str) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             have = ", ".join(map(str, find_steps(self.folder))) or "none"
             remedy = "free room" if out_of_room(error) else "mend that"
             raise InputError(
-                f"{what} in {self.folder / FOLDER}: {first_line(error)}; the checkpoints there (steps {have}) are "
+                f"{failure} in {self.folder / FOLDER}: {first_line(error)}; the checkpoints there (steps {have}) are "
                 f"intact: {remedy}, then run the same command again"
             ) from error
 
     def restore(self, abstract: State) -> Resumed | None:
-        """The newest whole checkpoint, or None when there is none at all.
+        """Return the newest intact checkpoint, or None when there is none at all.
 
         A damaged one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
 
@@ -191,6 +191,7 @@ class Checkpointer:
         steps = find_steps(self.folder)
         damaged: list[Path] = []
         mismatch: _MismatchError | None = None
+        # Newest first: the first intact checkpoint counts.
         for step in reversed(steps):
             path = self.folder / FOLDER / str(step)
             try:
@@ -211,9 +212,11 @@ class Checkpointer:
                 # One among whole ones is damaged metadata; of nothing else, the work of another version.
                 mismatch = mismatch or (error if isinstance(error, _MismatchError) else None)
                 continue
+            # Move corrupted ones aside only now that an older one has been read.
             for bad in damaged:
                 self._set_aside(bad)
             return resumed
+        # No intact checkpoint: tell another version's apart from corrupted ones.
         if mismatch is not None:
             raise InputError(
                 f"no checkpoint can be used, {mismatch}: go on with the version that wrote it, put one back from a "
@@ -272,7 +275,7 @@ class _MismatchError(ValueError):
 
 
 def _check_structure(path: Path, abstract: State) -> None:
-    """Whether what is stored has the arrays that the state has; metadata that cannot be read are left to the reading.
+    """Check that the stored arrays are those of the state; unreadable metadata are left to the reading.
 
     Raises:
         _MismatchError: it has others.
@@ -281,11 +284,11 @@ def _check_structure(path: Path, abstract: State) -> None:
         stored = ocp.checkpointables_metadata(path).metadata
         if any(stored[name] is None for name in State._fields):  # what Orbax could not read
             return
-        found = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
+        stored_shapes = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
     except Exception:  # whatever damaged metadata make of themselves in the layers below
         return
-    for name, shapes, wanted in zip(State._fields, found, abstract, strict=True):
-        if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(wanted)):
+    for name, shapes, expected in zip(State._fields, stored_shapes, abstract, strict=True):
+        if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(expected)):
             raise _MismatchError(f"the checkpoint {path} has other {name} than this run")
 
 
@@ -293,8 +296,8 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     _check_structure(path, abstract)
     leaves = len(jax.tree.leaves(abstract))
     sharding = jax.tree.leaves(abstract)[0].sharding
-    whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=whole)
+    replicated = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=replicated)
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
     place = ocp.load(path, progress_tree(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
     params = ocp.load(path, abstract.params, checkpointable_name="params")

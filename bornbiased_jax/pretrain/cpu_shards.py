@@ -30,14 +30,14 @@ ROWS, ROWS_SHARD = 512, 256
 
 
 def cpu_shards_for(cfg: ModelConfig, sequences: int) -> int:
-    """How many parts of a batch of so many sequences one CPU takes at once: a small model one for each core."""
+    """Return how many parts of a batch one CPU takes at once: one for each core with a small model."""
     if jax.default_backend() != "cpu" or count_parameters(parameter_shapes(cfg)) > MAX_PARAMETERS:
         return 1
     return max(count for count in range(1, min(hardware.cores(), MAX_SHARDS, sequences) + 1) if sequences % count == 0)
 
 
 def cache_chunks(sequences: int, context: int, rows: int) -> int:
-    """Into how many equal chunks so many sequences had better be cut, to have at most so many rows of positions."""
+    """Return how many equal chunks keep each within so many rows of positions."""
     fits = lambda k: sequences // k * context <= rows or k == sequences  # noqa: E731
     return min(k for k in range(1, sequences + 1) if sequences % k == 0 and fits(k))
 
@@ -79,6 +79,7 @@ class CpuShardsStep:
         if A * B % shards:
             raise ValueError(f"{A * B} sequences do not divide among {shards} shards")
         per_shard = A * B // shards
+        # Each shard takes its sequences in chunks that fit the cache.
         chunks = cache_chunks(per_shard, T1 - 1, ROWS if shards == 1 else ROWS_SHARD)
         self.shards = shards
 
@@ -91,6 +92,7 @@ class CpuShardsStep:
             loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / shards, *parts)
             return update(optimiser, state, loss, grads)
 
+        # Compile both programs for the state of a single seed.
         index = jax.ShapeDtypeStruct((), jnp.int32)
         single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract)
         part = jax.eval_shape(gradient, single.params, batch, index, frozen)
@@ -102,7 +104,7 @@ class CpuShardsStep:
         self._threads = ThreadPoolExecutor(shards, thread_name_prefix="cpu-shard")
 
     def __call__(self, states: State | list[State], tokens_ABT1: jax.Array) -> tuple[list[State], dict[str, jax.Array]]:
-        """Take one step of every seed; the new states, and what was measured, leaves [S, ...]."""
+        """Take one step of every seed; return the new states and the measurements, leaves [S, ...]."""
 
         def part(params: Any, shard: int) -> Any:
             return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), self._frozen))
@@ -117,12 +119,12 @@ class CpuShardsStep:
 
 
 def stacked(states: State | list[State]) -> State:
-    """The state of all seeds, leaves [S, ...]: a copy of the list's arrays, or the state itself."""
+    """Return the state of all seeds, leaves [S, ...]: a copy of the list's arrays, or the state itself."""
     return states if isinstance(states, State) else _stack(states)
 
 
 def unstacked(state: State) -> list[State]:
-    """The state of each seed, in the place of the whole one, whose arrays are gone; a single seed's are not copied."""
+    """Split a state into one for each seed and free the arrays of the stacked one; a single seed's are not copied."""
     if jax.tree.leaves(state)[0].shape[0] == 1:
         return _unstack_one(state)
     apart = jax.block_until_ready(_unstack(state))

@@ -54,7 +54,7 @@ def train(
 
 
 def begin(config: PretrainConfig) -> tuple[State, Step]:
-    """Make the births of a run's seeds and the step that trains them on one device, for :func:`train`.
+    """Make the initial weights of a run's seeds and the step that trains them on one device, for :func:`train`.
 
     Unless ``config.seeds_mode`` says otherwise seeds are vmapped, and on a CPU taken one after the other within one
     program, which is faster there. The order of sums does not depend on the number of cores.

@@ -13,7 +13,7 @@ from bornbiased_jax.text import Tokenizer
 
 
 def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], Tokenizer | None]:
-    """The models that the seeds of a run begin with (``--init-from``).
+    """Open the models that the seeds of a run begin with (``--init-from``).
 
     Args:
         reference: a checkpoint for one seed; or a run that has all the seeds, each of which goes on from its own.

@@ -39,7 +39,7 @@ Values = dict[str, list[float]]
 def pretrain(
     config: PretrainConfig, initial: Sequence[setup.Initial] | None = None, tokenizer: Tokenizer | None = None
 ) -> dict[str, Any]:
-    """Train every seed of a run on the same data in the same order; go on where the run was stopped.
+    """Train every seed of a run on the same data in the same order; resume where the run was stopped.
 
     Args:
         config: the run. Its folder is made, or holds the same run.
@@ -66,12 +66,15 @@ def pretrain(
         raise InputError("init_from names where the given weights came from: set both or neither")
     stop = Stop()
     with stop.listening():
+        # Refuse what cannot run before any work.
         setup.check_folder(config)
         mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
         part = parallel.batch_part(mesh, config.micro_batch)
         setup.check_memory(config)
+        # Tokenize, or reuse the tokens of an earlier call.
         data = setup.load_data(config, tokenizer)
         steps = setup.total_steps(config, data.train)
+        # Train while no other process may use the folder.
         with setup.holding(setup.output_folder(config)):
             folder = setup.claim_folder(config, data, steps, start_params, mesh.size)
             summary = _train(config, steps, mesh, part, data, folder, start_params, stop)
@@ -90,7 +93,8 @@ def _train(
     start_params: Any,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Restore or begin, train, save; returns the summary."""
+    """Restore or begin, train, save; return the summary."""
+    # Optimizer, abstract state and data iterator.
     laid_out = setup.schedule_steps(folder, steps)
     optimiser = make_optimiser(config, laid_out)
     abstract = setup.abstract_state(config, optimiser, mesh)
@@ -136,7 +140,7 @@ def _train(
 
 
 def _check_fresh(folder: Path) -> None:
-    """A folder without a checkpoint has no metrics either.
+    """Refuse a folder that has metrics but no checkpoint.
 
     Raises:
         InputError: it has.
@@ -190,12 +194,12 @@ class _Run:
         self._advance: Callable[[], None] = lambda: None
 
     def go(self, first: int, state: State) -> tuple[State, int]:
-        """Train; returns the last state and its step."""
+        """Train; return the last state and its step."""
         config = self.config
         quiet = config.quiet or jax.process_index() > 0
         a_step = config.tokens_per_step * len(config.seeds)
-        whole, label = self.steps * a_step, _label(config)
-        with progress.bar(whole, label, unit="tokens", quiet=quiet, completed=first * a_step) as advance:
+        total, label = self.steps * a_step, _label(config)
+        with progress.bar(total, label, unit="tokens", quiet=quiet, completed=first * a_step) as advance:
             self._advance = functools.partial(advance, a_step)
             self.clock.start()
             trained, step = train(state, self.program, self._batches(first), self._on_step, first=first)
@@ -210,7 +214,7 @@ class _Run:
         return state, step
 
     def _batches(self, first: int) -> Iterator[jax.Array]:
-        """The batch of each step that is left, until somebody asks the run to stop."""
+        """Yield the batch of each step that is left, until a signal stops the run."""
         for step in range(first, self.steps):
             if self.stop.asked(step):
                 return
@@ -227,10 +231,10 @@ class _Run:
         if not saves and not evaluates:
             self._write(*line)
             return
-        whole = stacked(state)
-        self._write(*line, extra=self._validation(whole) if evaluates else {})
+        all_seeds = stacked(state)
+        self._write(*line, extra=self._validation(all_seeds) if evaluates else {})
         if saves:
-            self._save(step, whole)
+            self._save(step, all_seeds)
         self.clock.start()
 
     def _save(self, step: int, state: State) -> None:
@@ -243,23 +247,23 @@ class _Run:
         return parallel.place_batch(micro_batches, self.mesh, axis=1, rows=config.micro_batch)
 
     def _evaluates(self, step: int) -> bool:
-        every = self.config.eval_every
-        return step == self.steps or (every is not None and step % every == 0)
+        interval = self.config.eval_every
+        return step == self.steps or (interval is not None and step % interval == 0)
 
     def _validation(self, state: State) -> Values:
-        """The held-out loss of every seed."""
+        """Compute the held-out loss of every seed."""
         config = self.config
         if self._evaluate is None:
             sharding = setup.rows_sharding(self.mesh)
 
-            def every(params: Any, tokens: jax.Array, frozen: Any) -> tuple[jax.Array, jax.Array]:
-                def one(params: Any) -> tuple[jax.Array, jax.Array]:
-                    how: dict[str, Any] = dict(dtype=config.dtype, rows=sharding)
-                    return loss_of(config.model, params, tokens, config.adapter, frozen, **how)
+            def loss_by_seed(params: Any, tokens: jax.Array, frozen: Any) -> tuple[jax.Array, jax.Array]:
+                def loss_of_seed(params: Any) -> tuple[jax.Array, jax.Array]:
+                    settings: dict[str, Any] = dict(dtype=config.dtype, rows=sharding)
+                    return loss_of(config.model, params, tokens, config.adapter, frozen, **settings)
 
-                return jax.vmap(one)(params) if self.mode == "vmap" else jax.lax.map(one, params)
+                return jax.vmap(loss_of_seed)(params) if self.mode == "vmap" else jax.lax.map(loss_of_seed, params)
 
-            self._evaluate = jax.jit(every, out_shardings=parallel.replicated(self.mesh))
+            self._evaluate = jax.jit(loss_by_seed, out_shardings=parallel.replicated(self.mesh))
         total, count = np.zeros(len(config.seeds)), 0
         index, parts = self.part
         for rows in held_out(self.data.validation, config.eval_sequences, config.micro_batch):
@@ -269,7 +273,7 @@ class _Run:
         return {"validation_loss": (total / count).tolist()}
 
     def _read(self) -> tuple[int, Values]:
-        """Wait for the numbers of the pending step: its number and, by name, one of each seed."""
+        """Wait for the numbers of the pending step: return its number and, by name, a value for each seed."""
         assert self._pending is not None
         (step, measured), self._pending = self._pending, None
         values = {name: np.asarray(value, np.float64).tolist() for name, value in jax.device_get(measured).items()}
@@ -324,20 +328,20 @@ class _Run:
         return min(1.0, self.clock.rate * self._needed / (self.peak * self.mesh.size))
 
     def describe(self, step: int) -> str:
-        """One line: step, loss, speed, fraction of the peak."""
+        """Describe the state in one line: step, loss, speed, fraction of the peak."""
         losses = " ".join(f"{value:.4f}" for value in self.loss or [])
         peak = "" if self.peak_share is None else f", {100 * self.peak_share:.0f}% of the matmul rate"
         return f"step {step:,} of {self.steps:,}: loss {losses}, {self.clock.rate or 0:,.0f} tokens/s{peak}"
 
     def summary(self, state: State, reached: int) -> dict[str, Any]:
-        """What :func:`pretrain` returns."""
+        """Return the summary of :func:`pretrain`."""
         config, adapter = self.config, self.config.adapter
         from_disk = read_metrics(self.checkpointer.folder)
         last: dict[str, Any] = next((line for line in reversed(from_disk) if "validation_loss" in line), {})
-        whole = parallel.fetch(state.params)
+        stacked_params = parallel.fetch(state.params)
         digests = {}
         for index, seed in enumerate(config.seeds):
-            params = jax.tree.map(lambda leaf, index=index: leaf[index], whole)
+            params = jax.tree.map(lambda leaf, index=index: leaf[index], stacked_params)
             digests[str(seed)] = digest(params if adapter is None else merge(adapter, self.frozen, params))
         return {
             "out": str(self.checkpointer.folder),

@@ -36,7 +36,7 @@ EVENTS = "tensorboard"
 
 
 def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
-    """The lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
+    """Read the lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
 
     Raises:
         InputError: the file cannot be read, or is damaged; the sentence names the line.
@@ -48,7 +48,7 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
 
 
 def mend_metrics(folder: Path | str) -> None:
-    """Set a damaged ``metrics.jsonl`` aside, if it is, and keep the lines of it that are whole.
+    """Set a corrupted ``metrics.jsonl`` aside, if it is one, and keep its complete lines.
 
     Raises:
         InputError: the folder cannot be written.
@@ -62,7 +62,7 @@ def mend_metrics(folder: Path | str) -> None:
 
 
 def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
-    """The whole lines, and what is wrong with the first that is not."""
+    """Return the complete lines, and what is wrong with the first that is not."""
     path = Path(folder) / METRICS_FILE
     try:
         data = path.read_bytes()
@@ -75,12 +75,12 @@ def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"line {number} of {path}"
         try:
-            found = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is damaged")
-            if any(len(value) != len(found["seeds"]) for value in found.values() if isinstance(value, list)):
+            record = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is damaged")
+            if any(len(value) != len(record["seeds"]) for value in record.values() if isinstance(value, list)):
                 raise InputError(f"{where} has not one number for each seed: it is damaged")
-            if lines and found["step"] <= lines[-1]["step"]:
-                raise InputError(f"{where} has step {found['step']} after step {lines[-1]['step']}: it is damaged")
-            lines.append(found)
+            if lines and record["step"] <= lines[-1]["step"]:
+                raise InputError(f"{where} has step {record['step']} after step {lines[-1]['step']}: it is damaged")
+            lines.append(record)
         except InputError as error:
             damage = damage or error
     return lines, damage
@@ -97,8 +97,8 @@ class MetricsWriter:
         """
         self._path, self._seeds = folder / METRICS_FILE, seeds
         self._events: Any = None
-        kept = [line for line in read_metrics(folder) if line["step"] <= step]
-        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        earlier = [line for line in read_metrics(folder) if line["step"] <= step]
+        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in earlier))
         try:
             self._stream = self._path.open("a")
             if tensorboard:
@@ -135,7 +135,7 @@ class MetricsWriter:
         self._events.flush()
 
     def close(self) -> None:
-        """Flush and close; a disk that is full by now has been told of before."""
+        """Flush and close; a full disk was reported before."""
         for stream in (self._stream, self._events):
             try:
                 if stream is not None:
@@ -175,7 +175,7 @@ class _Events:
 
 
 def first_bad(record: dict[str, list[float]], seeds: tuple[int, ...]) -> tuple[str, int, float] | None:
-    """(name, seed, value) of the first number that is NaN or infinite, or None."""
+    """Return (name, seed, value) of the first number that is NaN or infinite, or None."""
     for name, values in record.items():
         for seed, value in zip(seeds, values, strict=True):
             if not math.isfinite(value):

@@ -12,7 +12,7 @@ from bornbiased_jax.pretrain.settings import PretrainConfig
 
 
 def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
-    """Learning rate by the number of updates made: linear warm-up to the peak, then half a cosine to the minimum.
+    """Return the learning rate by the number of updates: linear warm-up to the peak, half a cosine to the minimum.
 
     Update t (from 0) has rate peak·(t + 1)/warmup while t < warmup, and the last one has the minimum.
     """
@@ -26,7 +26,7 @@ def schedule(config: PretrainConfig, steps: int) -> optax.Schedule:
 
 
 def decayed(cfg: ModelConfig, adapter: Adapter | None = None) -> Params:
-    """True for every parameter that is a matrix, leading axes of seeds and layers aside; norms and biases are not.
+    """Mark every parameter that is a matrix, leading axes of seeds and layers aside, but not norms and biases.
 
     An adapter has matrices alone.
     """

@@ -38,9 +38,11 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # Four panels, which share the step as their horizontal axis.
     figure = Figure(figsize=(9.0, 6.0), layout="constrained")
     FigureCanvasAgg(figure)
     loss, rate, norm, speed = figure.subplots(2, 2).ravel()
+    # Logged numbers, one row for each seed.
     steps = np.asarray([line["step"] for line in lines])
     loss_SN = np.asarray([line["loss"] for line in lines]).T
     norm_SN = np.asarray([line["grad_norm"] for line in lines]).T
@@ -54,6 +56,7 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
                 "o--", color=color, markersize=3, label=f"seed {seed}, held out",
             )  # fmt: skip
         norm.plot(steps, norm_SN[index], color=color, linewidth=0.8)
+    # Labels, and the curves that all seeds share.
     loss.set_ylabel("loss, nats per token")
     loss.legend(fontsize=7)
     rate.plot(steps, [line["lr"] for line in lines], color="black")
@@ -65,6 +68,7 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     for axes in (loss, rate, norm, speed):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
+    # Render into memory, so that a failure leaves no partial file.
     kind = path.suffix.lstrip(".") or "png"
     stream = io.BytesIO()
     try:

@@ -13,7 +13,7 @@ from bornbiased_jax.pretrain.metrics import read_metrics
 
 
 def list_runs(folder: Path | str) -> list[dict[str, Any]]:
-    """Every run in a folder or below it, sorted by path; JSON-ready.
+    """List every run in a folder or below it, sorted by path; JSON-ready.
 
     Each has ``path``, ``model`` (its size in words), ``preset`` (its name, None of
     another model), ``data``, ``seeds``, ``steps`` (planned), ``step`` (the last
@@ -28,23 +28,23 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     root = files.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
-    found, strange = [], None
+    runs, strange = [], None
     for path in sorted(files.below(root, RUN_FILE)):
         try:
-            found.append(describe(path.parent))
+            runs.append(describe(path.parent))
         except (InputError, OSError) as error:
             # One damaged run is no reason not to list its neighbours.
             strange = error if isinstance(error, InputError) else InputError(f"{path.parent} cannot be read: {error}")
             progress.warn(f"left out: {strange}")
-    if not found and strange is not None:
+    if not runs and strange is not None:
         raise strange
-    if not found:
+    if not runs:
         raise InputError(f"{root} holds no pretraining run: `bornbiased pretrain --out {root}/NAME` makes one")
-    return found
+    return runs
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """One run, as :func:`list_runs` gives it."""
+    """Describe one run, as :func:`list_runs` gives it."""
     run = read_run(folder)
     config = run["config"]
     lines = read_metrics(folder)

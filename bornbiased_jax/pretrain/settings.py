@@ -107,13 +107,16 @@ class PretrainConfig:
         object.__setattr__(self, "out", str(self.out))
         object.__setattr__(self, "data", str(self.data))
         object.__setattr__(self, "seeds", tuple(keys.check_seed(seed) for seed in self.seeds))
+        # Seeds: at least one, each once.
         if not self.seeds:
             raise InputError("no seeds: give at least one, as in --seeds 42,123")
         if len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"seeds {', '.join(map(str, self.seeds))} name one twice: name each once")
+        # Numbers within their ranges.
         for name, kind in _numbers().items():
             if getattr(self, name) is not None or type(None) not in typing.get_args(kind):
                 object.__setattr__(self, name, ranges.within(kind, getattr(self, name), name))
+        # Learning rate and its schedule.
         if self.min_learning_rate > self.learning_rate:
             raise InputError(
                 f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}: lower it"
@@ -135,6 +138,7 @@ class PretrainConfig:
                 f"context={self.context} is longer than the model's max_seq_len={self.model.max_seq_len}: shorten it "
                 "or set max_seq_len"
             )
+        # Adapters and the mesh.
         if self.adapter is not None:
             adapter_shapes(self.model, self.adapter)
             if self.mesh is not None:
@@ -154,14 +158,14 @@ class PretrainConfig:
         return self.batch_size * self.context
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON-ready values."""
+        """Return all fields as JSON-ready values."""
         adapter = None if self.adapter is None else self.adapter.to_dict()
-        own = {"model": self.model.to_dict(), "seeds": list(self.seeds), "adapter": adapter}
-        return {**dataclasses.asdict(self), **own}
+        nested = {"model": self.model.to_dict(), "seeds": list(self.seeds), "adapter": adapter}
+        return {**dataclasses.asdict(self), **nested}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PretrainConfig:
-        """The inverse of :meth:`to_dict`; unknown fields are refused by name."""
+        """Invert :meth:`to_dict`; unknown fields are refused by name."""
         names = {field.name for field in dataclasses.fields(cls)}
         for name in values:
             if name not in names:
@@ -182,7 +186,7 @@ FREE_FIELDS = frozenset(
 
 
 def from_schedule(name: str, **changes: Any) -> PretrainConfig:
-    """A run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
+    """Return a run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
 
     Raises:
         InputError: no such schedule, or a bad value.
@@ -198,7 +202,7 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
 
 
 def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside.
+    """Return the name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside.
 
     A run may be extended, up to the steps that its learning rate was laid out for.
     """
@@ -224,17 +228,17 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
 
 
 def scheduled(config: Mapping[str, Any]) -> int | None:
-    """The steps that a run's learning rate is laid out for; None for one epoch."""
+    """Return the steps that a run's learning rate is laid out for; None for one epoch."""
     return config.get("schedule_steps") or config.get("steps")
 
 
 def output_folder(config: PretrainConfig) -> Path:
-    """The run's folder, absolute."""
+    """Return the run's folder, absolute."""
     return files.user_path(config.out).resolve()
 
 
 @functools.cache
 def _numbers() -> dict[str, Any]:
-    """The fields that are numbers, with their ranges."""
+    """Return the fields that are numbers, with their ranges."""
     kinds = typing.get_type_hints(PretrainConfig, include_extras=True)
     return {name: kind for name, kind in kinds.items() if ranges.ends(kind) is not None}

@@ -105,7 +105,7 @@ class MemoryNeeded(NamedTuple):
 
 
 def memory_needed(config: PretrainConfig) -> MemoryNeeded:
-    """What a step holds at the least on each device: every seed's state, one seed's gradient, one micro-batch."""
+    """Estimate the least that a step holds on each device: all states, one seed's gradient, one micro-batch."""
     devices = parallel.parse_mesh(config.mesh)
     parts = devices["data"] * devices["fsdp"]
     copies = (3 * len(config.seeds) // devices["seed"] + 1) / devices["fsdp"]
@@ -121,7 +121,7 @@ def memory_needed(config: PretrainConfig) -> MemoryNeeded:
 
 
 def check_memory(config: PretrainConfig) -> None:
-    """Refuse what does not fit: weights, gradients and the optimiser's two means of every seed, and one micro-batch.
+    """Refuse runs that do not fit: weights, gradients and the optimizer's two means of every seed, and a micro-batch.
 
     Raises:
         InputError: it does not.
@@ -136,7 +136,7 @@ def check_memory(config: PretrainConfig) -> None:
 
 
 def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Data:
-    """Tokenizer and tokenised data; a run that exists keeps its own tokenizer, and its data where their source is gone.
+    """Load tokenizer and tokens; an existing run keeps its tokenizer, and its tokens where their source is gone.
 
     Args:
         config: the run.
@@ -146,6 +146,7 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         InputError: the source or the tokenizer is missing or damaged, or does not fit the model.
     """
     folder = output_folder(config)
+    # The run's own tokenizer, else the one named, else the one of the weights to begin with.
     stored = tokenizer_file(folder)
     if stored:
         tokenizer = load_tokenizer(stored)
@@ -162,13 +163,14 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
             f"the tokenizer has {tokenizer.vocab_size} ids, the model only {config.model.vocab_size}: set "
             f"vocab_size={tokenizer.vocab_size} or more, or choose a smaller tokenizer"
         )
+    # Tokens from the cache, or made now.
     dataset = prepare(
         config.data,
         tokenizer,
         folder=config.token_cache,
         validation_fraction=config.validation_fraction,
         processes=config.processes,
-        known=read_run(folder)["tokens_digest"] if (folder / RUN_FILE).exists() else None,
+        tokens_digest=read_run(folder)["tokens_digest"] if (folder / RUN_FILE).exists() else None,
         quiet=config.quiet or jax.process_index() > 0,
     )
     parallel.agree(dataset.digest, "data")
@@ -176,7 +178,7 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
 
 
 def total_steps(config: PretrainConfig, train: Windows) -> int:
-    """How many updates there will be: those asked for, or one epoch.
+    """Return the number of updates: those set, or one epoch.
 
     Raises:
         InputError: one epoch is less than one step.
@@ -191,7 +193,7 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
 
 
 def schedule_steps(folder: Path, steps: int) -> int:
-    """How many updates the learning rate is laid out for: what the run's record says, which began it."""
+    """Return how many updates the learning rate is laid out for, as the record of the run says."""
     return scheduled(read_run(folder)["config"]) or steps if (folder / RUN_FILE).exists() else steps
 
 
@@ -206,7 +208,7 @@ def _epoch(config: PretrainConfig, train: Windows) -> int:
 
 
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> Path:
-    """The run's folder with its ``run.json``, written now or, if it is there, found to be of the same run.
+    """Make the run's folder with its ``run.json``, or check that the one there is of the same run.
 
     Beside an adapter the weights that it belongs to are written too, before the record that speaks of them.
 
@@ -222,12 +224,13 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     }
     # Again, now that no other process can: it may have made a run here while the data were tokenised.
     check_folder(config)
+    # An existing run must be on the same data and weights; it may only become longer.
     if (folder / RUN_FILE).exists():
         before: Mapping[str, Any] = read_run(folder)
-        for name, what in (("tokens_digest", "data"), ("initial_digest", "init_from")):
+        for name, field in (("tokens_digest", "data"), ("initial_digest", "init_from")):
             if before[name] != run[name]:
                 raise InputError(
-                    f"{folder} holds a run whose {what} had other content than {getattr(config, what)} has now: "
+                    f"{folder} holds a run whose {field} had other content than {getattr(config, field)} has now: "
                     "restore it, or name another --out"
                 )
         _compare_versions(folder, before)
@@ -242,6 +245,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     if jax.process_index() == 0:
         files.check_writable(folder / RUN_FILE)
         Folder(folder, MAKER).claim()
+        # A new run: tokenizer first, the record last, so that a record means a complete folder.
         data.tokenizer.save(folder / TOKENIZER)
         facts = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
         # What decides the order of sums, beside the versions.
@@ -260,7 +264,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
 
 
 def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
-    """Say so where a run goes on with other versions than it began with: the last digits may differ then."""
+    """Warn where a run resumes with other versions than it began with: the last digits may differ then."""
     if jax.process_index() > 0:
         return
     before, now = run.get("provenance", {}).get("versions", {}), record.library_versions()
@@ -279,7 +283,7 @@ def _field(config: Mapping[str, Any], name: str) -> Any:
 
 
 def abstract_state(config: PretrainConfig, optimiser: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> State:
-    """Shapes, types and shardings of the state of all seeds."""
+    """Return shapes, types and shardings of the state of all seeds."""
     count = len(config.seeds)
     trained = trained_shapes(config.model, config.adapter)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), trained)
@@ -292,7 +296,7 @@ def abstract_state(config: PretrainConfig, optimiser: optax.GradientTransformati
 def first_state(
     config: PretrainConfig, optimiser: optax.GradientTransformation, abstract: State, initial: Params | None
 ) -> State:
-    """Every seed at its birth (bitwise that of ``seed:N@MODEL``), or at the weights given; or its adapter at the start.
+    """Return every seed's initial weights (bitwise ``seed:N@MODEL``), or the ones passed in; or its adapter's start.
 
     Args:
         config: the run.
@@ -310,17 +314,17 @@ def first_state(
         return State(params, start(params))
 
     def put(leaf: Any, target: jax.ShapeDtypeStruct) -> jax.Array:
-        whole = np.asarray(leaf, np.float32)
-        if whole.shape == target.shape[1:]:
-            whole = np.broadcast_to(whole[None], target.shape)
-        return jax.make_array_from_callback(target.shape, target.sharding, lambda index: whole[index])
+        values = np.asarray(leaf, np.float32)
+        if values.shape == target.shape[1:]:
+            values = np.broadcast_to(values[None], target.shape)
+        return jax.make_array_from_callback(target.shape, target.sharding, lambda index: values[index])
 
     params = jax.tree.map(put, initial, abstract.params)
     return State(params, start(params))
 
 
 def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Params | None:
-    """The weights to begin with: one model for one seed, or one for each, stacked [S, ...]; for adapters one, [1, ...].
+    """Check and stack the weights to begin with: for one seed or for each [S, ...]; for adapters one model [1, ...].
 
     Raises:
         InputError: their number or architecture does not fit.
@@ -337,11 +341,11 @@ def check_initial(config: PretrainConfig, initial: list[Initial] | None) -> Para
         raise InputError(
             f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"
         )
-    wanted = flatten(parameter_shapes(config.model))
+    shapes = flatten(parameter_shapes(config.model))
     for cfg, params in initial:
         check_architecture(config, cfg)
         for path, leaf in flatten(params).items():
-            if path not in wanted or tuple(leaf.shape) != tuple(wanted[path].shape):
+            if path not in shapes or tuple(leaf.shape) != tuple(shapes[path].shape):
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
     stacked = [params for _, params in initial]
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
@@ -354,19 +358,19 @@ def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:
         InputError: it is another; the sentence names the field.
     """
     # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
-    ours = {**config.model.to_dict(), "init": None, "max_seq_len": None}
-    theirs = {**cfg.to_dict(), "init": None, "max_seq_len": None}
+    of_run = {**config.model.to_dict(), "init": None, "max_seq_len": None}
+    of_model = {**cfg.to_dict(), "init": None, "max_seq_len": None}
     # What was asked for before what follows from it.
     first = ("d_model", "num_layers", "num_heads", "vocab_size")
-    for name, value in sorted(ours.items(), key=lambda item: item[0] not in first):
-        if theirs[name] != value:
+    for name, value in sorted(of_run.items(), key=lambda item: item[0] not in first):
+        if of_model[name] != value:
             raise InputError(
-                f"the model to begin with has {name}={theirs[name]!r}, the run {value!r}: set {name}={theirs[name]}"
+                f"the model to begin with has {name}={of_model[name]!r}, the run {value!r}: set {name}={of_model[name]}"
             )
 
 
 def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.Sharding | None:
-    """How the sequences [B, …] of a micro-batch lie on the mesh; None on one device."""
+    """Return how the sequences [B, …] of a micro-batch lie on the mesh; None on one device."""
     return parallel.batch_sharding(mesh) if mesh.size > 1 else None
 
 
@@ -388,7 +392,7 @@ def compiled_step(
     mesh: jax.sharding.Mesh,
     frozen: Params | None = None,
 ) -> tuple[Any, Mode]:
-    """The step of all seeds, compiled, its state donated; and whether seeds run at once or in turn.
+    """Compile the step of all seeds, its state donated; also return whether seeds run at once or in turn.
 
     An adapter is trained beside ``frozen`` weights, one copy for all seeds.
 
@@ -397,18 +401,19 @@ def compiled_step(
     small model's into a part for each core; a mesh cuts the batch already.
     """
     model = config.model
-    how: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat, "adapter": config.adapter}
+    settings: dict[str, Any] = {"dtype": config.dtype, "remat": config.remat, "adapter": config.adapter}
     shape = (config.accumulation, config.micro_batch, config.context + 1)
+    # Batch [A, B, T + 1], its sequences split over the mesh.
     batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def build(mode: Mode) -> Any:
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
             shards = cpu_shards_for(model, config.batch_size)
-            return CpuShardsStep(model, optimiser, abstract, batch, shards=shards, frozen=frozen, **how)
-        step = make_train_step(model, optimiser, rows=rows_sharding(mesh), **how)
-        whole = parallel.replicated(mesh)
-        lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, whole))
+            return CpuShardsStep(model, optimiser, abstract, batch, shards=shards, frozen=frozen, **settings)
+        step = make_train_step(model, optimiser, rows=rows_sharding(mesh), **settings)
+        replicated = parallel.replicated(mesh)
+        lifted = jax.jit(over_seeds(step, mode), donate_argnums=(0,), out_shardings=(places, replicated))
         if frozen is None:
             return lifted.lower(abstract, batch).compile()
         program = lifted.lower(abstract, batch, frozen).compile()
@@ -420,6 +425,7 @@ def compiled_step(
         return build("vmap"), "vmap"
     if jax.default_backend() == "cpu" or len(config.seeds) == 1:
         return build("map"), "map"
+    # "auto" on an accelerator: all seeds at once if the compiled program fits in memory.
     limit = hardware.device_memory()
     try:
         program = build("vmap")

@@ -25,9 +25,14 @@ class State(NamedTuple):
 
 
 def loss_of(
-    cfg: ModelConfig, params: Params, tokens_BT1: jax.Array, adapter: Adapter | None, frozen: Params | None, **how: Any
+    cfg: ModelConfig,
+    params: Params,
+    tokens_BT1: jax.Array,
+    adapter: Adapter | None,
+    frozen: Params | None,
+    **settings: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """:func:`bornbiased_jax.models.loss.loss_sum` of what is trained: a model, or an adapter beside a frozen one.
+    """Compute :func:`bornbiased_jax.models.loss.loss_sum` of a trained model, or of an adapter on a frozen one.
 
     Args:
         cfg: the model's architecture; of an adapter its base's.
@@ -35,12 +40,12 @@ def loss_of(
         tokens_BT1: the batch.
         adapter: None for the model itself.
         frozen: the weights of the adapter's base.
-        how: as ``loss_sum`` takes it.
+        settings: as ``loss_sum`` takes it.
     """
     if adapter is None:
-        return loss_sum(cfg, params, tokens_BT1, **how)
+        return loss_sum(cfg, params, tokens_BT1, **settings)
     assert frozen is not None
-    return loss_sum(adapted(cfg, adapter), attach(adapter, frozen, params), tokens_BT1, **how)
+    return loss_sum(adapted(cfg, adapter), attach(adapter, frozen, params), tokens_BT1, **settings)
 
 
 def mean_gradient(
@@ -54,7 +59,7 @@ def mean_gradient(
     adapter: Adapter | None = None,
     frozen: Params | None = None,
 ) -> tuple[jax.Array, Params]:
-    """The mean over M equal micro-batches of their losses (nats per token) and of their gradients.
+    """Average the losses (nats per token) and gradients of M equal micro-batches.
 
     With an adapter ``params`` are its own, and the ``frozen`` weights have no gradient.
     """
@@ -79,7 +84,7 @@ def mean_gradient(
 def update(
     optimiser: optax.GradientTransformation, state: State, loss: jax.Array, grads: Params
 ) -> tuple[State, dict[str, jax.Array]]:
-    """The state after one update, with "loss" and "grad_norm" (before clipping) as measured."""
+    """Return the state after one update, with "loss" and "grad_norm" (before clipping) as measured."""
     updates, inner = optimiser.update(grads, state.optimiser, state.params)
     params = optax.apply_updates(state.params, updates)
     return State(params, inner), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
@@ -94,7 +99,7 @@ def make_train_step(
     rows: jax.sharding.Sharding | None = None,
     adapter: Adapter | None = None,
 ) -> Callable[..., tuple[State, dict[str, jax.Array]]]:
-    """``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
+    """Make ``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
 
     With an adapter, whose parameters the state holds, ``step(state, tokens_ABT1, frozen)``.
 
@@ -103,15 +108,15 @@ def make_train_step(
     """
 
     def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, dict[str, jax.Array]]:
-        how: dict[str, Any] = dict(dtype=dtype, remat=remat, rows=rows, adapter=adapter, frozen=frozen)
-        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, **how)
+        settings: dict[str, Any] = dict(dtype=dtype, remat=remat, rows=rows, adapter=adapter, frozen=frozen)
+        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, **settings)
         return update(optimiser, state, loss, grads)
 
     return step
 
 
 def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., tuple[Any, Any]]:
-    """``fn(state, *shared) -> state, metrics`` of one seed, over the leading axis S of the state.
+    """Lift ``fn(state, *shared) -> state, metrics`` of one seed over the leading axis S of the state.
 
     What follows the state, a batch and the weights that no seed changes, is shared by the seeds.
 

@@ -27,7 +27,7 @@ class Stop:
         self._former: dict[int, Any] = {}
 
     def asked(self, step: int) -> bool:
-        """Whether to stop before the next step; the same answer in every process."""
+        """Return whether to stop before the next step; the same answer in every process."""
         if jax.process_count() > 1:
             from jax.experimental import multihost_utils
 

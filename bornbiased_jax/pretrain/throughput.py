@@ -18,7 +18,7 @@ _LAPS = 100
 
 
 def flops_per_token(cfg: ModelConfig, context: int) -> float:
-    """Floating-point operations that one trained token needs, forward and backward.
+    """Count the floating-point operations of one trained token, forward and backward.
 
     Six for every weight of a matrix that multiplies (not the embedding, which is looked up; the head once),
     and for attention 12·L·H·K·(T + 1)/2: each query meets (T + 1)/2 keys on average
@@ -37,7 +37,7 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
 
 
 def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3) -> float:
-    """Operations a second of the fastest of the model's own matrix products, on one device, measured now.
+    """Measure the operations a second of the fastest of the model's own matrix products on one device.
 
     Products are [rows, D] × [D, F] and [rows, D] × [D, V], at the precision of training.
     """
@@ -78,7 +78,7 @@ class TrainingClock:
         self._lap = (0, 0.0)
 
     def start(self) -> None:
-        """Begin to train, or go on after something that is no training."""
+        """Begin to train, or continue after other work."""
         self._mark = time.perf_counter()
 
     def count_step(self) -> None:
@@ -94,7 +94,7 @@ class TrainingClock:
         return self._over(self._steps, self._seconds) if self._steps else None
 
     def lap(self) -> float:
-        """Tokens a second over the steps since the last call; at least one was counted."""
+        """Return tokens a second over the steps since the last call; at least one was counted."""
         steps, seconds = self._lap
         self._lap = (self._steps, self._seconds)
         return self._over(self._steps - steps, self._seconds - seconds)
