@@ -40,7 +40,7 @@ class WorkersLostError(RuntimeError):
 def engine_named(
     name: str, *, workers: int | None = None, submit: Mapping[str, Any] | None = None, address: str | None = None
 ) -> Engine:
-    """An engine by its name.
+    """Return an engine by its name.
 
     Args:
         name: one of :data:`ENGINES`.
@@ -74,20 +74,20 @@ def _extra(module: str, extra: str) -> None:
         raise InputError(f"--engine {extra} needs {module}: pip install 'bornbiased-jax[{extra}]'")
 
 
-def local(jobs: Sequence[Job], here: Perform) -> Iterator[Job]:
-    """In this process, one job after the other."""
+def local(jobs: Sequence[Job], perform_job: Perform) -> Iterator[Job]:
+    """Perform jobs in this process, one after the other."""
     for job in jobs:
-        here(job)
+        perform_job(job)
         yield job
 
 
 def processes(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
-    """In so many processes of this machine.
+    """Perform jobs in several processes of this machine.
 
     Each starts afresh, compiles for itself and stays for further jobs; it ends when this process does, however that
     ends.
     """
-    others, through = set(multiprocessing.active_children()), False
+    earlier, through = set(multiprocessing.active_children()), False
     pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _begin_worker)
     try:
         futures = {pool.submit(attempt, [job.text()]): job for job in jobs}
@@ -99,7 +99,7 @@ def processes(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
         raise WorkersLostError(str(error)) from error
     finally:
         # What they have under way nobody asks for any more, and a file that is not whole is none.
-        for child in () if through else set(multiprocessing.active_children()) - others:
+        for child in () if through else set(multiprocessing.active_children()) - earlier:
             child.terminate()
         pool.shutdown(wait=not through, cancel_futures=True)
 
@@ -123,7 +123,7 @@ def _follow() -> None:
 
 
 def slurm(jobs: Sequence[Job], workers: int, submit: Mapping[str, Any]) -> Iterator[Job]:
-    """As one array of so many Slurm tasks, each with its part of the jobs; local processes where there is no Slurm.
+    """Submit jobs as one array of Slurm tasks, each with its part; local processes where there is no Slurm.
 
     A task that runs out of its time or is preempted is submitted again with what it lacks.
     """
@@ -152,12 +152,12 @@ def slurm(jobs: Sequence[Job], workers: int, submit: Mapping[str, Any]) -> Itera
 
 
 def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]:
-    """As tasks of a Ray cluster, each with a processor, and a GPU where this process computes on one."""
+    """Run jobs as tasks of a Ray cluster, each with a processor, and a GPU where this process computes on one."""
     import jax
     import ray as cluster
 
-    ours = not cluster.is_initialized()
-    if ours:
+    starts_cluster = not cluster.is_initialized()
+    if starts_cluster:
         alone: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
         try:
             cluster.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
@@ -178,5 +178,5 @@ def ray(jobs: Sequence[Job], workers: int, address: str | None) -> Iterator[Job]
     finally:
         for reference in waiting:
             cluster.cancel(reference, force=True)
-        if ours:
+        if starts_cluster:
             cluster.shutdown()

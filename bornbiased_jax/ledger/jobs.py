@@ -28,38 +28,39 @@ class Job(NamedTuple):
     sources: Mapping[str, Any]
 
     def text(self) -> str:
-        """The job as JSON."""
+        """Return the job as JSON."""
         return json.dumps(self._asdict(), allow_nan=False)
 
 
 def parse_job(text: str) -> Job:
-    """The job of a text."""
+    """Read a job from its text."""
     content = json.loads(text)
     return Job(**{**content, "chunks": [Chunk(*chunk) for chunk in content["chunks"]]})
 
 
 def perform(text: str) -> None:
-    """Compute what is missing of a job, in this process, whichever it is.
+    """Compute the missing chunks of a job, in whichever process this is.
 
     Raises:
         InputError: this process has other code, libraries or devices than the one that asked, or the task's own.
     """
     job = parse_job(text)
     place = Path(job.ledger) / job.key / TASK_FILE
-    wanted = Task(**schema.check(TaskRecord, files.read_json(place), str(place), "remove its folder"))
-    here = task_of(wanted.function, wanted.settings)
+    requested = Task(**schema.check(TaskRecord, files.read_json(place), str(place), "remove its folder"))
+    local_task = task_of(requested.function, requested.settings)
     for name in ("code", "libraries", "device"):
-        theirs, ours = getattr(wanted, name), getattr(here, name)
-        if theirs != ours:
+        requested_part, local_part = getattr(requested, name), getattr(local_task, name)
+        if requested_part != local_part:
             raise InputError(
-                f"page {job.key} of {job.ledger} is of other {name} ({_unlike(theirs, ours)}) than this worker has "
-                f"({_unlike(ours, theirs)}): give all workers the same installation and kind of device"
+                f"page {job.key} of {job.ledger} is of other {name} ({_unlike(requested_part, local_part)}) than this "
+                f"worker has ({_unlike(local_part, requested_part)}): give all workers the same installation and kind "
+                "of device"
             )
-    compute_chunks(Ledger(job.ledger).page(here), job, resolve(wanted.function))
+    compute_chunks(Ledger(job.ledger).page(local_task), job, resolve(requested.function))
 
 
 def attempt(texts: list[str]) -> str | None:
-    """Perform jobs, and hand back the sentence of one that was refused: not every engine carries exceptions."""
+    """Perform jobs, and return the sentence of one that was refused: not every engine carries exceptions."""
     try:
         for text in texts:
             perform(text)
@@ -79,11 +80,11 @@ def compute_chunks(
         compute: the task's function.
         there_already: called with each chunk that another driver has computed meanwhile.
     """
-    there = page.done()
-    todo = [chunk for chunk in job.chunks if chunk not in there]
+    present = page.done()
+    todo = [chunk for chunk in job.chunks if chunk not in present]
     if there_already is not None:
         for chunk in job.chunks:
-            if chunk in there:
+            if chunk in present:
                 there_already(chunk)
     if not todo:
         return
@@ -92,15 +93,16 @@ def compute_chunks(
             page.write(chunk, tree)
     except Exception as error:
         if not isinstance(error, InputError):
-            there = page.done()
-            page.fail([chunk for chunk in todo if chunk not in there], error)
+            present = page.done()
+            page.fail([chunk for chunk in todo if chunk not in present], error)
         raise
 
 
-def _unlike(one: object, other: object) -> str:
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return str(one)
-    return ", ".join(f"{name} {one[name]}" for name in sorted(one) if other.get(name) != one[name]) or "fewer libraries"
+def _unlike(first: object, second: object) -> str:
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return str(first)
+    differences = [f"{name} {first[name]}" for name in sorted(first) if second.get(name) != first[name]]
+    return ", ".join(differences) or "fewer libraries"
 
 
 Perform = Callable[[Job], None]

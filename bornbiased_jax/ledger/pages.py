@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Chunk | None:
-        """The chunk whose file is called that, or None.
+        """Return the chunk whose file has this name, or None.
 
         Example:
             >>> Chunk.named(Chunk(42, 0, 2000).name)
@@ -114,7 +114,7 @@ class Task(NamedTuple):
 
 
 def task_of(function: str, settings: Mapping[str, Any]) -> Task:
-    """The task of a function with these settings, by the code, the libraries and the devices of this process."""
+    """Return the task of a function with these settings, by code, libraries and devices of this process."""
     libraries = {name: version for name, version in library_versions().items() if name != "python"}
     plain = json.loads(json.dumps(settings, allow_nan=False))
     return Task(function, plain, code_digest(resolve(function)), libraries, jax.default_backend())
@@ -122,7 +122,7 @@ def task_of(function: str, settings: Mapping[str, Any]) -> Task:
 
 @functools.cache
 def resolve(function: str) -> Compute:
-    """The function that ``module:compute`` names: a page may have come from somewhere else, so of this project alone.
+    """Import the function that ``module:compute`` names, of this project alone: a page may come from elsewhere.
 
     Raises:
         InputError: it is another's, or there is none.
@@ -131,12 +131,12 @@ def resolve(function: str) -> Compute:
     try:
         if not _FUNCTION.fullmatch(function):
             raise ImportError("it is none of this project")
-        found: Compute = importlib.import_module(module).compute
+        compute: Compute = importlib.import_module(module).compute
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"a page is of the function {schema.shown(function)}, which is not to be had: {error}"
         ) from error
-    return found
+    return compute
 
 
 class Ledger:
@@ -167,26 +167,26 @@ class Ledger:
         self._folder.claim()
 
     def page(self, task: Task) -> Page:
-        """The page of a task; it may be empty."""
+        """Return the page of a task; it may be empty."""
         return Page(self, task)
 
     def pages(self) -> list[Page]:
-        """All pages with a readable task, by their names.
+        """Return all pages with a readable task, by their names.
 
         Raises:
             InputError: the folder is no ledger.
         """
         if not self._folder.made_here:
             raise InputError(f"{self.path} is no ledger: name the folder that was given to --resume")
-        found = []
+        pages = []
         for name in self._folder.entries():
             if (self.path / name / TASK_FILE).is_file():
                 place = self.path / name / TASK_FILE
                 task = Task(**schema.check(TaskRecord, files.read_json(place), str(place), _EDITED))
                 if task.key != name:
                     raise InputError(f"{place} does not belong into its folder: {_EDITED}")
-                found.append(self.page(task))
-        return found
+                pages.append(self.page(task))
+        return pages
 
 
 class Page:
@@ -197,7 +197,7 @@ class Page:
         self.path = ledger.path / task.key
 
     def names(self) -> list[str]:
-        """Names of all files, from one look at the folder."""
+        """List the names of all files, from one look at the folder."""
         try:
             with os.scandir(self.path) as entries:
                 return [entry.name for entry in entries]
@@ -205,33 +205,33 @@ class Page:
             return []
 
     def done(self) -> set[Chunk]:
-        """The chunks whose files are there; whether they are sound is seen when they are read."""
+        """Return the chunks whose files exist; whether they are intact is checked when they are read."""
         return {chunk for chunk in map(Chunk.named, self.names()) if chunk is not None}
 
-    def open(self, asked: Iterable[Chunk]) -> None:
-        """Begin the page, or go on with it: note what it is about and which chunks are wanted.
+    def open(self, requested: Iterable[Chunk]) -> None:
+        """Begin the page, or continue it: record its task and which chunks were requested.
 
         Raises:
             InputError: it cannot be written.
         """
         self.ledger.claim()
-        for name, content in ((TASK_FILE, self.task._asdict()), _asked(asked)):
+        for name, content in ((TASK_FILE, self.task._asdict()), _asked(requested)):
             if not (self.path / name).is_file():
                 files.write_json(self.path / name, content)
         files.check_writable(self.path / TASK_FILE)
 
     def asked(self) -> set[Chunk]:
-        """Every chunk that somebody wanted so far."""
-        found: set[Chunk] = set()
+        """Return every chunk that was requested so far."""
+        requested: set[Chunk] = set()
         for name in self.names():
             if name.startswith(ASKED):
                 place = str(self.path / name)
-                wanted = schema.check(AskedRecord, files.read_json(place), place, _EDITED)
-                found |= {Chunk(seed, start, stop) for seed in wanted["seeds"] for start, stop in wanted["ranges"]}
-        return found
+                note = schema.check(AskedRecord, files.read_json(place), place, _EDITED)
+                requested |= {Chunk(seed, start, stop) for seed in note["seeds"] for start, stop in note["ranges"]}
+        return requested
 
     def write(self, chunk: Chunk, tree: Tree) -> None:
-        """Keep one result: the same bytes for the same numbers.
+        """Store one result: the same bytes for the same numbers.
 
         Raises:
             InputError: it cannot be written.
@@ -245,7 +245,7 @@ class Page:
         (self.path / f"{FAILED}{chunk.name}.json").unlink(missing_ok=True)
 
     def read(self, chunk: Chunk) -> dict[str, Any] | None:
-        """One result, or None where there is none; what is damaged is named, set aside, and counts as none."""
+        """Read one result, or None where there is none; a corrupted one is named, set aside, and counts as none."""
         path = self.path / chunk.name
         if not os.path.lexists(path):
             return None
@@ -270,8 +270,8 @@ class Page:
             files.write_json(self.path / f"{FAILED}{chunk.name}.json", {"chunk": list(chunk), "error": text})
 
     def failures(self) -> dict[Chunk, str]:
-        """Chunks that failed and were not computed since, with the reason."""
-        found = {}
+        """Return chunks that failed and were not computed since, with the reason."""
+        reasons = {}
         for name in self.names():
             if name.startswith(FAILED):
                 place = str(self.path / name)
@@ -282,28 +282,28 @@ class Page:
                     if os.path.lexists(place):
                         raise
                     continue
-                found[Chunk(*entry["chunk"])] = entry["error"]
-        done = self.done()
-        return {chunk: reason for chunk, reason in found.items() if chunk not in done}
+                reasons[Chunk(*entry["chunk"])] = entry["error"]
+        finished = self.done()
+        return {chunk: reason for chunk, reason in reasons.items() if chunk not in finished}
 
     def times(self) -> list[float]:
-        """When each finished chunk was written, in seconds since 1970, ascending."""
-        found = []
+        """Return when each finished chunk was written, in seconds since 1970, ascending."""
+        times = []
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if Chunk.named(entry.name) is not None:
                     # One that is set aside meanwhile is no longer there.
                     with contextlib.suppress(FileNotFoundError):
-                        found.append(entry.stat().st_mtime)
-        return sorted(found)
+                        times.append(entry.stat().st_mtime)
+        return sorted(times)
 
 
 def _asked(chunks: Iterable[Chunk]) -> tuple[str, dict[str, Any]]:
-    """The note of what is wanted: a file named by its content, so that drivers do not write over each other."""
-    wanted = sorted(set(chunks))
+    """Build the record of requested chunks: a file named by its content, so that drivers do not collide."""
+    requested = sorted(set(chunks))
     content = {
-        "seeds": sorted({chunk.seed for chunk in wanted}),
-        "ranges": sorted({(chunk.start, chunk.stop) for chunk in wanted}),
+        "seeds": sorted({chunk.seed for chunk in requested}),
+        "ranges": sorted({(chunk.start, chunk.stop) for chunk in requested}),
     }
     return f"{ASKED}{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.json", content
 

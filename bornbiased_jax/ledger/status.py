@@ -51,7 +51,7 @@ SHOWN_FAILURES = 10
 
 
 def status(folder: Path | str) -> Status:
-    """What lies in a ledger, or in all ledgers below a folder; nothing is computed or written.
+    """Summarize a ledger, or all ledgers below a folder; nothing is computed or written.
 
     Raises:
         InputError: there is none, or a page cannot be read.
@@ -69,28 +69,28 @@ def status(folder: Path | str) -> Status:
 
 
 def _page_status(page: Page) -> PageStatus:
-    times, failures, done = page.times(), page.failures(), page.done()
-    asked = len(page.asked() | done)
+    times, failures, finished = page.times(), page.failures(), page.done()
+    num_asked = len(page.asked() | finished)
     rate = _rate(times)
-    found: PageStatus = {
+    row: PageStatus = {
         "page": str(page.path),
         "function": page.task.function,
         "settings": dict(page.task.settings),
         "same_code": _code_here(page.task.function) == page.task.code,
-        "done": len(done),
-        "asked": asked,
+        "done": len(finished),
+        "asked": num_asked,
         "failed": len(failures),
         "failures": {chunk.name: failures[chunk] for chunk in sorted(failures)[:SHOWN_FAILURES]},
         "per_minute": None if rate is None else 60.0 * rate,
-        "seconds_left": None if rate is None else (asked - len(done)) / rate,
+        "seconds_left": None if rate is None else (num_asked - len(finished)) / rate,
     }
     if times:
-        found["seconds_since_last"] = max(0.0, time.time() - times[-1])
-    return found
+        row["seconds_since_last"] = max(0.0, time.time() - times[-1])
+    return row
 
 
 def _rate(times: list[float]) -> float | None:
-    """Chunks a second over the last hour of work."""
+    """Return chunks a second over the last hour of work."""
     recent = [at for at in times if at >= times[-1] - WINDOW]
     return (len(recent) - 1) / (recent[-1] - recent[0]) if len(recent) > 1 and recent[-1] > recent[0] else None
 

@@ -188,7 +188,7 @@ def request(
         FUNCTION,
         {"model": cfg.to_dict(), "entries": entries, "suspect": _digest(suspect_N)},
         spans(seeds, range_size),
-        here=lambda _, __, chunks: (search(places, suspect_N, chunk, advance) for chunk in chunks),
+        compute=lambda _, __, chunks: (search(places, suspect_N, chunk, advance) for chunk in chunks),
         arrays={"suspect": suspect_N},
     )
 

@@ -113,7 +113,7 @@ def test_two_drivers_divide_the_work(tmp_path):
             yield job
 
     told = []
-    seen, found = computed(page, engine=meanwhile, kept=told.append)
+    seen, found = computed(page, engine=meanwhile, on_present=told.append)
     assert len(seen) == 1 and sorted(seen + by_other) == sorted(CHUNKS) and set(found) == set(CHUNKS)
     assert sorted(told) == sorted(by_other)
 
@@ -127,7 +127,7 @@ def test_each_chunk_is_told_of_once(tmp_path):
         yield from local(jobs, here)
 
     computed(page, CHUNKS[:2])
-    seen, _ = computed(page, engine=meanwhile, advance=told.append, kept=before.append)
+    seen, _ = computed(page, engine=meanwhile, advance=told.append, on_present=before.append)
     assert seen == [] and sorted(told) == sorted(CHUNKS[2:]) and sorted(before) == sorted(CHUNKS[:2])
 
 
