@@ -19,16 +19,17 @@ from bornbiased_jax.report.tables import Panel, Row, Table
 _MOST_RUNS = 40
 
 
-def draw_audit(found: Mapping[str, Any], *, command: Sequence[str] = ()) -> str:
-    """The page of one audit, as a text of HTML without outside references.
+def draw_audit(report: Mapping[str, Any], *, command: Sequence[str] = ()) -> str:
+    """Render the page of one audit, as a text of HTML without outside references.
 
     Args:
-        found: what ``bornbiased audit --json`` writes.
+        report: what ``bornbiased audit --json`` writes.
         command: the words of the command line that made it.
     """
+    # The graph, where there is one.
     panels = []
     with figures.style():
-        graph = lineage_graph(found)
+        graph = lineage_graph(report)
         if graph is not None:
             panels.append(
                 Panel(
@@ -38,43 +39,46 @@ def draw_audit(found: Mapping[str, Any], *, command: Sequence[str] = ()) -> str:
                     "Orange circles: named by a finding.",
                 )
             )
-    defects = [finding for finding in found["findings"] if finding["kind"] not in INFORMATION]
+    defects = [finding for finding in report["findings"] if finding["kind"] not in INFORMATION]
+    # Title and headline: the number of findings, and each kind with its count.
     count = f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
     kinds = Counter(finding["kind"] for finding in defects)
     named = [f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind in kinds]
     headline = f"Against the labels speak: {', '.join(named)}." if named else "Nothing speaks against the labels."
     section = Section(
         name="audit",
-        title="Clean" if found["clean"] else count,
+        title="Clean" if report["clean"] else count,
         paper="",
-        description=f"{len(found['checkpoints'])} checkpoints; {found['basis']}.\n\nA test controls false ties, never "
-        "false differences: no shared birth found is not a different birth. Ties have no direction of their own.",
+        description=f"{len(report['checkpoints'])} checkpoints; {report['basis']}.\n\nA test controls false ties, "
+        "never false differences: no shared birth found is not a different birth. Ties have no direction of their own.",
         command=shlex.join(command),
         scale="",
         headline=headline,
-        tables=[_findings(found["findings"])] if found["findings"] else [],
+        tables=[_findings(report["findings"])] if report["findings"] else [],
         panels=panels,
         record={
-            "settings": {"source": found["source"]},
+            "settings": {"source": report["source"]},
             "provenance": {"version": bornbiased_jax.__version__},
-            **found,
+            **report,
         },
     )
-    return render("What a folder of checkpoints holds", str(found["source"]), [section])
+    return render("What a folder of checkpoints holds", str(report["source"]), [section])
 
 
-def lineage_graph(found: Mapping[str, Any]) -> Figure | None:
-    """Checkpoints as points, runs as rows, edges of the graph as lines; None where there are none, or too many runs."""
-    rows = {run: index for index, run in enumerate(dict.fromkeys(row["run"] for row in found["checkpoints"]))}
+def lineage_graph(report: Mapping[str, Any]) -> Figure | None:
+    """Draw checkpoints as points, runs as rows, edges as lines; None where there are none, or too many runs."""
+    rows = {run: index for index, run in enumerate(dict.fromkeys(row["run"] for row in report["checkpoints"]))}
     if not rows or len(rows) > _MOST_RUNS:
         return None
-    order = sorted({row["step"] if row["step"] is not None else -1 for row in found["checkpoints"]})
+    order = sorted({row["step"] if row["step"] is not None else -1 for row in report["checkpoints"]})
+    # Places: columns by step, rows by run.
     at = {
         row["name"]: (order.index(row["step"] if row["step"] is not None else -1), rows[row["run"]])
-        for row in found["checkpoints"]
+        for row in report["checkpoints"]
     }
     figure, ax = figures.new(width=max(4.0, 1.6 + 0.42 * len(order)), height=max(1.8, 1.0 + 0.5 * len(rows)))
-    for edge in found["graph"]["edges"]:
+    # Edges, bent where they would cross the points of their own row.
+    for edge in report["graph"]["edges"]:
         ends = (edge["from"], edge["to"]) if edge["from"] else edge["between"]
         (x0, y0), (x1, y1) = (at[name] for name in ends)
         bend = 0.0 if y0 != y1 or abs(x1 - x0) <= 1 else -0.25
@@ -85,7 +89,8 @@ def lineage_graph(found: Mapping[str, Any]) -> Figure | None:
             "connectionstyle": f"arc3,rad={bend}",
         }
         ax.annotate("", (x1, y1), (x0, y0), arrowprops=arrow)
-    defects = [finding for finding in found["findings"] if finding["kind"] not in INFORMATION]
+    defects = [finding for finding in report["findings"] if finding["kind"] not in INFORMATION]
+    # Points, those of a finding in their own color.
     named = {name for finding in defects for name in finding["subjects"]}
     for wrong in (False, True):
         points = [place for name, place in at.items() if (name in named) == wrong]
@@ -102,7 +107,7 @@ def lineage_graph(found: Mapping[str, Any]) -> Figure | None:
 
 
 def _findings(findings: Sequence[Mapping[str, Any]]) -> Table:
-    """Findings in the order of a report."""
+    """Tabulate findings in the order of a report."""
     order = list(TITLES)
     rows = sorted(findings, key=lambda finding: order.index(finding["kind"]))
     return Table(

@@ -86,7 +86,7 @@ _VARIABLES = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """The house style for a block, as a context manager or a decorator; matplotlib's own returns after it."""
+    """Apply the house style to a block, as a context manager or a decorator; matplotlib's own returns after it."""
     with matplotlib.rc_context(STYLE):
         yield
 
@@ -100,7 +100,7 @@ class Drawing(Figure):
 
 @style()
 def new(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 3.4) -> tuple[Figure, Any]:
-    """A figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives."""
+    """Make a figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives."""
     figure = Drawing(figsize=(width, height))
     return figure, figure.subplots(rows, columns)
 
@@ -116,7 +116,7 @@ def label(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 @style()
 def legend(ax: Axes) -> None:
-    """A legend where it hides least, of everything that was given a name; none if nothing was."""
+    """Place a legend of all named curves where it hides least; none if nothing is named."""
     if ax.get_legend_handles_labels()[0]:
         ax.legend()
 
@@ -133,7 +133,7 @@ def line(
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
-    """A line [n] with an optional band between ``low`` and ``high``, such as the range over seeds."""
+    """Draw a line [n] with an optional band between ``low`` and ``high``, such as the range over seeds."""
     if low is not None and high is not None:
         ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     ax.plot(
@@ -164,19 +164,19 @@ def band(
 
 @style()
 def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = PAPER) -> None:
-    """Open circles: single numbers, such as the paper's, beside lines."""
+    """Draw open circles for single numbers, such as the paper's, next to lines."""
     ax.plot(x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=colour, label=name or None)
 
 
 @style()
 def reference(ax: Axes, value: float, name: str, colour: str = BASELINE, vertical: bool = False) -> None:
-    """A dashed straight line across the axes at a value to compare with."""
+    """Draw a dashed straight line across the axes at a value to compare with."""
     draw = ax.axvline if vertical else ax.axhline
     draw(value, color=colour, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
 
 
 def count_axis(ax: Axes) -> None:
-    """Ticks of the horizontal axis at whole numbers: blocks, ranks."""
+    """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -188,7 +188,7 @@ def ranked_bars(
     baseline: float | None = None,
     baseline_name: str = "uniform baseline",
 ) -> None:
-    """Bars in falling order of the values [n], with the level that a model without preferences would have."""
+    """Draw bars in falling order of the values [n], with the level that a model without preferences would have."""
     heights = np.asarray(values, dtype=float)
     order = np.argsort(-heights, kind="stable")
     ranks = np.arange(1, len(heights) + 1)
@@ -209,7 +209,7 @@ def ranked_bars(
 
 @style()
 def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> None:
-    """Points (predicted, measured) of each named series, with the line on which they agree."""
+    """Plot points (predicted, measured) of each named series, with the line on which they agree."""
     pairs = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in series.values()]
     low = min(min(x.min(), y.min()) for x, y in pairs)
     high = max(max(x.max(), y.max()) for x, y in pairs)
@@ -235,7 +235,7 @@ def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, A
 
 @style()
 def qq(ax: Axes, log10_p: ArrayLike) -> None:
-    """Sorted p-values [n], given as log₁₀, against those of n uniform draws, with their 95% pointwise band.
+    """Plot sorted p-values [n], as log₁₀, against those of n uniform draws, with their 95% pointwise band.
 
     The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
     diagonal are p-values smaller than chance gives.
@@ -273,7 +273,7 @@ def heatmap(
     digits: int | None = None,
     limits: tuple[float, float] | None = None,
 ) -> None:
-    """A matrix [rows, columns] in colour.
+    """Draw a matrix [rows, columns] in color.
 
     Args:
         ax: axes to draw into.
@@ -290,6 +290,7 @@ def heatmap(
     if diverging:
         high = max(abs(low), abs(high))
         low = -high
+    # The cells and their labels.
     image = ax.imshow(
         values,
         cmap="RdBu_r" if diverging else "cividis",
@@ -309,6 +310,7 @@ def heatmap(
         for (row, column), value in np.ndenumerate(values):
             if not np.isfinite(value):
                 continue
+            # Black letters on bright cells, white ones on dark cells.
             red, green, blue, _ = image.to_rgba(np.array([value]))[0]
             bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
             text = f"{value:.{digits}f}".replace("-", "−")
@@ -318,7 +320,7 @@ def heatmap(
 
 
 def svg(figure: Figure, ident: str, alt: str) -> str:
-    """The figure as inline SVG for a page.
+    """Return the figure as inline SVG for a page.
 
     Args:
         figure: the figure.
@@ -333,9 +335,11 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Several figures share a page: give each its own ids.
     text = re.sub(r'\bid="([^"]+)"', rf'id="{ident}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{ident}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{ident}-\1"', text)
+    # Colors become variables of the page, light or dark.
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, variable)
     width, height = figure.get_size_inches()
@@ -352,7 +356,7 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
 
 
 def drawn(figure: Figure, path: Path | str, *, dpi: int = 200) -> bytes:
-    """The figure as the bytes of a file of this name, on white; the same bytes for the same figure.
+    """Return the figure as the bytes of a file of this name, on white; the same bytes for the same figure.
 
     Raises:
         InputError: an ending that is none of PNG, SVG and PDF.

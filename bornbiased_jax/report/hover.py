@@ -14,7 +14,7 @@ RADIUS = 5
 
 
 def spots(figure: Figure) -> str:
-    """Transparent circles over the points of a figure's curves, each with a title: the curve's name, and both values.
+    """Put transparent circles over the points of a figure's curves, titled by the curve's name and both values.
 
     Straight lines of reference, and what lies outside the axes, have none.
 
@@ -31,23 +31,25 @@ def spots(figure: Figure) -> str:
         if line.get_transform() == ax.transData and len(np.asarray(line.get_xydata())) > 2
     ]
     count = sum(len(np.asarray(line.get_xydata())) for _, line in curves)
+    # Thin out dense curves evenly.
     step = max(1, -(-count // MOST))
     scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
-    found = []
+    circles = []
     for ax, line in curves:
         data = np.asarray(line.get_xydata(), dtype=float)[::step]
         name = "" if str(line.get_label()).startswith("_") else f"{line.get_label()}, "
         across = f"{ax.get_xlabel()} " if ax.get_xlabel() else ""
+        # From data to the figure's coordinates, y from the top.
         places = ax.transData.transform(data)
         for (x, y), (left, up) in zip(data, places, strict=True):
             if not np.all(np.isfinite((x, y, left, up))) or not ax.bbox.padded(1).contains(left, up):
                 continue
             words = html.escape(f"{name}{across}{_number(x)}: {_number(y)}".replace("\n", " "))
-            found.append(
+            circles.append(
                 f'<circle cx="{left * scale:.1f}" cy="{height - up * scale:.1f}" r="{RADIUS}" fill="transparent">'
                 f"<title>{words}</title></circle>"
             )
-    return "".join(found)
+    return "".join(circles)
 
 
 def _number(value: float) -> str:

@@ -20,7 +20,7 @@ _SETTINGS = ("base", "suspect", "test", "alpha", "num_inputs", "base_digest", "c
 
 
 def draw_verdict(verdict: Mapping[str, Any], *, command: Sequence[str] = ()) -> str:
-    """The page of one verdict, as a text of HTML without outside references.
+    """Render the page of one verdict, as a text of HTML without outside references.
 
     Args:
         verdict: what ``bornbiased seedprint --json`` writes.
@@ -29,6 +29,7 @@ def draw_verdict(verdict: Mapping[str, Any], *, command: Sequence[str] = ()) -> 
     names = [str(verdict.get(side, side)) for side in ("base", "suspect")]
     panels = []
     with figures.style():
+        # Where in the weights, and how far from the null.
         heat = module_map(verdict.get("by_module") or [])
         if heat is not None:
             panels.append(
@@ -66,18 +67,18 @@ def draw_verdict(verdict: Mapping[str, Any], *, command: Sequence[str] = ()) -> 
 
 
 def module_map(by_module: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """z by block (rows, counted from 1) and matrix (columns); None where no matrix of a block has one."""
-    found = {
+    """Draw z by block (rows, counted from 1) and matrix (columns); None where no matrix of a block has one."""
+    z_by_place = {
         (int(block), module): row["z"]
         for row in by_module
         for _, block, module in [_split(str(row["module"]))]
         if block and row["z"] is not None
     }
-    if not found:
+    if not z_by_place:
         return None
-    modules = list(dict.fromkeys(module for _, module in found))
-    blocks = range(min(block for block, _ in found), max(block for block, _ in found) + 1)
-    z_LM = np.array([[found.get((block, module), np.nan) for module in modules] for block in blocks])
+    modules = list(dict.fromkeys(module for _, module in z_by_place))
+    blocks = range(min(block for block, _ in z_by_place), max(block for block, _ in z_by_place) + 1)
+    z_LM = np.array([[z_by_place.get((block, module), np.nan) for module in modules] for block in blocks])
     figure, ax = figures.new(width=1.8 + 0.85 * len(modules), height=max(2.2, 1.2 + 0.24 * len(blocks)))
     digits = 0 if len(blocks) <= 40 else None
     labels = [module.replace("/", "\n") for module in modules]
@@ -87,7 +88,7 @@ def module_map(by_module: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 
 def null_figure(histogram: Mapping[str, Any], z: float) -> Figure:
-    """Counts of permuted statistics, in their standard deviations, and the observed one.
+    """Draw counts of permuted statistics, in their standard deviations, and the observed one.
 
     Args:
         histogram: "low", "high" and "counts" of equal bins between them (:func:`bornbiased_jax.stats.permutations.
@@ -107,13 +108,13 @@ def null_figure(histogram: Mapping[str, Any], z: float) -> Figure:
 
 
 def _split(module: str) -> tuple[str, str, str]:
-    """("blocks", "3", "mlp/up") of "blocks/3/mlp/up", and ("", "", "embed") of "embed"."""
+    """Split "blocks/3/mlp/up" into ("blocks", "3", "mlp/up"), and "embed" into ("", "", "embed")."""
     parts = module.split("/", 2)
     return (parts[0], parts[1], parts[2]) if parts[0] == "blocks" and len(parts) == 3 else ("", "", module)
 
 
 def _tests(verdict: Mapping[str, Any]) -> Table | None:
-    """The battery, or the one test."""
+    """Tabulate the battery, or the one test."""
     # A single test is a battery of one.
     rows = verdict.get("tests") or [{**verdict, "name": verdict["test"], "log10_p_adjusted": verdict["log10_p"]}]
     return Table(
@@ -133,7 +134,7 @@ def _tests(verdict: Mapping[str, Any]) -> Table | None:
 
 
 def _outside(verdict: Mapping[str, Any]) -> Table | None:
-    """z of the matrices outside the blocks."""
+    """Tabulate z of the matrices outside the blocks."""
     rows = [row for row in verdict.get("by_module") or [] if not _split(str(row["module"]))[1]]
     if not rows:
         return None

@@ -13,7 +13,7 @@ _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def fixed(digits: int) -> Format:
-    """Numbers with so many digits after the point.
+    """Format numbers with so many digits after the point.
 
     Example:
         >>> fixed(3)(-0.5)
@@ -23,7 +23,7 @@ def fixed(digits: int) -> Format:
 
 
 def percent(digits: int = 2) -> Format:
-    """Fractions as percentages.
+    """Format fractions as percentages.
 
     Example:
         >>> percent(2)(0.026)
@@ -33,7 +33,7 @@ def percent(digits: int = 2) -> Format:
 
 
 def times(digits: int = 1) -> Format:
-    """Ratios.
+    """Format ratios.
 
     Example:
         >>> times(1)(58.5)
@@ -43,17 +43,17 @@ def times(digits: int = 1) -> Format:
 
 
 def integer(value: float) -> str:
-    """Whole numbers: ``integer(50304) == "50,304"``."""
+    """Format whole numbers: ``integer(50304) == "50,304"``."""
     return _minus(f"{value:,.0f}")
 
 
 def identifier(value: float) -> str:
-    """Whole numbers that name something, such as a token: no separators."""
+    """Format whole numbers that name something, such as a token: no separators."""
     return f"{value:.0f}"
 
 
 def significant(digits: int = 3) -> Format:
-    """Numbers with so many significant digits, as a power of ten where that is shorter to read.
+    """Format numbers with so many significant digits, as a power of ten where that is shorter to read.
 
     Example:
         >>> significant(3)(0.0012345), significant(2)(1234.5)
@@ -73,7 +73,7 @@ def significant(digits: int = 3) -> Format:
 
 
 def from_log10(digits: int = 3) -> Format:
-    """A positive number given as its log₁₀, for p-values far below what a float holds."""
+    """Format a positive number from its log₁₀, for p-values far below what a float holds."""
 
     def write(log10: float) -> str:
         if log10 > -3:

@@ -59,12 +59,12 @@ class Section:
     @property
     def label(self) -> str:
         """A few words to link to it by: the part of the paper if it is one, else its name."""
-        known = self.paper.startswith(("Table", "Figure", "Finding", "Section"))
-        return self.paper if known else self.name.replace("_", " ")
+        is_in_paper = self.paper.startswith(("Table", "Figure", "Finding", "Section"))
+        return self.paper if is_in_paper else self.name.replace("_", " ")
 
 
 def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
-    """The page as a text of HTML.
+    """Render the page as a text of HTML.
 
     Args:
         title: the page's heading.
@@ -93,6 +93,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         facts=_facts,
         write=write,
     )
+    # The first screen: key claims and tables of all sections.
     claims = [(section, claim) for section in sections for claim in section.claims]
     front = [(section, table) for section in sections for table in section.tables if table.first_screen]
     return environment.get_template("page.html.j2").render(
@@ -122,7 +123,7 @@ def _figure(section: Section, index: int, panel: Panel) -> Markup:
 
 
 def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
-    """Where the figure of this number, from 1, lies as a file: by its kind, a path from the page.
+    """Return the path, from the page, of the file of the figure of this number, from 1, by its kind.
 
     Example:
         >>> figure_files("figures", Section("table1", "", "", "", "", ""), 2)
@@ -132,7 +133,7 @@ def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested provenance as lines of a name and a text."""
+    """Flatten nested provenance into lines of a name and a text."""
     lines: list[tuple[str, str]] = []
     for key, entry in value.items():
         if isinstance(entry, Mapping):
@@ -143,7 +144,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _embedded(record: Mapping[str, Any]) -> str:
-    """The record as the address of a download, or "" where it is too large."""
+    """Return the record as the address of a download, or "" where it is too large."""
     data = json.dumps(record, indent=2, allow_nan=False).encode()
     if len(data) > LARGEST_EMBEDDED_RECORD:
         return ""
@@ -151,27 +152,27 @@ def _embedded(record: Mapping[str, Any]) -> str:
 
 
 def _facts(record: Mapping[str, Any]) -> list[str]:
-    """The provenance in one line: device, versions, revision, time and memory."""
-    found = record.get("provenance", {})
+    """Describe the provenance in one line: device, versions, revision, time and memory."""
+    provenance = record.get("provenance", {})
     facts = []
-    if "device" in found:
-        device = found["device"]
+    if "device" in provenance:
+        device = provenance["device"]
         facts.append(device["kind"] if device["count"] == 1 else f"{device['count']} × {device['kind']}")
-    if "cpu" in found.get("platform", {}):
-        facts.append(f"{found['platform']['cpu']}, {found['platform']['cores']} cores")
-    facts += [f"{name} {digest[:8]}" for name, digest in found.get("corpora", {}).items()]
-    if "versions" in found:
-        facts.append(f"jax {found['versions']['jax']}")
-    if found.get("precision"):
-        facts.append(found["precision"])
-    if found.get("git"):
-        facts.append(found["git"]["revision"][:10] + (" with changes" if found["git"]["dirty"] else ""))
-    elif "version" in found:
-        facts.append(f"version {found['version']}")
-    if "wall_time_s" in found:
-        facts.append(duration(found["wall_time_s"]))
-    if "peak_memory_bytes" in found:
-        facts.append(f"{found['peak_memory_bytes'] / 1e9:.2f} GB at most")
-    if "timestamp" in found:
-        facts.append(found["timestamp"][:10])
+    if "cpu" in provenance.get("platform", {}):
+        facts.append(f"{provenance['platform']['cpu']}, {provenance['platform']['cores']} cores")
+    facts += [f"{name} {digest[:8]}" for name, digest in provenance.get("corpora", {}).items()]
+    if "versions" in provenance:
+        facts.append(f"jax {provenance['versions']['jax']}")
+    if provenance.get("precision"):
+        facts.append(provenance["precision"])
+    if provenance.get("git"):
+        facts.append(provenance["git"]["revision"][:10] + (" with changes" if provenance["git"]["dirty"] else ""))
+    elif "version" in provenance:
+        facts.append(f"version {provenance['version']}")
+    if "wall_time_s" in provenance:
+        facts.append(duration(provenance["wall_time_s"]))
+    if "peak_memory_bytes" in provenance:
+        facts.append(f"{provenance['peak_memory_bytes'] / 1e9:.2f} GB at most")
+    if "timestamp" in provenance:
+        facts.append(provenance["timestamp"][:10])
     return facts

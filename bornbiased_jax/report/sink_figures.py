@@ -22,7 +22,7 @@ MAKER = "bornbiased sinks --figures"
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
-    """The score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot."""
+    """Draw the score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot."""
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape
     figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2))
@@ -44,7 +44,7 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figur
 
 
 def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
-    """Variance at positions 1…T of each named series [T]."""
+    """Plot the variance at positions 1…T of each named series [T]."""
     figure, ax = figures.new()
     for index, (name, values) in enumerate(series.items()):
         y = np.asarray(values, dtype=float)
@@ -60,7 +60,7 @@ def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
 def top_channels(
     first_D: ArrayLike, rest_D: ArrayLike, *, block: int, top: int = 12, channels: Sequence[int] | None = None
 ) -> Figure:
-    """The channels with the largest mean |h| at the first position [D], beside the mean at the others [D].
+    """Draw the channels with the largest mean |h| at the first position [D], next to the mean at the others [D].
 
     ``block``, counted from 1, is the one they follow. ``channels`` names the entries where they are a selection;
     otherwise entry j is channel j.
@@ -80,7 +80,7 @@ def top_channels(
 
 
 def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
-    """Attention weights [T, T] (query down, key across) side by side, one panel a name.
+    """Draw attention weights [T, T] (query down, key across) side by side, one panel a name.
 
     Raises:
         InputError: no map.
@@ -107,7 +107,7 @@ def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
 
 
 def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]]]) -> Figure:
-    """Figure 12: sink rate against sequence length, one line a model.
+    """Draw Figure 12: sink rate against sequence length, one line a model.
 
     Each value is a rate, or the rates of several seeds, whose range is drawn as a band.
     """
@@ -136,7 +136,7 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
 
 
 def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of a sinks report (``bornbiased sinks``), by name: those that its contents allow.
+    """Draw the figures of a sinks report (``bornbiased sinks``), by name: those that its contents allow.
 
     ``sink-map`` is of the greatest length; ``variance-attention_output`` and ``variance-residual`` are pooled
     variances of the first, second, middle and last block on random tokens; ``top-channels`` is of the block after
@@ -165,7 +165,7 @@ def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[Path]:
-    """Write the figures of a sinks report into a folder, each as PNG and as SVG; their paths.
+    """Write the figures of a sinks report into a folder, each as PNG and as SVG; return their paths.
 
     Raises:
         InputError: the folder cannot be written to, or holds other things.
@@ -179,7 +179,7 @@ def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[
 
 
 def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis; where it spans little more than a power of ten, some numbers in between are named."""
+    """Make the y axis logarithmic; where it spans little more than a power of ten, some ticks between are labeled."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     ax.yaxis.set_minor_formatter(FuncFormatter(_between_powers) if high < 20 * low else NullFormatter())
@@ -191,5 +191,5 @@ def _between_powers(value: float, _position: int) -> str:
 
 
 def _ticks(count: int) -> list[int]:
-    """At most about ten indices, the first included."""
+    """Return at most about ten indices, the first included."""
     return list(range(0, count, max(1, -(-count // 10))))

@@ -86,7 +86,7 @@ class Table:
                         raise ValueError(f"table {self.title!r} has no quantity {name!r}")
 
     def sources(self, quantity: Quantity) -> list[str]:
-        """The sources that have a value of this quantity in any row, in the order of :data:`SOURCES`."""
+        """Return the sources that have a value of this quantity in any row, in the order of :data:`SOURCES`."""
         return [
             source
             for source in SOURCES
@@ -173,7 +173,7 @@ class Panel:
 
 
 def write(value: Value, number_format: Format) -> str:
-    """A value as text; nothing is an em dash.
+    """Format a value as text; None becomes an em dash.
 
     Example:
         >>> from bornbiased_jax.report.numbers import fixed
@@ -190,6 +190,6 @@ def write(value: Value, number_format: Format) -> str:
     return number_format(value)
 
 
-def _check_paper(configuration: str, has_value: bool, what: object) -> None:
+def _check_paper(configuration: str, has_value: bool, label: object) -> None:
     if has_value and configuration != "paper":
-        raise ValueError(f"{what}: a value of the paper stands only beside the paper's own configuration")
+        raise ValueError(f"{label}: a value of the paper stands only beside the paper's own configuration")
