@@ -24,22 +24,22 @@ def check(input_spec: str) -> None:
 
 
 def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool) -> None:
-    """To each record ``theory``: the cosine after each block with its interval, and whether the measured one is inside.
+    """Add ``theory`` to each record: the cosine after each block, its interval, whether the measured one is inside.
 
     The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
     """
     from bornbiased_jax.predict import predict
 
-    for record, told in _predicted(cfg, records, tokens, predict):
-        low_L, high_L = told["inter_cosine_by_layer_low"], told["inter_cosine_by_layer_high"]
+    for record, prediction in _predicted(cfg, records, tokens, predict):
+        low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
         inside_L = [
             low <= measured <= high
             for measured, low, high in zip(record["inter_cosine_by_layer"], low_L, high_L, strict=True)
         ]
         record["theory"] = {
-            "coverage": told["coverage"],
+            "coverage": prediction["coverage"],
             "given_table": False,
-            "inter_cosine_by_layer": told["inter_cosine_by_layer"],
+            "inter_cosine_by_layer": prediction["inter_cosine_by_layer"],
             "inter_cosine_by_layer_low": low_L,
             "inter_cosine_by_layer_high": high_L,
             "inside_by_layer": inside_L,
@@ -50,7 +50,7 @@ def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: 
 def add_fractions(
     cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool, table_seed: int | None = None
 ) -> None:
-    """To each record ``theory``: the top-1 token's fraction with its 80% band, and whether the measured one is inside.
+    """Add ``theory`` to each record: the top-1 fraction, its 80% band, whether the measured one is inside.
 
     Args:
         table_seed: of the tables that all seeds share; None where each has its own.
@@ -60,10 +60,10 @@ def add_fractions(
 
     def band(cfg: ModelConfig, seq_len: int, *, num_inputs: int, tokens: bool) -> tuple[float, float, float]:
         if table_seed is None:
-            found = predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
-            return found["top1_share_mean"], found["top1_share_p10"], found["top1_share_p90"]
-        given = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
-        return given.mean, given.p10, given.p90
+            prediction = predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
+            return prediction["top1_share_mean"], prediction["top1_share_p10"], prediction["top1_share_p90"]
+        estimate = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
+        return estimate.mean, estimate.p10, estimate.p90
 
     for record, (mean, low, high) in _predicted(cfg, records, tokens, band):
         record["theory"] = {
@@ -77,13 +77,13 @@ def add_fractions(
 
 
 def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool, compute: Any) -> Any:
-    """Each record with what is computed once for its length and number of inputs."""
-    known: dict[tuple[int, int], Any] = {}
+    """Yield each record with the prediction computed once for its length and number of inputs."""
+    by_sizes: dict[tuple[int, int], Any] = {}
     for record in records:
         sizes = record["seq_len"], record["num_inputs"]
-        if sizes not in known:
-            known[sizes] = compute(cfg, sizes[0], num_inputs=sizes[1], tokens=tokens)
-        yield record, known[sizes]
+        if sizes not in by_sizes:
+            by_sizes[sizes] = compute(cfg, sizes[0], num_inputs=sizes[1], tokens=tokens)
+        yield record, by_sizes[sizes]
 
 
 def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -104,22 +104,22 @@ def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
-    """Columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
-    told = record["theory"]
+    """Return columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
+    prediction = record["theory"]
     return {
-        "theory": f"{told['top1_share_mean']:.4g}",
-        "80% band": f"{told['top1_share_low']:.4g} to {told['top1_share_high']:.4g}",
-        "inside": "yes" if told["inside"] else "no",
+        "theory": f"{prediction['top1_share_mean']:.4g}",
+        "80% band": f"{prediction['top1_share_low']:.4g} to {prediction['top1_share_high']:.4g}",
+        "inside": "yes" if prediction["inside"] else "no",
     }
 
 
 def cosine_cells(records: Sequence[Mapping[str, Any]], block: int) -> dict[str, str]:
-    """Columns of a table of one length: the predicted cosine after a block, its interval, how many lie inside."""
-    told, place = records[0]["theory"], block - 1
-    low, high = (told[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))
+    """Return columns for one length: the predicted cosine after a block, its interval, how many lie inside."""
+    prediction, place = records[0]["theory"], block - 1
+    low, high = (prediction[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))
     inside = sum(record["theory"]["inside_by_layer"][place] for record in records)
     return {
-        "theory": f"{told['inter_cosine_by_layer'][place]:.4f}",
-        f"{100 * told['coverage']:.0f}% interval": f"{low:.4f} to {high:.4f}",
+        "theory": f"{prediction['inter_cosine_by_layer'][place]:.4f}",
+        f"{100 * prediction['coverage']:.0f}% interval": f"{low:.4f} to {high:.4f}",
         "inside": f"{inside} of {len(records)}",
     }

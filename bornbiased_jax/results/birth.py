@@ -202,8 +202,8 @@ class Contraction:
             length = f"T = {records[0]['seq_len']}"
             figures.line(ax, blocks, mean, low, high, f"measured, {length}", colour, markers=True)
             if "theory" in records[0]:
-                told = records[0]["theory"]
-                cosine, low, high = (told[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
+                prediction = records[0]["theory"]
+                cosine, low, high = (prediction[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
                 colour = figures.MUTED if len(self._by_length()) > 1 else figures.THEORY
                 figures.line(ax, blocks, cosine, low, high, f"theory, {length}", colour, dashed=True)
         figures.count_axis(ax)
@@ -283,11 +283,13 @@ def contraction(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Co
     return Contraction(records)
 
 
-def measured(subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part, **how: Any) -> list[dict[str, Any]]:
-    """One part of each seed's record, in the order of the seeds.
+def measured(
+    subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part, **settings: Any
+) -> list[dict[str, Any]]:
+    """Measure one part of each seed's record, in the order of the seeds.
 
     Args:
-        subject, seeds, inputs, how: as :func:`bornbiased_jax.probes.probe` takes them.
+        subject, seeds, inputs, settings: as :func:`bornbiased_jax.probes.probe` takes them.
         part: "preference", or "contraction", which also looks within sequences.
 
     Raises:
@@ -296,7 +298,7 @@ def measured(subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part,
     from bornbiased_jax.probes import run
 
     check_number(inputs)
-    records = run.probe(subject, seeds, inputs, intra=part == "contraction", **how)
+    records = run.probe(subject, seeds, inputs, intra=part == "contraction", **settings)
     return [_flat(record, part, subject.cfg, inputs) for record in records]
 
 
@@ -311,7 +313,7 @@ def check_number(inputs: Inputs) -> None:
 
 
 def _flat(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> dict[str, Any]:
-    """One part of a probe's record in one row, with the inputs and the size of the vocabulary, JSON-ready."""
+    """Flatten one part of a probe's record into one row, with the inputs and the vocabulary size, JSON-ready."""
     shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
     return {**shared, "vocab_size": cfg.vocab_size, "inputs": inputs.describe(), **record[part]}
 
@@ -347,7 +349,7 @@ def _to_json(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _listing(
     title: str, columns: Mapping[str, str], records: Sequence[Mapping[str, Any]], beside: Any = None
 ) -> Listing:
-    """The records' keys under their columns' names, and what ``beside`` gives for each that has a theory."""
+    """List the records' keys under their columns' names, and the cells of ``beside`` for each that has a theory."""
     rows = []
     for record in records:
         cells = {name: "–" if record[key] is None else record[key] for key, name in columns.items()}
@@ -356,7 +358,7 @@ def _listing(
 
 
 def _by_block(records: Sequence[Mapping[str, Any]]) -> Listing:
-    """Of one length, after each block: the mean over seeds, from where to where they reach, and theory."""
+    """Tabulate one length after each block: the mean over seeds, their range, and theory."""
     rows = []
     for block in range(1, len(records[0]["inter_cosine_by_layer"]) + 1):
         between = [record["inter_cosine_by_layer"][block - 1] for record in records]

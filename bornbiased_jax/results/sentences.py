@@ -179,12 +179,13 @@ def reproduce(value: Mapping[str, Any]) -> list[str]:
             f"{count(len(value['experiments']), 'experiment')} at scale {value['scale']}, each with what it costs.",
             "`bornbiased reproduce NAME` runs one; what was run before is kept.",
         ]
-    done, kept, failed = (len(value[name]) for name in ("done", "kept", "failed"))
-    others = f"; {count(failed, 'other')} {'has' if failed == 1 else 'have'} none" if failed else ""
+    num_done, num_failed = len(value["done"]), len(value["failed"])
+    num_results = num_done + len(value["kept"])
+    without = f"; {count(num_failed, 'other')} {'has' if num_failed == 1 else 'have'} none" if num_failed else ""
     return [
         *list(value.get("headlines", {}).values())[:1],
-        f"{count(done + kept, 'experiment')} {'has' if done + kept == 1 else 'have'} a result, {done} of them made now"
-        f"{others}.",
+        f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_done} of them made "
+        f"now{without}.",
         f"{value['page']} shows each beside what was printed and what theory says.",
     ]
 
