@@ -125,6 +125,7 @@ def adapt(
         adapter = prefix(prefix_length)
     elif method == "prefix-plus":
         adapter = prefix_plus(feature_map)
+    # A budget of parameters sets the rank or the length.
     if budget is not None and adapter is not None:
         if options.given("rank") or options.given("prefix_length"):
             raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
@@ -153,7 +154,7 @@ def _architecture(checkpoint: str) -> ModelConfig:
 
 
 def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:
-    """The adapter with as many parameters as the budget allows."""
+    """Return the adapter with as many parameters as the budget allows."""
     from bornbiased_jax.models.adapters import count_trained, prefix_plus, within_budget
 
     if budget == "prefix-plus":

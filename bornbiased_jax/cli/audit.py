@@ -62,32 +62,34 @@ def audit(
         if target is not None:
             files.check_writable(target)
     progress.set_quiet(quiet)
+    # A suite on the hub, a listing of checkpoints, or a folder.
     names = None if pattern is None else pattern_of(pattern)
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
     if hub.is_named(place):
         from bornbiased_jax.audit.suite import audit_suite
 
-        found = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
+        result = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
     elif files.user_path(place).is_file():
         from bornbiased_jax.audit.listing import audit_listing
 
-        found = audit_listing(place, names)
+        result = audit_listing(place, names)
     else:
         from bornbiased_jax.audit.audit import audit_folder
 
-        found = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
-    text = write_report(found)
+        result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
+    # The report for people, the page, and JSON.
+    text = write_report(result)
     if page is not None:
         from bornbiased_jax.report.audit_page import draw_audit
 
-        files.write_text(page, draw_audit(found, command=options.command_line("page", "report", "json_file", "quiet")))
+        files.write_text(page, draw_audit(result, command=options.command_line("page", "report", "json_file", "quiet")))
     if report is not None:
         files.write_text(report, text)
-    options.write_result(json_file, found)
+    options.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
-    options.tell(sentences.audit(found), to_stderr=json_file == "-")
-    return 3 if strict and not found["clean"] else 0
+    options.tell(sentences.audit(result), to_stderr=json_file == "-")
+    return 3 if strict and not result["clean"] else 0
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:

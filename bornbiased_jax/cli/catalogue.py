@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All command names, in the order of the help page."""
+        """List all command names, in the order of the help page."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands under the question of each; no line is cut."""
+        """Write the list of commands under the question of each; no line is cut."""
         width = max(map(len, COMMANDS))
         for question, entries in SECTIONS.items():
             formatter.write(f"\n{question}\n")
@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), entry.line) for name, entry in entries.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
-        """Names of commands with their lines, and options; no command is imported for it."""
+        """Complete names of commands with their lines, and options; no command is imported for it."""
         named = [
             click.shell_completion.CompletionItem(name, help=entry.line)
             for name, entry in COMMANDS.items()

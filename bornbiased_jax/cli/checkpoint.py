@@ -69,9 +69,9 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
-    found = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
-    table = Listing("Parity with transformers", ["quantity", "value"], [list(item) for item in found.items()])
-    options.print_result(found, [table], sentences.parity(found), json_file)
+    comparison = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
+    table = Listing("Parity with transformers", ["quantity", "value"], [list(item) for item in comparison.items()])
+    options.print_result(comparison, [table], sentences.parity(comparison), json_file)
 
 
 @click.command("evaluate")
@@ -124,7 +124,7 @@ def evaluate(
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
     opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
-    found = evaluate_checkpoint(
+    losses = evaluate_checkpoint(
         opened,
         str(text or data),
         tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
@@ -134,11 +134,12 @@ def evaluate(
         quiet=quiet,
     )
     opened.close()
+    # A table with the unit of each quantity.
     units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
     rows = [
         [f"{name} ({units[name]})" if name in units else name, value]
-        for name, value in found.items()
+        for name, value in losses.items()
         if value is not None
     ]
     table = Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))
-    options.print_result(found, [table], sentences.evaluate(found), json_file)
+    options.print_result(losses, [table], sentences.evaluate(losses), json_file)

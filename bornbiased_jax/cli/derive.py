@@ -73,11 +73,13 @@ def derive(
     options.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(text) for text in changes]
+    # Ids that occur in a text, for changes of the vocabulary.
     used_I = None
     if text is not None:
         reader = open_reader(checkpoint)
         used_I = seen_ids(reader, reader, text)
     context = Context(check_seed(seed), used_I)
+    # Change the weights; a tokenizer that no longer fits is left out.
     derived = change_weights(checkpoint, parsed, context)
     tokenizer = derived.tokenizer
     if tokenizer is not None and tokenizer.vocab_size > derived.cfg.vocab_size:
@@ -95,6 +97,7 @@ def derive(
         "tokenizer": tokenizer and tokenizer.name,
     }
     options.write_result(json_file, facts)
+    # Say whether the function is preserved.
     function = "another function"
     if derived.preserved:
         function = "the same function"

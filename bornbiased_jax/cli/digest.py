@@ -29,9 +29,9 @@ def digest(checkpoint: str, json_file: str | None) -> None:
     options.prepare_json(json_file)
     reader = open_reader(checkpoint)
     tensors = reader.tensor_digests()
-    found = combine(tensors)
-    value = {"digest": found, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}
+    combined = combine(tensors)
+    value = {"digest": combined, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}
     options.write_result(json_file, value)
-    click.echo(found, err=json_file == "-")
+    click.echo(combined, err=json_file == "-")
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
     options.tell(sentences.digest(value), to_stderr=True)

@@ -27,29 +27,29 @@ def doctor(json_file: str | None) -> None:
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
-    found = diagnose()
-    options.print_result(found, _tables(found), sentences.doctor(found), json_file)
+    diagnosis = diagnose()
+    options.print_result(diagnosis, _tables(diagnosis), sentences.doctor(diagnosis), json_file)
 
 
-def _tables(found: Mapping[str, Any]) -> list[Listing]:
+def _tables(diagnosis: Mapping[str, Any]) -> list[Listing]:
     from bornbiased_jax.results import Listing
 
-    libraries = {name: version or "missing" for name, version in found["libraries"].items()}
-    versions = {"bornbiased": found["version"], "Python": found["python"], **libraries}
-    cache = found["cache"]
+    libraries = {name: version or "missing" for name, version in diagnosis["libraries"].items()}
+    versions = {"bornbiased": diagnosis["version"], "Python": diagnosis["python"], **libraries}
+    cache = diagnosis["cache"]
     machine = [
-        ["device", f"{row['kind']} ({row['platform']}, {_size(row['memory_bytes'])})"] for row in found["devices"]
+        ["device", f"{row['kind']} ({row['platform']}, {_size(row['memory_bytes'])})"] for row in diagnosis["devices"]
     ]
-    machine += [["cores", found["cores"]], ["memory to be had", _size(found["memory_bytes"])]]
+    machine += [["cores", diagnosis["cores"]], ["memory to be had", _size(diagnosis["memory_bytes"])]]
     machine += [["cache", f"{cache['folder']}: {_size(cache['bytes'])} in {cache['files']:,} files"]]
     extras = [
         [name, extra["for"], "complete" if extra["installed"] else f"missing: {', '.join(extra['missing'])}"]
-        for name, extra in found["extras"].items()
+        for name, extra in diagnosis["extras"].items()
     ]
     return [
         Listing("Versions", ["what", "version"], list(map(list, versions.items())), is_text=True),
         Listing("This machine", ["what", "found"], machine, is_text=True),
-        Listing("Extras", ["extra", "needed for", "here"], extras, "\n".join(found["problems"]), is_text=True),
+        Listing("Extras", ["extra", "needed for", "here"], extras, "\n".join(diagnosis["problems"]), is_text=True),
     ]
 
 

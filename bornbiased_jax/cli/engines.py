@@ -20,7 +20,7 @@ ENGINES = ("local", "processes", "slurm", "ray")
 
 
 def engine_options(function: F) -> F:
-    """--engine, and what goes with one of them."""
+    """Add --engine and the options of each engine."""
     for option in (
         click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster; else one is started here."),
         click.option(
@@ -45,7 +45,7 @@ def engine_options(function: F) -> F:
 
 
 def ledger_options(range_help: str) -> Callable[[F], F]:
-    """--resume, --range with its help, and :func:`engine_options`; :func:`ledger` takes them out of the arguments."""
+    """Add --resume, --range with its help, and :func:`engine_options`, all of which :func:`ledger` takes out."""
 
     def add(function: F) -> F:
         for option in (
@@ -63,7 +63,7 @@ def ledger_options(range_help: str) -> Callable[[F], F]:
 
 
 def engine(arguments: dict[str, Any]) -> Any:
-    """The engine of a command's arguments, which are taken out of them.
+    """Take the engine out of a command's arguments.
 
     Raises:
         InputError: an option of another engine, a parameter without a value, or an extra that is missing.
@@ -81,7 +81,7 @@ def engine(arguments: dict[str, Any]) -> Any:
 
 
 def ledger(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a command with a ledger hands on, taken out of its arguments: ``resume``, ``engine``, ``range_size``.
+    """Take the ledger settings out of a command's arguments: ``resume``, ``engine``, ``range_size``.
 
     Raises:
         InputError: the folder holds other things, there is none for what needs one, the call is one of several

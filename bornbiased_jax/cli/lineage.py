@@ -42,7 +42,7 @@ def _probe_options(function: F) -> F:
 
 
 def _tests() -> str:
-    """What each test is, for the help."""
+    """Describe each test for the help."""
     return "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
 
 
@@ -89,33 +89,37 @@ def fingerprint(
     from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
     options.prepare_json(json_file)
-    kept = engines.ledger(arguments)
+    # Check the options before any work.
+    ledger_settings = engines.ledger(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
     files.check_writable(Path(out))
     place = options.scratch_folder(stream, scratch)
-    if place is not None and (mesh is not None or kept.get("resume") is not None):
+    if place is not None and (mesh is not None or ledger_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
+    # Run the model on the probe inputs, and write its last outputs.
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
-    found = trace.read_outputs(side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **kept)
-    save_fingerprint(out, found)
+    outputs = trace.read_outputs(
+        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **ledger_settings
+    )
+    save_fingerprint(out, outputs)
     side.close()
-    num_outputs, width = found.outputs_ND.shape
-    facts = {"out": out, "checkpoint": checkpoint, "source": found.source, "num_outputs": num_outputs, "width": width}
+    num_outputs, width = outputs.outputs_ND.shape
+    facts = {"out": out, "checkpoint": checkpoint, "source": outputs.source, "num_outputs": num_outputs, "width": width}
     about = {
-        "layer": found.layer,
-        "storage": found.storage,
-        "inputs": found.inputs,
-        "weights_digest": found.weights_digest,
+        "layer": outputs.layer,
+        "storage": outputs.storage,
+        "inputs": outputs.inputs,
+        "weights_digest": outputs.weights_digest,
     }
     # Of the file, so that it can be published: the same model and inputs give the same bytes.
-    about["weights_digest"] = found.weights_digest
+    about["weights_digest"] = outputs.weights_digest
     about["digest"] = files.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
-    click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {found.source}", err=json_file == "-")
+    click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}", err=json_file == "-")
     options.tell(sentences.fingerprint(facts), to_stderr=json_file == "-")
 
 
@@ -203,6 +207,7 @@ def seedprint(
     options.start(quiet=quiet)
     pair: tuple[Any, Any] = (base, suspect)
     place = options.scratch_folder(stream, scratch)
+    # Other methods need both models in memory.
     if baselines:
         if stream:
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
@@ -210,6 +215,7 @@ def seedprint(
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
         opened = {ref: open_checkpoint(ref) for ref in dict.fromkeys(pair)}
         pair = (opened[base], opened[suspect])
+    # The test, and the verdict as JSON and page.
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, scratch=place, **arguments)
     result = Lineage(base, suspect, verdict, weight_scores(*pair) if baselines else None)

@@ -86,18 +86,18 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _unraisable(what: sys.UnraisableHookArgs) -> None:
+def _unraisable(event: sys.UnraisableHookArgs) -> None:
     """Answer an interrupt where no exception can be raised, in a callback of the garbage collector: Python would print
     it and go on.
     """
-    if issubclass(what.exc_type, KeyboardInterrupt):
+    if issubclass(event.exc_type, KeyboardInterrupt):
         _say("interrupted")
         leave(INTERRUPTED)
-    sys.__unraisablehook__(what)
+    sys.__unraisablehook__(event)
 
 
 def _flush() -> int:
-    """Write out what standard output still holds; the exit code where that fails."""
+    """Write out what standard output still holds; return the exit code where that fails."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -163,8 +163,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _call(argv: Sequence[str]) -> object:
-    """What the command returns. An error after an interrupt is that interrupt: a library caught it, and went on without
-    what it had been doing.
+    """Return the command's value. An error after an interrupt is that interrupt: a library caught it, and continued
+    without its interrupted work.
     """
     _interrupted_before.clear()
     try:
@@ -192,6 +192,6 @@ def _complain(sentence: str) -> int:
 
 
 def _say(sentence: str) -> None:
-    """One line on standard error, where that still takes one."""
+    """Write one line on standard error, where that still takes one."""
     with contextlib.suppress(OSError, ValueError):
         print(f"bornbiased: {' '.join(sentence.split())}", file=sys.stderr, flush=True)

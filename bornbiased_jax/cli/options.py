@@ -32,7 +32,7 @@ class TextType(click.types.StringParamType):
     """A text that is not empty: as a path, an empty one would stand for the folder that one is in."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text itself.
+        """Return the text itself.
 
         Raises:
             click.BadParameter: it is empty.
@@ -46,7 +46,7 @@ class OutputType(TextType):
     """A file to write, or - for standard output, which /dev/stdout stands for as well."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text, or "-"."""
+        """Return the text, or "-"."""
         text = super().convert(value, param, ctx)
         return "-" if files.open_descriptor(text) == 1 else text
 
@@ -68,13 +68,13 @@ class Ranged(click.ParamType):
     """A number of a type of :mod:`bornbiased_jax.ranges`; what lies outside is refused by option, value and range."""
 
     def __init__(self, kind: Any) -> None:
-        found = ends(kind)
-        assert found is not None
-        self.kind, self.number = kind, found[0]
+        number_type = ends(kind)
+        assert number_type is not None
+        self.kind, self.number = kind, number_type[0]
         self.name = "integer" if self.number is int else "float"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number that a text means."""
+        """Return the number that a text means."""
         try:
             return within(self.kind, self.number(value), "")
         except (ValueError, OverflowError) as error:  # InputError is a ValueError
@@ -83,7 +83,7 @@ class Ranged(click.ParamType):
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds from "0:64" (64 is left out), "42,43" or a mixture "0:4,42".
+    """Parse seeds from "0:64" (64 is left out), "42,43" or a mixture "0:4,42".
 
     Raises:
         InputError: not of that form, an empty range, no seed at all, or one that is none.
@@ -96,14 +96,14 @@ def parse_seeds(text: str) -> list[int]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, colon, last = part.partition(":")
         try:
-            found = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+            span = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
         except ValueError as error:
             raise InputError(f"--seeds {shown(text)} is not of the form 0:64 or 42,43") from error
-        if not found:
+        if not span:
             raise InputError(f"--seeds {shown(text)}: the range {part} is empty, its end is left out")
-        if found.stop - found.start > MAX_SEEDS:  # len() has no number beyond 2^63
+        if span.stop - span.start > MAX_SEEDS:  # len() has no number beyond 2^63
             raise InputError(f"--seeds {shown(text)}: more than {MAX_SEEDS} seeds in one call")
-        seeds.extend(found)
+        seeds.extend(span)
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
     from bornbiased_jax.keys import check_seed
@@ -112,13 +112,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def given(name: str) -> bool:
-    """Whether the user gave this parameter of the command under way, rather than its default holding."""
+    """Return whether the user gave this parameter of the command under way, rather than its default holding."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not None and source is not click.core.ParameterSource.DEFAULT
 
 
 def command_line(*but: str) -> list[str]:
-    """The words of the command under way, from what the user gave; without the parameters named."""
+    """Return the words of the command under way, as the user gave it; without the parameters named."""
     context = click.get_current_context()
     words = context.command_path.split()
     for parameter in context.command.params:
@@ -136,7 +136,7 @@ def command_line(*but: str) -> list[str]:
 
 
 def parse_ids(text: str, option: str) -> list[int]:
-    """Token ids separated by commas.
+    """Parse token ids separated by commas.
 
     Raises:
         InputError: anything but integers.
@@ -148,7 +148,7 @@ def parse_ids(text: str, option: str) -> list[int]:
 
 
 def parse_lengths(text: str, option: str) -> list[int]:
-    """Lengths of sequences separated by commas.
+    """Parse lengths of sequences separated by commas.
 
     Raises:
         InputError: anything else, or one out of range.
@@ -166,7 +166,7 @@ def parse_lengths(text: str, option: str) -> list[int]:
 
 
 def model_config(name: str | None, settings: tuple[str, ...]) -> ModelConfig:
-    """The configuration of --model and --set.
+    """Return the configuration of --model and --set.
 
     Raises:
         InputError: no model, an unknown one, or a bad setting.
@@ -177,7 +177,7 @@ def model_config(name: str | None, settings: tuple[str, ...]) -> ModelConfig:
 
 
 def model_options(function: F) -> F:
-    """--model and --set."""
+    """Add --model and --set."""
     function = click.option(
         "--set",
         "settings",
@@ -189,14 +189,14 @@ def model_options(function: F) -> F:
 
 
 def result_options(function: F) -> F:
-    """--json FILE, "-" for standard output."""
+    """Add --json FILE, "-" for standard output."""
     return click.option(
         "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
     )(function)
 
 
 def stream_options(function: F) -> F:
-    """--stream and --scratch."""
+    """Add --stream and --scratch."""
     for option in (
         click.option(
             "--scratch", metavar="DIR", help="Where --stream keeps hidden states; below the user's cache unless given."
@@ -210,7 +210,7 @@ def stream_options(function: F) -> F:
 
 
 def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
-    """Where a streamed model keeps its hidden states; None where it is not streamed.
+    """Return where a streamed model keeps its hidden states; None where it is not streamed.
 
     Raises:
         InputError: --scratch without --stream.
@@ -224,13 +224,13 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     return files.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
 
 
-def open_model(reference: str, scratch: Path | None, **how: Any) -> Any:
-    """A checkpoint, streamed where there is a folder for it, else loaded as ``open_checkpoint`` is told to."""
+def open_model(reference: str, scratch: Path | None, **settings: Any) -> Any:
+    """Open a checkpoint, streamed where there is a folder for it, else as ``open_checkpoint`` does."""
     from bornbiased_jax import checkpoints
 
     if scratch is not None:
         return checkpoints.open_streamed(reference, scratch)
-    return checkpoints.open_checkpoint(reference, **how)
+    return checkpoints.open_checkpoint(reference, **settings)
 
 
 def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:
@@ -244,12 +244,12 @@ def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:
 
 
 def common_options(function: F) -> F:
-    """--quiet, and :func:`process_options`."""
+    """Add --quiet, and :func:`process_options`."""
     return click.option("--quiet", is_flag=True, help="No progress display.")(process_options(function))
 
 
 def process_options(function: F) -> F:
-    """--mesh and the options of multi-process runs."""
+    """Add --mesh and the options of multi-process runs."""
     for option in (
         click.option("--process-id", type=Ranged(Rank), help="Rank of this process, from 0."),
         click.option("--num-processes", type=Ranged(Processes), help="How many processes run this same command."),
@@ -270,7 +270,7 @@ def start(
     axis: str | None = None,
     dry_run: bool = False,
 ) -> Any:
-    """Apply the common options; returns the mesh, or None.
+    """Apply the common options; return the mesh, or None.
 
     Several processes without --mesh have one of all their devices, along ``axis``. A dry run checks the options, joins
     no other process and needs no devices.
@@ -278,6 +278,7 @@ def start(
     from bornbiased_jax import parallel, progress
 
     progress.set_quiet(quiet)
+    # Join the other processes, unless in a dry run.
     several = (coordinator, num_processes, process_id)
     if any(option is not None for option in several):
         if coordinator is None or num_processes is None or process_id is None:

@@ -51,6 +51,7 @@ def predict(
     from bornbiased_jax.results.terms import explain
 
     options.prepare_json(json_file)
+    # The architecture, from a preset or from a checkpoint's configuration.
     if checkpoint is None:
         cfg = options.model_config(model, settings)
     elif model is not None or settings:
@@ -59,24 +60,25 @@ def predict(
         from bornbiased_jax.checkpoints.reader import open_reader
 
         cfg = open_reader(checkpoint).cfg
-    found = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
+    prediction = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
+    # One row for each block.
     rows = [
         [layer + 1, mean, std, intra]
         for layer, (mean, std, intra) in enumerate(
             zip(
-                found["inter_cosine_by_layer"],
-                found["inter_cosine_by_layer_std"],
-                found["intra_cosine_by_layer"],
+                prediction["inter_cosine_by_layer"],
+                prediction["inter_cosine_by_layer_std"],
+                prediction["intra_cosine_by_layer"],
                 strict=True,
             )
         )
     ]
     columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
-    fraction = [found[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
+    fraction = [prediction[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
     note = (
         f"Fraction of the top-1 token: {fraction[0]:.3%} "
         f"(80% of seeds with fresh embeddings: {fraction[1]:.3%}–{fraction[2]:.3%})\n"
         f"{explain('top-1 token', 'top-1 fraction')}"
     )
     table = Listing(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, note)
-    options.print_result(found, [table], sentences.prediction(found), json_file)
+    options.print_result(prediction, [table], sentences.prediction(prediction), json_file)

@@ -56,7 +56,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
 
 
 def override_options(*left_out: str) -> Callable[[Any], Any]:
-    """The options of ``OVERRIDES``, but for some."""
+    """Return the options of ``OVERRIDES``, but for some."""
 
     def decorate(function: Any) -> Any:
         for name, (kind, text) in reversed(OVERRIDES.items()):
@@ -68,16 +68,16 @@ def override_options(*left_out: str) -> Callable[[Any], Any]:
 
 
 def given_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of them that stood on the command line."""
+    """Return the overrides that stood on the command line."""
     return {name: value for name, value in overrides.items() if value is not None}
 
 
-def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, what: str = "") -> int:
-    """Tell how far a run came, as JSON too where that was asked for; the exit code."""
+def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, prefix: str = "") -> int:
+    """Print how far a run came, as JSON too where requested; return the exit code."""
     from bornbiased_jax.results import Training
 
     result = Training(summary)
-    reached = f"{summary['out']}: {what}step {summary['step']} of {summary['steps']}"
+    reached = f"{summary['out']}: {prefix}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
@@ -91,7 +91,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
 
 
 def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
-    """The run that the arguments of ``pretrain`` describe.
+    """Return the run that the arguments of ``pretrain`` describe.
 
     Raises:
         InputError: a value out of range, or two that contradict each other.
@@ -172,7 +172,7 @@ def runs(directory: str, json_file: str | None) -> None:
     from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
-    found = list_runs(directory)
+    listed = list_runs(directory)
     rows = [
         [
             run["path"],
@@ -184,10 +184,10 @@ def runs(directory: str, json_file: str | None) -> None:
             f"{run['tokens']:,}",
             ", ".join(map(str, run["checkpoints"])),
         ]
-        for run in found
+        for run in listed
     ]
     columns = ["run", "model", "data", "seeds", "step", "last loss", "tokens", "checkpoints"]
-    value = {"runs": found}
+    value = {"runs": listed}
     options.print_result(value, [Listing("Runs", columns, rows)], sentences.runs(value), json_file)
 
 

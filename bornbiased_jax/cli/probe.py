@@ -149,7 +149,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
         beside_theory.check(arguments["input_spec"])
         # As in `bornbiased predict`.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    kept = engines.ledger(arguments)
+    ledger_settings = engines.ledger(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
@@ -157,7 +157,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     if arguments["checkpoint"] and (arguments["model"] or arguments["settings"]):
         raise InputError("--checkpoint and --model exclude each other: give one of them")
-    return _Prepared(kept, mesh, seeds, lengths)
+    return _Prepared(ledger_settings, mesh, seeds, lengths)
 
 
 def _dry_run(arguments: dict[str, Any], part: Part) -> None:
@@ -167,13 +167,14 @@ def _dry_run(arguments: dict[str, Any], part: Part) -> None:
 
 
 def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
-    """The configuration that was probed, and of each seed and length that part of its record."""
+    """Probe; return the configuration, and of each seed and length that part of its record."""
     from bornbiased_jax import parallel, progress
     from bornbiased_jax.inputs import parse_inputs
     from bornbiased_jax.probes.subject import given, newborn
     from bornbiased_jax.results.birth import measured
 
-    kept, mesh, seeds, lengths = _prepare(arguments)
+    ledger_settings, mesh, seeds, lengths = _prepare(arguments)
+    # What is probed: a checkpoint, or untrained models of all seeds.
     tokenizer: Any = arguments["tokenizer"]
     if arguments["checkpoint"]:
         if options.given("seeds"):
@@ -193,6 +194,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         subject = newborn(cfg, fixed_embedding_seed=fixed)
+    # One pass over the inputs for each length.
     records: list[dict[str, Any]] = []
     for seq_len in lengths:
         inputs = parse_inputs(
@@ -216,7 +218,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
                 chunk=arguments["chunk"],
                 mesh=mesh,
                 advance=advance,
-                **kept,
+                **ledger_settings,
             )
         records += [{**row, "seed": None} for row in rows] if arguments["checkpoint"] else rows
     return subject.cfg, records

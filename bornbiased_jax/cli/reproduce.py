@@ -54,6 +54,7 @@ def reproduce(
     from experiments import runner
 
     options.prepare_json(json_file)
+    # --list: the experiments and their cost.
     if only_list:
         rows = []
         for name in experiments.MODULES:
@@ -65,23 +66,25 @@ def reproduce(
         columns[-1] += f" ({scale})"
         options.print_result(value, [Listing("Experiments", columns, rows)], sentences.reproduce(value), json_file)
         return 0
+    # Run them, and write records and page.
     engine = engines.engine(common)
     mesh = options.start(**common)
     out = str(Path(out) / runner.COMPARE) if compare else out
     outcome = runner.reproduce(
         names, scale, out, data, quiet=common["quiet"], mesh=mesh, overwrite=overwrite, engine=engine
     )
+    # Summarize, with the differences from committed records if requested.
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
-    told: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
-    told |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
-    told["headlines"] = runner.headlines(out, [*outcome.done, *outcome.kept])
-    options.write_result(json_file, told if moved is None else {**told, "moved": moved})
+    summary: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
+    summary |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
+    summary["headlines"] = runner.headlines(out, [*outcome.done, *outcome.kept])
+    options.write_result(json_file, summary if moved is None else {**summary, "moved": moved})
     for line in _lines(moved or {}):
         click.echo(line, err=json_file == "-")
     click.echo(f"The page: {outcome.page}", err=json_file == "-")
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
-    options.tell(sentences.reproduce(told), to_stderr=json_file == "-")
+    options.tell(sentences.reproduce(summary), to_stderr=json_file == "-")
     return outcome.exit_code
 
 
@@ -90,7 +93,7 @@ MOST_LINES = 20
 
 
 def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
-    """By experiment: place, old and new value of what differs from its committed record; None where it has none."""
+    """Compare with the committed records: by experiment place, old and new value; None where it has none."""
     from bornbiased_jax import files
     from experiments import results, runner
 
@@ -103,7 +106,7 @@ def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] 
 
 
 def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
-    """What moved, for a reader."""
+    """Describe what moved, for a reader."""
     from experiments import results
 
     within = f"within {results.TOLERANCE:g} of the committed record"

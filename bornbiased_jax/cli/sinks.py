@@ -110,8 +110,9 @@ def sinks(
         place.check("sink-map.png")
         files.check_writable(place.path / "sink-map.png")
     options.start(quiet=quiet)
+    # Measure.
     schemes = [] if quantise is None else parse_schemes(quantise)
-    granularities, kept = parse_granularities(granularity), parse_kept(keep_sinks)
+    granularities, keep = parse_granularities(granularity), parse_kept(keep_sinks)
     opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
     report = sinks_report(
         opened,
@@ -120,13 +121,14 @@ def sinks(
         lengths=options.parse_lengths(lengths, "--lengths"),
         schemes=schemes,
         granularities=granularities,
-        keep_sinks=kept,
+        keep_sinks=keep,
         quiet=quiet,
         **arguments,
     )
     result = Sinks(report)
     options.write_result(json_file, result.to_json())
     opened.close()
+    # Figures and tables.
     drawn = [] if place is None else draw_report(report, place)
     if json_file != "-":
         for table in result.tables():

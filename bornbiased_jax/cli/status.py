@@ -23,12 +23,12 @@ def status(directory: str, json_file: str | None) -> None:
     from bornbiased_jax.results import Listing, sentences
 
     options.prepare_json(json_file)
-    found = look(directory)
+    state = look(directory)
     columns = ["page", "chunks", "failed", "chunks/min", "left", "last one ago", "what"]
-    rows = [_row(page) for page in found["pages"]]
-    failures = [f"{chunk}: {reason}" for page in found["pages"] for chunk, reason in page["failures"].items()]
+    rows = [_row(page) for page in state["pages"]]
+    failures = [f"{chunk}: {reason}" for page in state["pages"] for chunk, reason in page["failures"].items()]
     table = Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))
-    options.print_result(found, [table], sentences.status(found), json_file)
+    options.print_result(state, [table], sentences.status(state), json_file)
 
 
 def _row(page: Any) -> list[str]:
@@ -38,7 +38,7 @@ def _row(page: Any) -> list[str]:
         return "–" if seconds is None else duration(seconds)
 
     rate = page["per_minute"]
-    what = _about(page["settings"]) + ("" if page["same_code"] else " (made by other code)")
+    about = _about(page["settings"]) + ("" if page["same_code"] else " (made by other code)")
     return [
         page["page"].rpartition("/")[2],
         f"{page['done']:,} of {page['asked']:,}",
@@ -46,12 +46,12 @@ def _row(page: Any) -> list[str]:
         "–" if rate is None else f"{rate:.3g}",
         time(page["seconds_left"]),
         time(page.get("seconds_since_last")),
-        what,
+        about,
     ]
 
 
 def _about(settings: dict[str, Any]) -> str:
-    """The sizes among the settings, for a reader."""
+    """Describe the sizes among the settings, for a reader."""
     model, inputs = settings.get("subject", {}).get("model", {}), settings.get("inputs", {})
     parts = [f"{model[name]} {name}" for name in ("num_layers", "d_model") if name in model]
     return ", ".join(parts + [f"{name} {inputs[name]}" for name in ("seq_len", "num_inputs") if name in inputs])

@@ -60,17 +60,18 @@ def whichseed(
     from bornbiased_jax.seedprint.whichseed import which_seed
 
     options.prepare_json(json_file)
-    kept = engines.ledger(arguments)
+    ledger_settings = engines.ledger(arguments)
     options.start(quiet=quiet)
-    wanted = _seed_range(seeds)
+    candidates = _seed_range(seeds)
+    # The suspect, and the architecture whose initial weights are drawn.
     reader = open_reader(suspect)
     if model is None and settings:
         raise InputError("--set changes the model of --model: name that too")
     cfg = reader.cfg if model is None else options.model_config(model, settings)
-    with progress.bar(len(wanted), "whichseed", unit="seeds") as advance:
-        found = which_seed(cfg, reader, wanted, alpha=alpha, entries=entries, advance=advance, **kept)
-    value = {"suspect": reader.description, **found.to_json()}
+    with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
+        verdict = which_seed(cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **ledger_settings)
+    value = {"suspect": reader.description, **verdict.to_json()}
     options.write_result(json_file, value)
     err = json_file == "-"
-    click.echo("not found in its coordinates" if found.seed is None else f"seed {found.seed}", err=err)
+    click.echo("not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}", err=err)
     options.tell(sentences.whichseed(value), to_stderr=err)
