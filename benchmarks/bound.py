@@ -27,7 +27,7 @@ WIDTHS, DISTANCES = (96, 768, 4096), (10.0, 30.0, 87.0)
 
 
 def at_distance(noise_nn: np.ndarray, z: float) -> np.ndarray:
-    """The noise with a multiple of the identity added, so that its trace lies z standard deviations from its mean.
+    """Add a multiple of the identity to the noise, so that its trace lies z standard deviations from its mean.
 
     With t of the identity the trace exceeds its mean by a + t(n − 1), and its variance is v + 2tb + t²: a the excess of
     the noise, b its doubly centred trace over n − 1. The t asked for solves a quadratic equation.
@@ -46,12 +46,12 @@ def at_distance(noise_nn: np.ndarray, z: float) -> np.ndarray:
 
 def _cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.process_time()
-    found = work()
-    return found, time.process_time() - start
+    result = work()
+    return result, time.process_time() - start
 
 
 def measure(widths: Sequence[int]) -> dict[str, Any]:
-    """The bound at every width and distance."""
+    """Measure the bound at every width and distance."""
     rows = []
     for size in widths:
         noise_nn = np.random.default_rng(0).standard_normal((size, size))
@@ -82,7 +82,7 @@ def measure(widths: Sequence[int]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="Separated by commas.")
     parser.add_argument("--json")

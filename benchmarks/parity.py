@@ -41,7 +41,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def compared(family: str, seed: int) -> dict[str, Any]:
-    """The comparison of a birth.
+    """Compare initial weights.
 
     Raises:
         InputError: torch or transformers is not installed.
@@ -52,12 +52,12 @@ def compared(family: str, seed: int) -> dict[str, Any]:
         written = export_hugging_face(cfg, init_seed(cfg, seed), Path(folder) / "model")
         if written != family:
             raise InputError(f"{name} is written as {written}, not as {family}: correct MODELS")
-        found = parity(Path(folder) / "model", seed=seed)
-    return {"family": family, "weights": f"seed {seed}", **found}
+        comparison = parity(Path(folder) / "model", seed=seed)
+    return {"family": family, "weights": f"seed {seed}", **comparison}
 
 
 def compared_file(path: Path) -> dict[str, Any]:
-    """The comparison of a GGUF file's dequantised weights.
+    """Compare a GGUF file's dequantized weights.
 
     Raises:
         InputError: as :func:`compared`.
@@ -69,13 +69,13 @@ def compared_file(path: Path) -> dict[str, Any]:
 
 
 def measure(families: Sequence[str], seed: int, path: Path | None) -> dict[str, Any]:
-    """A row for every family, and one for a file."""
+    """Measure a row for every family, and one for a file."""
     rows = [compared(family, seed) for family in families]
     return {"rows": rows if path is None else [*rows, compared_file(path)]}
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:
-    """Families in rows."""
+    """Tabulate families in rows."""
     rows = [
         Row(
             [row["family"], FAMILIES[row["family"]].architecture, row["weights"]],
@@ -98,7 +98,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--families", default=",".join(MODELS))
     parser.add_argument("--seed", type=int, default=0)

@@ -66,11 +66,11 @@ class Ours:
         self.program, self.mode = compiled_step(config, rule, abstract, mesh)
 
     def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
-        """So many steps; their losses (of the first seed)."""
+        """Take so many steps; return their losses (of the first seed)."""
         pending, losses = None, []
         for _ in range(steps):
-            whole = next(rows)
-            pieces = whole.reshape(-1, self.rows, whole.shape[-1])
+            sequences = next(rows)
+            pieces = sequences.reshape(-1, self.rows, sequences.shape[-1])
             batch = place_batch(pieces, self.mesh, axis=1, rows=self.rows)
             self.state, measured = self.program(self.state, batch)
             if pending is not None:
@@ -94,10 +94,10 @@ class Theirs:
         self.model.train()
         self.model.config.use_cache = False
         matrices = [p for p in self.model.parameters() if p.ndim >= 2]
-        others = [p for p in self.model.parameters() if p.ndim < 2]
+        vectors = [p for p in self.model.parameters() if p.ndim < 2]
         groups = [
             {"params": matrices, "weight_decay": config.weight_decay},
-            {"params": others, "weight_decay": 0.0},
+            {"params": vectors, "weight_decay": 0.0},
         ]
         self.optimiser = torch.optim.AdamW(
             groups, lr=1.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
@@ -108,7 +108,7 @@ class Theirs:
         self.clip = config.clip
 
     def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
-        """So many steps; their losses."""
+        """Take so many steps; return their losses."""
         import torch
 
         losses = []
@@ -126,7 +126,7 @@ class Theirs:
 
 
 def measure(size: str, *, pairs: int) -> dict[str, Any]:
-    """Paired timings of training steps of one of ``SIZES``."""
+    """Pair timings of training steps of one of ``SIZES``."""
     import torch
 
     cfg, batch_size, context, tokenizer, steps = SIZES[size]
@@ -142,31 +142,33 @@ def measure(size: str, *, pairs: int) -> dict[str, Any]:
         # Held in memory, so that neither side pays for reading.
         source = batches(data.train, batch_size=batch_size, data_seed=0)
         pool = [np.array(next(source), np.int32) for _ in range(total)]
-    ours = Ours(config, total)
+    jax_loop = Ours(config, total)
     sides = {"sdpa": Theirs(config, total, "sdpa"), "eager": Theirs(config, total, "eager")}
-    start = {name: side.train(iter(pool), steps) for name, side in {"ours": ours, **sides}.items()}
+    start = {name: side.train(iter(pool), steps) for name, side in {"ours": jax_loop, **sides}.items()}
     # The faster of PyTorch's two attentions.
     timed = {name: seconds(side, pool[steps:], steps)[0] for name, side in sides.items()}
-    seconds(ours, pool[steps:], steps)
+    seconds(jax_loop, pool[steps:], steps)
     chosen = min(timed, key=timed.__getitem__)
-    theirs = sides[chosen]
-    found, worked, rates, at = [], [], [], 2 * steps
+    torch_loop = sides[chosen]
+    # Both sides take turns on the same rows of data.
+    times, worked, rates, at = [], [], [], 2 * steps
     ours_losses: list[float] = []
     theirs_losses: list[float] = []
     for _ in range(pairs):
         clock = time.process_time()
-        mine, lost = seconds(ours, pool[at:], steps)
+        jax_seconds, lost = seconds(jax_loop, pool[at:], steps)
         middle = time.process_time()
         ours_losses += lost
-        other, lost = seconds(theirs, pool[at:], steps)
+        torch_seconds, lost = seconds(torch_loop, pool[at:], steps)
         theirs_losses += lost
-        found.append((mine, other))
+        times.append((jax_seconds, torch_seconds))
         worked.append((middle - clock, time.process_time() - middle))
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
         rates.append(matmul_rate(cfg, batch_size * context))
         at += steps
+    # Rates, and ratios pair by pair.
     tokens = steps * batch_size * context
-    rate = tokens / statistics.median(pair[0] for pair in found)
+    rate = tokens / statistics.median(pair[0] for pair in times)
     needed = flops_per_token(cfg, context)
     return {
         "size": size,
@@ -176,12 +178,14 @@ def measure(size: str, *, pairs: int) -> dict[str, Any]:
         "steps_each": steps,
         "pairs": pairs,
         "tokens_per_second_ours": rate,
-        "tokens_per_second_torch": tokens / statistics.median(pair[1] for pair in found),
-        "speedup_median": statistics.median(other / mine for mine, other in found),
-        "speedup_range": [min(b / a for a, b in found), max(b / a for a, b in found)],
-        "cpu_seconds_ratio_median": statistics.median(other / mine for mine, other in worked),
-        "cores_busy_ours": sum(pair[0] for pair in worked) / sum(pair[0] for pair in found),
-        "cores_busy_torch": sum(pair[1] for pair in worked) / sum(pair[1] for pair in found),
+        "tokens_per_second_torch": tokens / statistics.median(pair[1] for pair in times),
+        "speedup_median": statistics.median(torch_seconds / jax_seconds for jax_seconds, torch_seconds in times),
+        "speedup_range": [min(b / a for a, b in times), max(b / a for a, b in times)],
+        "cpu_seconds_ratio_median": statistics.median(
+            torch_seconds / jax_seconds for jax_seconds, torch_seconds in worked
+        ),
+        "cores_busy_ours": sum(pair[0] for pair in worked) / sum(pair[0] for pair in times),
+        "cores_busy_torch": sum(pair[1] for pair in worked) / sum(pair[1] for pair in times),
         "load_average": os.getloadavg()[0],
         "attention_torch": chosen,
         "largest_loss_difference_first": float(np.max(np.abs(np.subtract(start["ours"], start[chosen])))),
@@ -190,20 +194,20 @@ def measure(size: str, *, pairs: int) -> dict[str, Any]:
         "needed_gflops_ours": rate * needed / 1e9,
         "gflops_matmul": statistics.median(rates) / 1e9,
         "share_of_matmul_rate": statistics.median(
-            tokens * needed / mine / peak for (mine, _), peak in zip(found, rates, strict=True)
+            tokens * needed / jax_seconds / peak for (jax_seconds, _), peak in zip(times, rates, strict=True)
         ),
     }
 
 
 def seconds(side: Ours | Theirs, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
-    """Wall time of so many steps, and their losses."""
+    """Return the wall time of so many steps, and their losses."""
     start = time.perf_counter()
     losses = side.train(iter(rows), steps)
     return time.perf_counter() - start, losses
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     import torch
     import transformers
 

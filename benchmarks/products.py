@@ -28,31 +28,37 @@ def probe(cfg: ModelConfig, tokens_NT: np.ndarray, precision: jax.lax.PrecisionL
     """Return each input's top-1 token [N] and the mean cosine between inputs after each block [L], of seed 42."""
     step = jax.jit(lambda params, tokens_BT: observe(cfg, params, tokens_BT, precision=precision))
     params, N = init_seed(cfg, 42), len(tokens_NT)
-    seen = [step(params, tokens_BT) for tokens_BT in np.split(tokens_NT, BATCHES)]
-    unit_LND = unit(jnp.concatenate([batch.last_LBD for batch in seen], axis=1))
+    outputs = [step(params, tokens_BT) for tokens_BT in np.split(tokens_NT, BATCHES)]
+    unit_LND = unit(jnp.concatenate([batch.last_LBD for batch in outputs], axis=1))
     cosine_L = (jnp.sum(jnp.square(jnp.sum(unit_LND, axis=1)), axis=-1) - N) / (N * (N - 1))
-    return np.concatenate([batch.prediction_B for batch in seen]), np.asarray(cosine_L)
+    return np.concatenate([batch.prediction_B for batch in outputs]), np.asarray(cosine_L)
 
 
 def measure(cfg: ModelConfig, tokens_NT: np.ndarray) -> dict[str, Any]:
     """Measure every algorithm; of one that the device refuses, the reason is kept."""
     reference_N, reference_L = probe(cfg, tokens_NT, "highest")
-    found: dict[str, dict[str, Any]] = {}
+    by_algorithm: dict[str, dict[str, Any]] = {}
     for name, precision in ALGORITHMS.items():
         try:
             top1_N, cosine_L = probe(cfg, tokens_NT, precision)
             rate, error = matmul_rate(cfg, tokens_NT.size // BATCHES, precision), product_error(cfg, precision)
         except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as refusal:
-            found[name] = {"refused": str(refusal).splitlines()[0]}
+            by_algorithm[name] = {"refused": str(refusal).splitlines()[0]}
             continue
         changed, moved = float(np.mean(top1_N != reference_N)), float(np.max(np.abs(cosine_L - reference_L)))
         keeps = changed <= CHANGED and moved <= COSINE
-        found[name] = {"tflops": rate / 1e12, "error": error, "changed": changed, "cosine": moved, "keeps": keeps}
-    return {"bounds": {"changed": CHANGED, "cosine": COSINE}, "algorithms": found}
+        by_algorithm[name] = {
+            "tflops": rate / 1e12,
+            "error": error,
+            "changed": changed,
+            "cosine": moved,
+            "keeps": keeps,
+        }
+    return {"bounds": {"changed": CHANGED, "cosine": COSINE}, "algorithms": by_algorithm}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="gpt2-nano")
     parser.add_argument("--num-inputs", type=int, default=2_000, help=f"A multiple of {BATCHES}.")

@@ -30,9 +30,9 @@ def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: ob
         files.check_writable(path)
     code = code_digest(work)
     with measure() as measurement:
-        found = work()
-    print(json.dumps(found, indent=2))
-    record = {**found, "provenance": provenance(measurement=measurement, code=code, **facts)}
+        findings = work()
+    print(json.dumps(findings, indent=2))
+    record = {**findings, "provenance": provenance(measurement=measurement, code=code, **facts)}
     if path is not None:
         files.write_json(path, record)
     return record

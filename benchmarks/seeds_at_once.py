@@ -21,7 +21,7 @@ from bornbiased_jax.pretrain import PretrainConfig
 
 
 def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int) -> dict[str, Any]:
-    """Paired timings: ``steps`` steps of all seeds at once, then of one seed ``seeds`` times."""
+    """Pair timings: ``steps`` steps of all seeds at once, then of one seed ``seeds`` times."""
     rows = np.random.default_rng(0).integers(0, TINY.vocab_size, (steps, batch_size, context + 1), dtype=np.int32)
     config = PretrainConfig(
         model=TINY, data="none", out="none", seeds=tuple(range(seeds)), context=context, batch_size=batch_size
@@ -29,25 +29,25 @@ def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int
     together, alone = Ours(config, 1000), Ours(PretrainConfig(**{**vars(config), "seeds": (0,)}), 1000)
     for side in (together, alone):
         seconds(side, list(rows), steps)
-    found = []
+    times = []
     for _ in range(pairs):
         at_once = seconds(together, list(rows), steps)[0]
         in_turn = sum(seconds(alone, list(rows), steps)[0] for _ in range(seeds))
-        found.append((at_once, in_turn))
-    ratios = [at_once / in_turn for at_once, in_turn in found]
+        times.append((at_once, in_turn))
+    ratios = [at_once / in_turn for at_once, in_turn in times]
     tokens = seeds * steps * batch_size * context
     return {
         "seeds": seeds,
         "mode": together.mode,
         "cost_at_once_over_in_turn": statistics.median(ratios),
         "range": [min(ratios), max(ratios)],
-        "tokens_per_second_at_once": tokens / statistics.median(pair[0] for pair in found),
-        "tokens_per_second_in_turn": tokens / statistics.median(pair[1] for pair in found),
+        "tokens_per_second_at_once": tokens / statistics.median(pair[0] for pair in times),
+        "tokens_per_second_in_turn": tokens / statistics.median(pair[1] for pair in times),
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=5)

@@ -63,7 +63,7 @@ def output_and_gradients(attend: Callable[..., Any], *arrays: jax.Array) -> list
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Check and print; returns the record."""
+    """Check and print; return the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=3_000_000)
     parser.add_argument("--json")

@@ -68,12 +68,12 @@ def write_model(folder: Path, cfg: ModelConfig, seed: int) -> None:
 
 
 def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:
-    """What the outputs of all sequences at the last position cannot do without."""
+    """Count the operations that outputs of all sequences at the last position cannot do without."""
     return num_inputs * (needed_operations(cfg, length) - 2.0 * cfg.d_model * cfg.vocab_size)
 
 
 def time_pass(model: Path, scratch: Path, num_inputs: int, length: int) -> dict[str, Any]:
-    """Seconds of one streamed pass, and the rate of products before and after it; in this process."""
+    """Time one streamed pass, and the rate of products before and after it; in this process."""
     opened = open_streamed(model, scratch)
     cfg = opened.cfg
     assert opened.streamed is not None
@@ -97,16 +97,18 @@ def benchmark(
     model = folder / "model"
     progress.note("writing the model")
     write_model(model, cfg, 0)
+    # The whole command, for its memory.
     words = ["fingerprint", str(model), "--num-inputs", str(num_inputs), "--seq-len", str(length)]
     words += ["--stream", "--scratch", str(folder / "command"), "--out", str(folder / "a.fingerprint"), "--quiet"]
     progress.note("the command")
     command = run_child("bornbiased_jax", words)
     command.pop("result")
     progress.note("the pass alone")
+    # The pass alone, for its rate.
     child = ["--child", str(folder), "--num-inputs", str(num_inputs), "--length", str(length)]
     timed = run_child("benchmarks.streamed", child)
-    needed, found = operations(cfg, num_inputs, length), timed["result"]
-    rate, products = needed / found["seconds"], statistics.mean(found["product_rates"])
+    needed, timing = operations(cfg, num_inputs, length), timed["result"]
+    rate, products = needed / timing["seconds"], statistics.mean(timing["product_rates"])
     full = cfg.replace(num_layers=FULL_DEPTH)
     return {
         "num_inputs": num_inputs,
@@ -115,7 +117,7 @@ def benchmark(
         "sizes": sizes,
         "weights_bytes": weights_bytes(cfg),
         "command": command,
-        "pass": {**found, "needed_gflop": needed / 1e9, "gflops": rate / 1e9, "load": timed["load"]},
+        "pass": {**timing, "needed_gflop": needed / 1e9, "gflops": rate / 1e9, "load": timed["load"]},
         "fraction_of_products": rate / products,
         "full_depth": {
             "layers": FULL_DEPTH,
@@ -129,7 +131,7 @@ def benchmark(
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Measure and print; returns the record, or None in the child."""
+    """Measure and print; return the record, or None in the child."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=LAYERS, help="Blocks, half a gigabyte of disk each.")
     parser.add_argument("--num-inputs", type=int, default=NUM_INPUTS)
@@ -141,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:
     sizes = dict(num_inputs=options.num_inputs, length=options.length)
     if options.child:
         place = Path(options.child)
-        found = time_pass(place / "model", place / "alone", **sizes)
-        Path(options.json).write_text(json.dumps(found))
+        timing = time_pass(place / "model", place / "alone", **sizes)
+        Path(options.json).write_text(json.dumps(timing))
         return None
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         work = lambda: benchmark(SIZES, Path(folder), layers=options.layers, **sizes)  # noqa: E731

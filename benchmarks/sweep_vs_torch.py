@@ -49,7 +49,7 @@ Counts = jax.Array | preference.PreferenceState
 
 
 def model() -> ModelConfig:
-    """d 256, 4 layers."""
+    """Return a model of width 256 with 4 layers."""
     return preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
 
 
@@ -81,14 +81,14 @@ def our_work(cfg: ModelConfig, *, equal: bool = False) -> Work:
 
 
 def run_ours(work: Work, inputs: Inputs, batch_size: int, seeds: int = SEEDS) -> None:
-    """One sweep over the seeds."""
+    """Run one sweep over the seeds."""
     batches = list(stream(inputs, order_inputs(inputs, batch_size)))
     for _ in sweep(work, range(seeds), lambda: batches):
         pass
 
 
 def torch_device() -> str:
-    """Where the loop runs: on the kind of device that JAX computes on.
+    """Choose where the loop runs: on the kind of device that JAX computes on.
 
     Raises:
         InputError: PyTorch cannot use it.
@@ -105,7 +105,7 @@ def torch_device() -> str:
 def run_torch(
     cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: int = SEEDS, device: str = "cpu"
 ) -> np.ndarray:
-    """The user's loop; the counts of its last seed."""
+    """Run the user's loop; return the counts of its last seed."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 
@@ -120,6 +120,7 @@ def run_torch(
         attn_implementation="sdpa",
         use_cache=False,
     )
+    # Untrained models, one seed after the other.
     place = torch.device(device)
     tokens = torch.from_numpy(tokens_NT.astype(np.int64)).to(place)
     for seed in range(seeds):
@@ -138,7 +139,7 @@ def run_torch(
 
 
 def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: int = 3) -> int:
-    """The batch size with which one run takes least time: the least of some, after one that is not counted."""
+    """Return the batch size with the fastest run: the least of several, after one that is not counted."""
     timed = {}
     for size in sizes:
         run(size)
@@ -160,7 +161,7 @@ def measure(
     length: int | None = None,
     batches: tuple[int, ...] = BATCHES,
 ) -> dict[str, Any]:
-    """Seconds and ratios, taken in turn so many times.
+    """Measure seconds and ratios, taken in turn so many times.
 
     Args:
         pairs: turns.
@@ -187,6 +188,7 @@ def measure(
     operations = seeds * sequences * needed_operations(cfg, length)
     run_ours(work, inputs, ours_at, seeds)
     run_ours(equal, inputs, ours_at, seeds)
+    # Sweep, loop and sweep with equal work take turns, so that other load hits all three.
     turns, rates = [], []
     for _ in range(pairs):
         start = time.perf_counter()
@@ -199,14 +201,15 @@ def measure(
         equal_start = time.perf_counter()
         run_ours(equal, inputs, ours_at, seeds)
         turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
-    ours = statistics.median(mine for mine, _, _ in turns)
+    jax_seconds = statistics.median(mine for mine, _, _ in turns)
+    # Ratios within a turn.
     fractions = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
-    speedups = [theirs / mine for mine, theirs, _ in turns]
-    speedups_equal = [theirs / equal_work for _, theirs, equal_work in turns]
+    speedups = [torch_seconds / mine for mine, torch_seconds, _ in turns]
+    speedups_equal = [torch_seconds / equal_work for _, torch_seconds, equal_work in turns]
     return {
-        "seconds_ours": ours,
+        "seconds_ours": jax_seconds,
         "seconds_ours_equal_work": statistics.median(equal_work for _, _, equal_work in turns),
-        "seconds_torch": statistics.median(theirs for _, theirs, _ in turns),
+        "seconds_torch": statistics.median(torch_seconds for _, torch_seconds, _ in turns),
         "speedup_median": statistics.median(speedups),
         "speedup_range": [min(speedups), max(speedups)],
         "speedup_equal_work_median": statistics.median(speedups_equal),
@@ -218,7 +221,7 @@ def measure(
         "batch_ours": ours_at,
         "batch_torch": theirs_at,
         "needed_gflop": operations / 1e9,
-        "gflops_ours": operations / ours / 1e9,
+        "gflops_ours": operations / jax_seconds / 1e9,
         "gflops_matmul": statistics.median(rates) / 1e9,
         "share_of_matmul_rate": statistics.median(fractions),
         "share_range": [min(fractions), max(fractions)],
@@ -226,7 +229,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__)

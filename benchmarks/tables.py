@@ -23,7 +23,7 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
 
 
 def sweep_vs_torch(record: Record) -> list[Table]:
-    """The sweep beside the loop, also as if both did the loop's work."""
+    """Tabulate the sweep versus the loop, also as if both did the loop's work."""
     # Records made before sizes could be chosen are of the benchmark's own.
     cfg, length = model(), LENGTH
     if "length" in record:
@@ -51,7 +51,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
 
 
 def fingerprint(record: Record) -> list[Table]:
-    """The rate at which fingerprints of SmolLM2 are taken."""
+    """Tabulate the rate at which fingerprints of SmolLM2 are taken."""
     return facts(
         f"A fingerprint of SmolLM2, {record['num_inputs']:,} sequences of {record['length']} random tokens",
         [
@@ -66,7 +66,7 @@ def fingerprint(record: Record) -> list[Table]:
 
 
 def pretrain_vs_torch(record: Record) -> list[Table]:
-    """The compiled training step beside a PyTorch loop, by model."""
+    """Tabulate the compiled training step versus a PyTorch loop, by model."""
     rows = []
     for size, measured in record.items():
         if size == "provenance":
@@ -99,7 +99,7 @@ def pretrain_vs_torch(record: Record) -> list[Table]:
 
 
 def seeds_at_once(record: Record) -> list[Table]:
-    """Several seeds in one program beside as many runs of one."""
+    """Tabulate several seeds in one program versus as many runs of one."""
     cost = _between(record["cost_at_once_over_in_turn"], record["range"], fixed(2))
     return facts(
         f"{record['seeds']} seeds at once (mode {record['mode']})",
@@ -112,7 +112,7 @@ def seeds_at_once(record: Record) -> list[Table]:
 
 
 def training_rate(record: Record) -> list[Table]:
-    """The training step as a fraction of the rate of its own products."""
+    """Tabulate the training step as a fraction of the rate of its own products."""
     fraction = _between(record["share_of_products_rate_median"], record["share_of_products_rate_range"], percent(0))
     return facts(
         f"The training step, {record['tokens_per_step']:,} tokens a step",
@@ -124,22 +124,22 @@ def training_rate(record: Record) -> list[Table]:
 
 
 def _process(measured: Mapping[str, Any]) -> str:
-    """What a command took, and how much else wanted the cores."""
+    """Describe what a command took, and how much else wanted the cores."""
     load = " to ".join(f"{value:.0f}" for value in measured["load"])
     return f"{measured['cpu_s']:.0f} s of processor time, {measured['wall_s']:.0f} s elapsed at a load of {load}"
 
 
 def whichseed(record: Record) -> list[Table]:
-    """A descendant and an unrelated model searched for, and the rate of the search."""
+    """Tabulate the search for a descendant and an unrelated model, and the rate of the search."""
     rows = []
     for key, name in (("descendant", "descendant"), ("stranger", "unrelated model")):
-        found = record[key]
-        seed = "none" if found["seed"] is None else f"{found['seed']:,}"
-        r, log10_p = found["best"]["correlation"], found["log10_p"]
+        outcome = record[key]
+        seed = "none" if outcome["seed"] is None else f"{outcome['seed']:,}"
+        r, log10_p = outcome["best"]["correlation"], outcome["log10_p"]
         rows.append(
-            (f"{name} of seed {found['born_from']:,}: found", f"{seed} (r = {r:.3f}, log10 p = {fixed(0)(log10_p)})")
+            (f"{name} of seed {outcome['born_from']:,}: found", f"{seed} (r = {r:.3f}, log10 p = {fixed(0)(log10_p)})")
         )
-        rows.append((f"{name}: the whole command", _process(found["process"])))
+        rows.append((f"{name}: the whole command", _process(outcome["process"])))
     search = record["search"]
     between = [search["fraction_of_draw_rate_cpu_median"], search["fraction_of_draw_rate_cpu_range"]]
     rows += [
@@ -158,7 +158,7 @@ _OF_BOUND = (
 
 
 def bound(record: Record) -> list[Table]:
-    """The certified bound beside the normal tail, and its seconds."""
+    """Tabulate the certified bound versus the normal tail, and its seconds."""
     rows = [
         Row(
             [f"{measured['width']:,}", f"{measured['z']:.0f}"],
@@ -192,7 +192,7 @@ def bound(record: Record) -> list[Table]:
 
 
 def loading(record: Record) -> list[Table]:
-    """The memory that commands take beside a model's weights."""
+    """Tabulate the memory that commands take on top of a model's weights."""
     rows = [
         Row([name], {"most memory": row["peak_bytes"] / 1e9, "over its weights": row["over_weights"]})
         for name, row in record["commands"].items()
@@ -206,15 +206,18 @@ def loading(record: Record) -> list[Table]:
 
 
 def streamed(record: Record) -> list[Table]:
-    """Memory and rate of a fingerprint whose model is read block by block."""
-    sizes, whole = record["sizes"], record["full_depth"]
+    """Tabulate memory and rate of a fingerprint whose model is read block by block."""
+    sizes, full_depth = record["sizes"], record["full_depth"]
     rows = [
         ("peak memory of the command", f"{record['command']['peak_bytes'] / 1e9:.2f} GB"),
         ("the weights in float32", f"{record['weights_bytes'] / 1e9:.1f} GB"),
         ("the pass, fraction of the rate of float32 products", percent(0)(record["fraction_of_products"])),
         ("seconds of the pass", f"{record['pass']['seconds']:.0f}"),
-        (f"{whole['layers']} blocks: weights in float32", f"{whole['weights_bytes'] / 1e9:.1f} GB"),
-        (f"{whole['layers']} blocks: seconds of the pass, extrapolated", f"{whole['seconds_extrapolated']:.0f}"),
+        (f"{full_depth['layers']} blocks: weights in float32", f"{full_depth['weights_bytes'] / 1e9:.1f} GB"),
+        (
+            f"{full_depth['layers']} blocks: seconds of the pass, extrapolated",
+            f"{full_depth['seconds_extrapolated']:.0f}",
+        ),
         ("the whole process", _process(record["command"])),
     ]
     title = (
@@ -225,7 +228,7 @@ def streamed(record: Record) -> list[Table]:
 
 
 def kill_resume(record: Record) -> list[Table]:
-    """A run that was killed again and again beside one that nobody disturbed."""
+    """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
     return facts(
         "A run killed with SIGKILL at random moments and resumed each time",
@@ -238,8 +241,8 @@ def kill_resume(record: Record) -> list[Table]:
 
 
 TABLES: dict[str, Callable[[Record], list[Table]]] = {
-    made.__name__: made
-    for made in (
+    table.__name__: table
+    for table in (
         sweep_vs_torch,
         fingerprint,
         pretrain_vs_torch,

@@ -32,22 +32,22 @@ MAX_ROWS_HEAD = 8192
 
 
 def products(cfg: ModelConfig, rows: int) -> dict[tuple[int, int, int], int]:
-    """(m, k, n) of every [m, k] × [k, n] of one step on so many positions, and how often it occurs.
+    """List (m, k, n) of every [m, k] × [k, n] of one step on so many positions, and how often it occurs.
 
     Of each linear map y = x W: y itself, the gradient of x and that of W.
     """
-    found: dict[tuple[int, int, int], int] = {}
+    counts: dict[tuple[int, int, int], int] = {}
     head_rows = min(rows, MAX_ROWS_HEAD)
     maps = [(rows, *shape, cfg.num_layers) for shape in linear_shapes(cfg)]
     maps.append((head_rows, cfg.d_model, cfg.vocab_size, max(1, rows // head_rows)))
     for many, fan_in, fan_out, times in maps:
         for shape in ((many, fan_in, fan_out), (many, fan_out, fan_in), (fan_in, many, fan_out)):
-            found[shape] = found.get(shape, 0) + times
-    return found
+            counts[shape] = counts.get(shape, 0) + times
+    return counts
 
 
 def products_rate(cfg: ModelConfig, rows: int, dtype: str, *, calls: int = 4, repeats: int = 3) -> float:
-    """Operations per second over all of :func:`products`, each timed alone on one device."""
+    """Measure operations per second over all of :func:`products`, each timed alone on one device."""
     precision = "highest" if dtype == "float32" else "default"
     multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
     rng = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def products_rate(cfg: ModelConfig, rows: int, dtype: str, *, calls: int = 4, re
 
 
 def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]:
-    """Turns of ``steps`` steps of the compiled step, between two measurements of the products' rate each."""
+    """Time turns of ``steps`` steps of the compiled step, between two measurements of the products' rate each."""
     cfg, rows = config.model, config.micro_batch * config.context
     shape = (steps, config.batch_size, config.context + 1)
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32)
@@ -97,7 +97,7 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="llama-tiny")
     parser.add_argument("--context", type=int, default=128)

@@ -36,7 +36,7 @@ TURNS, CHUNKS = 5, 4
 
 
 def search_rate() -> dict[str, Any]:
-    """Seeds a second of the compiled search, in turn with numbers a second of one large draw."""
+    """Measure seeds a second of the compiled search, in turn with numbers a second of one large draw."""
     places = tuple(seed_search.search_places(preset(MODEL)))
     entries = sum(place.entries for place in places)
     correlate = seed_search.correlator(places)
@@ -68,33 +68,33 @@ def search_rate() -> dict[str, Any]:
 
 
 def commands(folder: Path, num_seeds: int, steps: int) -> dict[str, Any]:
-    """Train both models and search for their births by the command line."""
+    """Train both models and search for their initial weights by the command line."""
     settings: dict[str, Any] = dict(batch_size=4, context=64, checkpoint_every=steps, tensorboard=False)
     settings |= dict(token_cache=str(folder / "cache"))
     config = PretrainConfig(
         preset(MODEL), "builtin:prose", str(folder / "run"), seeds=(SEED, UNRELATED), steps=steps, **settings
     )
     pretrain(config)
-    found = {}
+    searches = {}
     for name, seed in (("descendant", SEED), ("stranger", UNRELATED)):
         suspect = f"{folder / 'run'}@seed={seed},step={steps}"
         child = run_child(
             "bornbiased_jax", ["whichseed", suspect, "--model", MODEL, "--seeds", f"0:{num_seeds}", "--quiet"]
         )
         result = child.pop("result")
-        kept = {key: result[key] for key in ("seed", "log10_p", "best", "runner_up", "num_entries")}
+        columns = {key: result[key] for key in ("seed", "log10_p", "best", "runner_up", "num_entries")}
         confirmed = result["confirmed"]
-        found[name] = {
+        searches[name] = {
             "born_from": seed,
-            **kept,
+            **columns,
             "confirmed": None if confirmed is None else confirmed["verdict"],
             "process": child,
         }
-    return found
+    return searches
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; returns the record."""
+    """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--num-seeds", type=int, default=NUM_SEEDS)
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -103,9 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            found = commands(Path(folder), options.num_seeds, options.steps)
+            searches = commands(Path(folder), options.num_seeds, options.steps)
         sizes = {"model": MODEL, "steps": options.steps, "num_seeds": options.num_seeds}
-        return {**sizes, **found, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
+        return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
 
     return run(work, options.json)
 
