@@ -1,4 +1,4 @@
-"""Weights that a run begins with instead of births."""
+"""Weights that a run begins with instead of untrained ones."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def pretrain(
 
     Args:
         config: the run. Its folder is made, or holds the same run.
-        initial: models to begin with instead of births: (architecture, weights) for each seed; or the one that an
-            adapter is trained beside. ``config.init_from`` says where they came from.
+        initial: models to begin with instead of untrained ones: (architecture, weights) for each seed; or the one that
+            an adapter is trained beside. ``config.init_from`` says where they came from.
         tokenizer: theirs; used unless ``config.tokenizer`` names another.
 
     Returns:
@@ -126,7 +126,7 @@ def _train(
             beside = () if run.frozen is None else (run.frozen,)
             run.program, run.mode = setup.compiled_step(config, optimiser, abstract, mesh, *beside)
             run.peak = matmul_peak(config.model, config.micro_batch * config.context, config.dtype)
-        # The birth is on disk before there is a line of metrics, so that metrics without a checkpoint mean a loss.
+        # Initial weights are on disk before there is a line of metrics: metrics without a checkpoint mean a loss.
         checkpointer.wait()
         stop.phase = "training"
         state, reached = run.go(first, state)
