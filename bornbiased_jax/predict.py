@@ -19,6 +19,17 @@ from bornbiased_jax.models.limits import check_length
 from theory.stack import Stack
 
 
+def check_covered(cfg: ModelConfig) -> None:
+    """Refuse configurations that theory does not cover, by the field.
+
+    Raises:
+        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention.
+    """
+    for name, policy in fields_of("theory"):
+        if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
+            raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
+
+
 def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     """Return the numbers of a configuration that its statistics at initialization depend on.
 
@@ -29,6 +40,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     Raises:
         InputError: a kernel of attention that the theory of a whole model does not have.
     """
+    check_covered(cfg)
     if cfg.attention_kernel not in ("softmax", "sigmoid"):
         raise InputError(
             "theory of a whole model knows softmax and sigmoid attention, not "
@@ -105,9 +117,7 @@ def predict(
     """
     # Refuse what theory does not cover or memory cannot hold.
     check_length(cfg, seq_len)
-    for name, policy in fields_of("theory"):
-        if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
-            raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
+    check_covered(cfg)
     hardware.check_memory(
         _bytes(cfg, seq_len),
         f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
