@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from bornbiased_jax import parallel
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.pretrain.optimiser import optimiser
 from bornbiased_jax.pretrain.settings import PretrainConfig
 from bornbiased_jax.pretrain.setup import abstract_state, first_state
@@ -53,14 +54,15 @@ def train(
     return state, number
 
 
-def begin(config: PretrainConfig) -> tuple[State, Step]:
+def begin(config: PretrainConfig, frozen: Params | None = None) -> tuple[State, Step]:
     """Make the initial weights of a run's seeds and the step that trains them on one device, for :func:`train`.
 
     Unless ``config.seeds_mode`` says otherwise seeds are vmapped, and on a CPU taken one after the other within one
     program, which is faster there. The order of sums does not depend on the number of cores.
 
     Args:
-        config: the run; its ``steps`` must be given, ``out`` and ``data`` are not used; without an adapter.
+        config: the run; its ``steps`` must be given, ``out`` and ``data`` are not used.
+        frozen: the weights that ``config.adapter`` is trained beside; the state is then the adapter's at its beginning.
 
     Returns:
         The state, leaves [S, ...], and ``step(state, tokens_ABT1) -> state, {"loss" [S], "grad_norm" [S]}``,
@@ -68,12 +70,14 @@ def begin(config: PretrainConfig) -> tuple[State, Step]:
     """
     if config.steps is None:
         raise ValueError("a run in memory needs its number of steps")
-    if config.adapter is not None:
-        raise ValueError("an adapter is trained beside weights on disk, not in memory")
     rule = optimiser(config, config.schedule_steps or config.steps)
     mesh = parallel.build_mesh(parallel.parse_mesh(None))
     state = first_state(config, rule, abstract_state(config, rule, mesh), None)
     mode: Mode = "map" if jax.default_backend() == "cpu" else "vmap"
     mode = mode if config.seeds_mode == "auto" else config.seeds_mode
-    step = make_train_step(config.model, rule, dtype=config.dtype, remat=config.remat)
-    return state, jax.jit(over_seeds(step, mode), donate_argnums=0)
+    adapter = config.adapter
+    if (adapter is None) != (frozen is None):
+        raise ValueError("an adapter and the weights beside it go together")
+    step = make_train_step(config.model, rule, dtype=config.dtype, remat=config.remat, adapter=adapter)
+    compiled = jax.jit(over_seeds(step, mode), donate_argnums=0)
+    return state, compiled if frozen is None else lambda state, batch: compiled(state, batch, frozen)

@@ -1,4 +1,4 @@
-"""The changes that docs/extending.md shows: each needs at most three files, fits the code, and passes its test."""
+"""The changes that docs/extending.md shows: each needs at most four files, fits the code, and passes its test."""
 
 import re
 import subprocess
@@ -28,9 +28,9 @@ def test_every_change_is_on_the_page():
 
 
 @pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
-def test_a_change_needs_three_files_and_fits(diff):
+def test_a_change_needs_four_files_and_fits(diff):
     names = _files(diff)
-    assert 1 <= len([name for name in names if not _is_test(name) and not name.startswith("docs/")]) <= 3
+    assert 1 <= len([name for name in names if not _is_test(name) and not name.startswith("docs/")]) <= 4
     assert any(_is_test(name) for name in names)
     # Every line that is context or taken away is in the file as it is.
     for part in re.split(r"^(?=diff --git )", diff.read_text(), flags=re.MULTILINE)[1:]:
