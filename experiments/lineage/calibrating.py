@@ -32,48 +32,48 @@ Work = Callable[[Mapping[str, Any], Case], dict[str, Any]]
 
 
 def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every architecture with both initialisations and both kinds of inputs."""
-    every = itertools.product(settings["models"], settings["inits"], KINDS)
+    """Combine every architecture with both initializations and both kinds of inputs."""
+    combinations = itertools.product(settings["models"], settings["inits"], KINDS)
     return [
         {"model": model, "init": init, "inputs": kind, "number": number}
-        for number, (model, init, kind) in enumerate(every)
+        for number, (model, init, kind) in enumerate(combinations)
     ]
 
 
 def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConfig:
-    """The case's architecture, with embeddings of each seed's own."""
+    """Return the case's architecture, with embeddings of each seed's own."""
     return preset(case["model"], **{**settings["changes"], "init": case["init"], **changes})
 
 
 def results(context: Context, part: str) -> list[dict[str, Any]]:
-    """What :data:`PARTS` has under a name of every case, each kept in a ledger so that a killed run goes on."""
-    every = cases(context.settings)
+    """Compute what :data:`PARTS` has under a name for every case; a killed run resumes from the store."""
+    all_cases = cases(context.settings)
     # What only by_size and the page read does not change a case.
     power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
     settings = {"part": part, "settings": {**context.settings, "power": power}}
-    spans = [(number, number + 1) for number in range(len(every))]
-    with progress.bar(len(every), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
-        found = context.parts(f"calibration/{part}", FUNCTION, settings, spans, advance=advance)
-    return [{"case": case, **outcome} for case, outcome in zip(every, found, strict=True)]
+    spans = [(number, number + 1) for number in range(len(all_cases))]
+    with progress.bar(len(all_cases), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
+        outcomes = context.parts(f"calibration/{part}", FUNCTION, settings, spans, advance=advance)
+    return [{"case": case, **outcome} for case, outcome in zip(all_cases, outcomes, strict=True)]
 
 
 def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """The outcome of each case that a chunk names by its number."""
-    work, given = PARTS[settings["part"]], settings["settings"]
-    every = cases(given)
+    """Compute the outcome of each case that a chunk names by its number."""
+    work, case_settings = PARTS[settings["part"]], settings["settings"]
+    all_cases = cases(case_settings)
     for chunk in chunks:
-        yield part_of(work(given, every[chunk.start]))
+        yield part_of(work(case_settings, all_cases[chunk.start]))
 
 
 def published(base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int) -> dict[str, Verdict]:
-    """The published tests of one pair; the two p of Algorithm 1 from one computation of its taus."""
+    """Run the published tests on one pair; the two p of Algorithm 1 share one computation of its taus."""
     t = calibration.pair_test("paper")(base_ND, suspect_ND, pair)
     iclr = calibration.pair_test("iclr")(base_ND, suspect_ND, pair)
     return {"paper t": t, "paper U": by_u(t), "iclr": iclr}
 
 
 def by_u(verdict: Verdict) -> Verdict:
-    """A verdict of Algorithm 1 by its U-test in place of its t-test."""
+    """Decide a verdict of Algorithm 1 by its U-test in place of its t-test."""
     if verdict.p_value is None:
         return verdict
     p, log10_p = verdict.detail["p_u"], verdict.detail["log10_p_u"]
@@ -82,34 +82,34 @@ def by_u(verdict: Verdict) -> Verdict:
 
 
 def compact(verdicts: list[Verdict]) -> dict[str, list[float | None]]:
-    """p, log10 p and z of each verdict."""
+    """Collect p, log10 p and z of each verdict."""
     return {name: [getattr(verdict, name) for verdict in verdicts] for name in ("p_value", "log10_p", "z")}
 
 
-def expanded(kept: Mapping[str, Any]) -> list[Verdict]:
-    """The verdicts again, as far as a summary needs them."""
-    rows = zip(kept["p_value"], kept["log10_p"], kept["z"], strict=True)
+def expanded(columns: Mapping[str, Any]) -> list[Verdict]:
+    """Rebuild the verdicts, as far as a summary needs them."""
+    rows = zip(columns["p_value"], columns["log10_p"], columns["z"], strict=True)
     return [Verdict("unrelated", "", p, log10_p, z, "", 0, 0.01) for p, log10_p, z in rows]
 
 
 def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """All tests on disjoint pairs of births; each test has its own number of pairs."""
+    """Run all tests on disjoint pairs of births; each test has its own number of pairs."""
     cfg = config(settings, case)
     inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     pairs = settings["pairs"]
     permutation = pairs["permutation"][case["inputs"]]
     first = case["number"] * _SEEDS_A_CASE
-    found: dict[str, list[Verdict]] = {name: [] for name in TESTS}
+    verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}
     permute = calibration.pair_test("permutation")
     count = max(permutation, pairs["published"])
     births = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
     for index, (base_ND, suspect_ND) in enumerate(births):
         if index < permutation:
-            found["permutation"].append(permute(base_ND, suspect_ND, index))
+            verdicts_by_test["permutation"].append(permute(base_ND, suspect_ND, index))
         if index < pairs["published"]:
             for name, verdict in published(base_ND, suspect_ND, index).items():
-                found[name].append(verdict)
-    found["population"] = list(
+                verdicts_by_test[name].append(verdict)
+    verdicts_by_test["population"] = list(
         calibration.population_pairs(
             cfg,
             inputs,
@@ -118,11 +118,11 @@ def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
             first_seed=first + 2 * count,
         )
     )
-    return {"verdicts": {name: compact(verdicts) for name, verdicts in found.items()}}
+    return {"verdicts": {name: compact(verdicts) for name, verdicts in verdicts_by_test.items()}}
 
 
 def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """All tests on births and their descendants at several drifts: how often each finds the seed."""
+    """Run all tests on births and their descendants at several drifts: how often each finds the seed."""
     cfg, power = config(settings, case), settings["power"]
     inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
@@ -132,14 +132,16 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     permute = calibration.pair_test("permutation")
     by_drift = []
     for drift in power["drifts"]:
-        found: dict[str, list[Verdict]] = {name: [] for name in TESTS}
+        verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}
         pairs = calibration.related_pairs(cfg, inputs, power["num_pairs"], drift=drift, first_seed=first)
         for index, (base_ND, suspect_ND) in enumerate(pairs):
-            found["permutation"].append(permute(base_ND, suspect_ND, index))
-            found["population"].append(population_test(base_ND, suspect_ND, references))
+            verdicts_by_test["permutation"].append(permute(base_ND, suspect_ND, index))
+            verdicts_by_test["population"].append(population_test(base_ND, suspect_ND, references))
             for name, verdict in published(base_ND, suspect_ND, index).items():
-                found[name].append(verdict)
-        by_drift.append({"drift": drift, "tests": {name: _power(verdicts) for name, verdicts in found.items()}})
+                verdicts_by_test[name].append(verdict)
+        by_drift.append(
+            {"drift": drift, "tests": {name: _power(verdicts) for name, verdicts in verdicts_by_test.items()}}
+        )
     return {"by_drift": by_drift}
 
 
@@ -152,13 +154,13 @@ PARTS: dict[str, Work] = {"unrelated": unrelated, "related": related}
 
 
 def by_size(context: Context) -> list[dict[str, Any]]:
-    """The permutation test's power on tokens against n, length and width, all else as in the settings."""
-    settings, found = context.settings, []
+    """Measure the permutation test's power on tokens against n, length and width, all else as in the settings."""
+    settings, rows = context.settings, []
     power = settings["power"]
     base = {"num_inputs": settings["num_inputs"], "seq_len": settings["seq_len"], "d_model": None}
     test = {"permutation": calibration.pair_test("permutation")}
-    for number, (what, value) in enumerate(_variations(power["sizes"])):
-        sizes = {**base, what: value}
+    for number, (axis, value) in enumerate(_variations(power["sizes"])):
+        sizes = {**base, axis: value}
         width = {"d_model": sizes["d_model"], "d_ff": 2 * sizes["d_model"]} if sizes["d_model"] else {}
         case = {"model": power["model"], "init": power["init"]}
         cfg = config(settings, case, **width)
@@ -166,31 +168,34 @@ def by_size(context: Context) -> list[dict[str, Any]]:
         summary = calibration.power(
             cfg, inputs, test, drift=power["drift"], num_pairs=power["num_pairs"], first_seed=number * 100_000
         )["permutation"]
-        found.append({"what": what, "value": value, **{key: summary[key] for key in ("rates", "z_mean", "z_std")}})
-    return found
+        rows.append({"what": axis, "value": value, **{key: summary[key] for key in ("rates", "z_mean", "z_std")}})
+    return rows
 
 
 def _variations(sizes: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for what, values in sizes.items():
+    for axis, values in sizes.items():
         for value in values:
-            yield what, value
+            yield axis, value
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Summaries of every test in every case, pooled ones, power, and the family of checks.
+    """Summarize every test in every case, pool over cases, measure power, and check calibration.
 
     The family holds the tests that claim to be calibrated: the permutation test on tokens, and the
     population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
     checked at 0.05 divided by their number (Bonferroni).
     """
+    # Outcomes of all cases under both hypotheses.
     null = results(context, "unrelated")
-    found = results(context, "related")
+    alternative = results(context, "related")
+    # Checks of the tests that claim calibration share one family-wise level.
     claimed = [
         (outcome, test) for outcome in null for test in TESTS if claims_calibration(test, outcome["case"]["inputs"])
     ]
     confidence = calibration.bonferroni_confidence(3 * len(claimed))
+    # A row for every case and test.
     table, family = [], {}
-    for outcome, power in zip(null, found, strict=True):
+    for outcome, power in zip(null, alternative, strict=True):
         for test in TESTS:
             verdicts = expanded(outcome["verdicts"][test])
             summary = calibration.summarise(verdicts, confidence=confidence)
@@ -203,6 +208,7 @@ def run(context: Context) -> dict[str, Any]:
                 family[
                     f"{outcome['case']['model']}, {outcome['case']['init']}, {outcome['case']['inputs']}, {test}"
                 ] = summary
+    # The same tests, pooled over architectures and initializations.
     pooled = []
     for kind, test in itertools.product(KINDS, TESTS):
         verdicts = [
@@ -227,5 +233,5 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def claims_calibration(test: str, kind: str) -> bool:
-    """Whether a test says that its false-positive rate is alpha on such inputs."""
+    """Return whether a test says that its false-positive rate is alpha on such inputs."""
     return test == "population" or (test == "permutation" and kind == "tokens")

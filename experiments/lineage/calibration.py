@@ -46,7 +46,7 @@ def _rates(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _uniformity(summary: Mapping[str, Any]) -> str | None:
-    """p of the Kolmogorov–Smirnov test; where it is beyond doubt, no more than that."""
+    """Format p of the Kolmogorov–Smirnov test; where it is beyond doubt, no more than that."""
     p = summary["ks_p"]
     if p is None:
         return None
@@ -54,8 +54,8 @@ def _uniformity(summary: Mapping[str, Any]) -> str | None:
 
 
 def _power(row: Mapping[str, Any], drift: float) -> float | None:
-    found = next((entry for entry in row["power"] if entry["drift"] == drift), None)
-    rate = None if found is None else _rate(found, 0.01)
+    drift_entry = next((entry for entry in row["power"] if entry["drift"] == drift), None)
+    rate = None if drift_entry is None else _rate(drift_entry, 0.01)
     return None if rate is None else rate["rate"]
 
 
@@ -64,9 +64,10 @@ def _drift(record: Record) -> float:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Pooled over architectures, then every case, then power against sizes."""
+    """Tabulate rates pooled over architectures, then every case, then power against sizes."""
     result, settings = record["result"], record["settings"]
     drift, size = _drift(record), _size(settings)
+    # Rates pooled over architectures, with the mean power.
     pooled = []
     for entry in result["pooled"]:
         powers = [
@@ -74,8 +75,8 @@ def tables(record: Record) -> Sequence[Table]:
             for row in result["cases"]
             if row["test"] == entry["test"] and row["inputs"] == entry["inputs"]
         ]
-        known = [power for power in powers if power is not None]
-        measured = _rates(entry) | {"power": (percent(0), float(np.mean(known)) if known else None)}
+        defined = [power for power in powers if power is not None]
+        measured = _rates(entry) | {"power": (percent(0), float(np.mean(defined)) if defined else None)}
         pooled.append(([NAMES[entry["test"]], SHORT[entry["inputs"]], entry["num_pairs"]], measured))
     checks = result["family"]["num_checks"]
     about = (
@@ -83,7 +84,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"Embeddings are each seed's own; no model is in two pairs. A calibrated test has 1% and 5%. Power: "
         f"share found at 0.01 among births and themselves turned to √(1 − s²)·W + s·W′ with s = {drift:g}."
     )
-    found = [
+    sections = [
         tabulate(
             "False-positive rates on unrelated models",
             ["test", "inputs", "pairs"],
@@ -93,6 +94,7 @@ def tables(record: Record) -> Sequence[Table]:
             first_screen=True,
         )
     ]
+    # A row for every case.
     rows = []
     for row in result["cases"]:
         measured = _rates(row) | {
@@ -105,7 +107,8 @@ def tables(record: Record) -> Sequence[Table]:
         f"Intervals hold with {100 * result['confidence']:.2f}% each, so that all {checks} checks of the tests that "
         f"claim to be calibrated hold together with 95% (Bonferroni). z: mean ± standard deviation. {about}"
     )
-    found.append(tabulate("Every case", ["model", "initialisation", "inputs", "test", "pairs"], rows, note))
+    sections.append(tabulate("Every case", ["model", "initialisation", "inputs", "test", "pairs"], rows, note))
+    # Power against one size at a time.
     sizes = [
         (
             [{"num_inputs": "N", "seq_len": "T", "d_model": "D"}[entry["what"]], entry["value"]],
@@ -118,7 +121,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"{chosen['model']}, {chosen['init']}, permutation test on tokens, s = {drift:g}, {chosen['num_pairs']} "
         f"descendants; one size changed at a time. {size} Power against training steps: see `birth_to_life`."
     )
-    return [*found, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
+    return [*sections, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
 
 
 def _size(settings: Mapping[str, Any]) -> str:
@@ -128,9 +131,9 @@ def _size(settings: Mapping[str, Any]) -> str:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The rates on the page's first screen."""
+    """State the rates on the page's first screen."""
     result, size = record["result"], _size(record["settings"]).rstrip(".")
-    made = []
+    statements = []
     for test, kind, key in (
         ("permutation", "tokens", "unrelated models with p < 0.01"),
         ("paper t", "gaussian", ""),
@@ -148,12 +151,12 @@ def claims(record: Record) -> Sequence[Claim]:
             f"({entry['num_pairs']:,} pairs, {size}; 95% interval "
             f"{percent(2)(rate['low'])} to {percent(2)(rate['high'])})"
         )
-        made.append(Claim(statement, rate["rate"], theory=0.01, format=percent(2), configuration="ours", key=key))
-    return made
+        statements.append(Claim(statement, rate["rate"], theory=0.01, format=percent(2), configuration="ours", key=key))
+    return statements
 
 
 def headline(record: Record) -> str:
-    """What the family of checks says."""
+    """State what the family of checks says."""
     family = record["result"]["family"]
     least = min((check["adjusted_p"] for check in family["checks"]), default=1.0)
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
@@ -164,7 +167,7 @@ def headline(record: Record) -> str:
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """QQ plots of every test and input type, and power."""
+    """Draw QQ plots of every test and input type, and power."""
     result = record["result"]
     figure, axes = figures.new(columns=len(TESTS), rows=len(KINDS), width=10.5, height=4.8)
     for entry in result["pooled"]:
@@ -196,20 +199,20 @@ def _power_panel(record: Record) -> Panel:
         rows = [row for row in result["cases"] if (row["test"], row["inputs"]) == (test, kind)]
         powers = [[_power(row, drift) for row in rows] for drift in drifts]
         mean = [float(np.mean([power for power in at if power is not None])) for at in powers]
-        kept = [float(np.sqrt(1 - drift**2)) for drift in drifts]
-        left.plot(kept, mean, marker="o", color=colour, label=f"{NAMES[test]}, {kind}")
+        fractions = [float(np.sqrt(1 - drift**2)) for drift in drifts]
+        left.plot(fractions, mean, marker="o", color=colour, label=f"{NAMES[test]}, {kind}")
     figures.reference(left, 0.01, "level 0.01", figures.MUTED)
     figures.label(left, "fraction of the birth's weights kept, √(1 − s²)", "power at p < 0.01")
     left.set_ylim(-0.03, 1.03)
     # Above the axes: the curves leave no corner free.
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=8, handlelength=1.4, columnspacing=1.0)
-    for (what, name), colour in zip(
+    for (axis, name), colour in zip(
         (("num_inputs", "N"), ("seq_len", "T"), ("d_model", "D")), figures.SERIES, strict=False
     ):
-        some = [entry for entry in result["by_size"] if entry["what"] == what]
+        entries = [entry for entry in result["by_size"] if entry["what"] == axis]
         right.plot(
-            [entry["value"] for entry in some],
-            [entry["z_mean"] for entry in some],
+            [entry["value"] for entry in entries],
+            [entry["z_mean"] for entry in entries],
             marker="o",
             color=colour,
             label=name,

@@ -49,9 +49,10 @@ Pair = tuple[str, Subject, Subject]
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every pair under every test, then what each test makes of each kind of pair."""
+    """Run every test on every pair, then summarize each test on each kind of pair."""
     settings = context.settings
     rows: list[dict[str, Any]] = []
+    # Readings of every pair, width by width.
     for width in settings["widths"]:
         models, newborn = trained(context, width), births(settings, width)
         pairs = list(pairs_of(models, newborn))
@@ -73,6 +74,7 @@ def run(context: Context) -> dict[str, Any]:
                 advance=advance,
             )
         rows += [row for part in parts for row in part]
+    # Each test on each kind of pair.
     summaries = [
         summary
         for name, kind in itertools.product(TESTS, KINDS)
@@ -87,10 +89,10 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[Pair]:
-    """The pairs of one width: kind, base, suspect. The base of a mixed pair is the birth."""
-    for ours, theirs in itertools.combinations(models, 2):
-        if ours.origin.corpus == theirs.origin.corpus:
-            yield SAME_ORDER if ours.origin.order == theirs.origin.order else OTHER_ORDER, ours, theirs
+    """Yield the pairs of one width: kind, base, suspect. The base of a mixed pair is the birth."""
+    for base, suspect in itertools.combinations(models, 2):
+        if base.origin.corpus == suspect.origin.corpus:
+            yield SAME_ORDER if base.origin.order == suspect.origin.order else OTHER_ORDER, base, suspect
     corpora = list(dict.fromkeys(model.origin.corpus for model in models))
     first, second = ([model for model in models if model.origin.corpus == corpus] for corpus in corpora)
     for at, step in itertools.product(range(len(first)), range(2)):
@@ -102,23 +104,23 @@ def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[
 
 
 def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
-    """Some pairs of one width under every test."""
+    """Run every test on some pairs of one width."""
     mixed = [index for index, (kind, _, _) in enumerate(pairs) if kind == MIXED]
     # Every second mixed pair is of the same places, so that no model is ranked twice.
     ranked = set(mixed[::2][: settings["num_ranked"]])
-    found = []
+    rows = []
     for index in range(chunk.start, chunk.stop):
         kind, base, suspect = pairs[index]
         draw = {"num_permutations": settings["num_permutations"], "seed": index}
         values = examine(base, suspect, draw, rank=index in ranked)
         names = [_name(model) for model in (base, suspect)]
-        found.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
-    return found
+        rows.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
+    return rows
 
 
-def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Some pairs in a process of their own: trained models are read from where the first process kept them."""
-    pairs = _pairs(json.dumps(settings["settings"]), settings["width"], found_at["work"])
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Run some pairs in a process of their own: trained models are read from where the first process kept them."""
+    pairs = _pairs(json.dumps(settings["settings"]), settings["width"], sources["work"])
     for chunk in chunks:
         yield part_of(examined(settings["settings"], pairs, chunk))
 
@@ -135,24 +137,26 @@ def _name(model: Subject) -> str:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any] | None:
-    """One test on one kind of pair; None where it claims nothing of it."""
-    some = [row for row in rows if row["kind"] == kind and name in row["values"]]
-    if not some:
+    """Summarize one test on one kind of pair; None where it claims nothing of it."""
+    test_rows = [row for row in rows if row["kind"] == kind and name in row["values"]]
+    if not test_rows:
         return None
-    known = [row for row in some if row["values"][name] is not None]
+    defined = [row for row in test_rows if row["values"][name] is not None]
+    # Counts, before any rate.
     summary: dict[str, Any] = {
         "test": name,
         "kind": kind,
-        "num_pairs": len(some),
-        "num_undefined": len(some) - len(known),
+        "num_pairs": len(test_rows),
+        "num_undefined": len(test_rows) - len(defined),
         "rates": [],
         "ks_p": None,
         "ks_pairs": 0,
     }
-    if not known:
+    if not defined:
         return summary
-    values = np.array([row["values"][name] for row in known])
-    names = [tuple(row["models"]) for row in known]
+    values = np.array([row["values"][name] for row in defined])
+    names = [tuple(row["models"]) for row in defined]
+    # Marks by level; uniformity on disjoint pairs alone.
     num_tried = len(LEVELS) * len(KINDS)
     if not TESTS[name].by_p:
         marks = {THRESHOLD: values > THRESHOLD}
@@ -162,6 +166,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[s
         disjoint = disjoint_pairs(names)
         summary["ks_pairs"] = len(disjoint)
         summary["ks_p"] = float(stats.kstest(values[disjoint], "uniform").pvalue)
+    # Rates with intervals, for this test alone and for all together.
     for level, hits in marks.items():
         low, high = model_interval(hits, names)
         least, _ = model_interval(hits, names, 1 - 0.05 / num_tried)
@@ -173,7 +178,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[s
 
 
 def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
-    """Numbers of pairs, taken in order, in which no model occurs twice."""
+    """Return numbers of pairs, taken in order, in which no model occurs twice."""
     taken: set[str] = set()
     chosen = []
     for index, pair in enumerate(names):
@@ -184,27 +189,32 @@ def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
 
 
 def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Whether a test keeps its promise on these pairs, and where not."""
+    """Check whether a test is calibrated on these pairs, and where not."""
     broken = []
     for summary in summaries:
         for rate in summary["rates"] if summary["test"] == name else ():
             level = rate["level"] if TESTS[name].by_p else SCORE_LEVEL
             if rate["low_together"] > level:
                 broken.append({"kind": summary["kind"], **rate})
-    asked = any(summary["test"] == name and summary["rates"] for summary in summaries)
-    return {"test": name, "published": TESTS[name].published, "kept": not broken if asked else None, "broken": broken}
+    is_tested = any(summary["test"] == name and summary["rates"] for summary in summaries)
+    return {
+        "test": name,
+        "published": TESTS[name].published,
+        "kept": not broken if is_tested else None,
+        "broken": broken,
+    }
 
 
 def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
-    """Coincidences of matchings on one kind of pair, by block, and agreement over the blocks of a pair."""
-    some = [row for row in rows if row["kind"] == kind]
-    agreement_PL = np.array([row["agreement"] for row in some])
+    """Summarize coincidences of matchings on one kind of pair, by block, and agreement over the blocks of a pair."""
+    kind_rows = [row for row in rows if row["kind"] == kind]
+    agreement_PL = np.array([row["agreement"] for row in kind_rows])
     means = np.sort(agreement_PL.mean(axis=1))
     return {
         "kind": kind,
-        "num_pairs": len(some),
-        "gate_up": np.mean([row["gate_up"] for row in some], axis=0),
-        "activations": np.mean([row["activations"] for row in some], axis=0),
+        "num_pairs": len(kind_rows),
+        "gate_up": np.mean([row["gate_up"] for row in kind_rows], axis=0),
+        "activations": np.mean([row["activations"] for row in kind_rows], axis=0),
         "agreement_mean": float(means.mean()),
         "agreement_quantiles": np.quantile(means, [0.5, 0.9, 0.99]),
         "agreement_largest": float(means[-1]),

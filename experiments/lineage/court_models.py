@@ -38,21 +38,21 @@ class Origin(NamedTuple):
 
 
 def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> Subject:
-    """The model of an origin, as the tests read it."""
+    """Return the model of an origin, as the tests read it."""
     birth = origin.corpus is None
     return Subject(cfg, params, settings, cfg, seed=origin.seed, is_birth=birth, tokenizer=None, origin=origin)
 
 
 def config(settings: Mapping[str, Any], width: int) -> ModelConfig:
-    """The architecture at one width."""
+    """Return the architecture at one width."""
     return preset(settings["model"], **{**settings["changes"], "d_model": width, "d_ff": 2 * width})
 
 
 def trained(context: Context, width: int) -> list[Subject]:
-    """All trained models of one width: corpus by corpus, order by order, seed by seed; kept as one array a run."""
+    """Train all models of one width: corpus by corpus, order by order, seed by seed; one stored array a run."""
     settings = context.settings
     cfg = config(settings, width)
-    found = []
+    subjects = []
     for number, (corpus, order) in enumerate(itertools.product(settings["corpora"], ORDERS)):
         first = 1_000 * (number + len(settings["corpora"]) * len(ORDERS) * settings["widths"].index(width))
         seeds = list(range(first, first + settings["seeds_an_order"]))
@@ -63,8 +63,8 @@ def trained(context: Context, width: int) -> list[Subject]:
         identity = [settings["schedule"], cfg.to_dict(), corpus, order, seeds]
         weights_SP = context.cached("court/models", jsonable(identity), compute)
         for seed, weights_P in zip(seeds, weights_SP, strict=True):
-            found.append(model_of(Origin(width, corpus, order, seed), cfg, unpacked(cfg, weights_P), settings))
-    return found
+            subjects.append(model_of(Origin(width, corpus, order, seed), cfg, unpacked(cfg, weights_P), settings))
+    return subjects
 
 
 def train_run(schedule: Mapping[str, Any], cfg: ModelConfig, corpus: str, order: int, seeds: list[int]) -> np.ndarray:
@@ -79,12 +79,12 @@ def train_run(schedule: Mapping[str, Any], cfg: ModelConfig, corpus: str, order:
 
 @functools.lru_cache(maxsize=4)
 def _step(cfg: ModelConfig, count: int, schedule: tuple[tuple[str, Any], ...]) -> Any:
-    """The update of so many seeds, compiled once for all corpora and orders."""
+    """Return the update of so many seeds, compiled once for all corpora and orders."""
     return begin(in_memory(cfg, "unused", dict(schedule), range(count)))[1]
 
 
 def unpacked(cfg: ModelConfig, weights_P: np.ndarray) -> Params:
-    """The parameters from one row of :func:`train_run`."""
+    """Unpack the parameters from one row of :func:`train_run`."""
     shapes = {path: leaf.shape for path, leaf in models.flatten(models.parameter_shapes(cfg)).items()}
     sizes = [int(np.prod(shapes[path])) for path in sorted(shapes)]
     parts = np.split(weights_P, np.cumsum(sizes)[:-1])
@@ -94,7 +94,7 @@ def unpacked(cfg: ModelConfig, weights_P: np.ndarray) -> Params:
 
 
 def births(settings: Mapping[str, Any], width: int) -> list[Subject]:
-    """Births of one width, as many as are trained."""
+    """Draw births of one width, as many as are trained."""
     cfg = config(settings, width)
     count = settings["seeds_an_order"] * len(ORDERS) * len(settings["corpora"])
     first = _BIRTHS + 1_000 * settings["widths"].index(width)

@@ -22,7 +22,7 @@ def _is_score(summaries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Promises; size by kind of pair, for p and for scores; matchings."""
+    """Tabulate calibration; size by kind of pair, for p and for scores; matchings."""
     return [_promises(record), _sizes(record), _scores(record), _matchings(record)]
 
 
@@ -124,18 +124,18 @@ def _matchings(record: Record) -> Table:
 
 
 def largest_unrelated_agreement(record: Record) -> float:
-    """The largest agreement of matchings over the blocks of a pair of models that were trained apart."""
+    """Find the largest agreement of matchings over the blocks of a pair of models that were trained apart."""
     kinds = [matching for matching in record["result"]["matchings"] if matching["kind"].startswith("trained")]
     return float(max(matching["agreement_largest"] for matching in kinds))
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """How many tests keep their promise, and the largest agreement."""
-    made = []
+    """State how many tests are calibrated, and the largest agreement."""
+    statements = []
     for published, words in ((True, "Published tests and scores"), (False, "Tests of this package")):
-        told = [row["kept"] for row in record["result"]["promises"] if row["published"] is published]
-        tried = [kept for kept in told if kept is not None]
-        made.append(
+        outcomes = [row["kept"] for row in record["result"]["promises"] if row["published"] is published]
+        tried = [outcome for outcome in outcomes if outcome is not None]
+        statements.append(
             Claim(
                 f"{words} that keep their promise on unrelated pairs, of {len(tried)}",
                 float(sum(tried)),
@@ -150,11 +150,11 @@ def claims(record: Record) -> Sequence[Claim]:
         format=percent(1),
         configuration="ours",
     )
-    return [*made, largest]
+    return [*statements, largest]
 
 
 def headline(record: Record) -> str:
-    """Who breaks a promise."""
+    """Name the tests that are not calibrated."""
     promises = record["result"]["promises"]
     broken = [row["test"] for row in promises if row["kept"] is False]
     tried = sum(row["kept"] is not None for row in promises)
@@ -163,7 +163,7 @@ def headline(record: Record) -> str:
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """Fraction called the same at 1%, every test and kind."""
+    """Draw the fraction called the same at 1%, every test and kind."""
     promises = [row for row in record["result"]["promises"] if row["kept"] is not None]
     kinds = list(record["result"]["num_pairs"])
     rates = {

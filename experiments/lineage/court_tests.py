@@ -49,7 +49,7 @@ def _weights(**options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
 
 
 def _tied(birth: Subject) -> WeightsReader:
-    """The birth of the same seed whose head is its embedding."""
+    """Return the birth of the same seed whose head is its embedding."""
     cfg = birth.cfg.replace(tie_embeddings=True)
     return params_reader(cfg, born(cfg, np.uint32(birth.origin.seed)), seed=birth.seed, is_birth=True)
 
@@ -74,19 +74,19 @@ TESTS |= {name: Reads(False, LEVEL, base="birth" if test.births else "model") fo
 
 
 def examine(base: Subject, suspect: Subject, draw: Draw, *, rank: bool = False) -> dict[str, float | None]:
-    """Every test that claims anything of such a pair; the base is the birth where one is asked for."""
-    found: dict[str, float | None] = {}
+    """Run every test that claims anything of such a pair; the base is the birth where the test needs one."""
+    values: dict[str, float | None] = {}
     for name, (score, log10_p) in read_published(base, suspect).items():
-        found[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
+        values[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
     num_births = base.is_birth + suspect.is_birth
     for name, test in (OURS | RANK if rank else OURS).items():
         if test.births <= num_births:
-            found[name] = test.verdict(base, suspect, draw).p_value
-    return {name: None if value is None else float(f"{value:.6g}") for name, value in found.items()}
+            values[name] = test.verdict(base, suspect, draw).p_value
+    return {name: None if value is None else float(f"{value:.6g}") for name, value in values.items()}
 
 
 def matchings(base: Subject, suspect: Subject) -> dict[str, Any]:
-    """How often independent matchings of hidden units agree, block by block.
+    """Measure how often independent matchings of hidden units agree, block by block.
 
     Returns:
         ``agreement``: of the gate's matching with that of up and down, after both models were aligned by rotation and

@@ -76,7 +76,7 @@ FUNCTION = "experiments.lineage.descendants:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every change under every test, kept change by change, then what each test makes of each change."""
+    """Run every test after every change, stored change by change, then summarize each test after each change."""
     stand = _stand(context)
     families, bases = stand.families, stand.bases
     changes = all_changes(context.settings)
@@ -86,8 +86,9 @@ def run(context: Context) -> dict[str, Any]:
             yield part_of(tried(context.settings, stand, changes[chunk.start]))
             advance()
 
+    # One task a change.
     with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
-        made = context.parts(
+        outcomes = context.parts(
             "descendants/pairs",
             FUNCTION,
             {"settings": context.settings},
@@ -99,7 +100,7 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "num_families": len(families.seeds),
         "loss": _loss(families, [(base.cfg, base.params) for base in bases]),
-        **summarise(changes, [each["rows"] for each in made], len(families.seeds)),
+        **summarise(changes, [each["rows"] for each in outcomes], len(families.seeds)),
         "changes": [
             {
                 "change": change.name,
@@ -110,7 +111,7 @@ def run(context: Context) -> dict[str, Any]:
                 "preserves": change.kind in FREE,
                 "loss": each["loss"],
             }
-            for change, each in zip(changes, made, strict=True)
+            for change, each in zip(changes, outcomes, strict=True)
         ],
     }
 
@@ -145,7 +146,7 @@ def _stand(context: Context) -> Stand:
 
 
 def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str, Any]:
-    """One change under every test."""
+    """Run every test after one change."""
     families = stand.families
     models = [change.make(families, place) for place in range(len(stand.bases))]
     suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
@@ -155,9 +156,9 @@ def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str
     }
 
 
-def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Changes by their numbers in a process of their own: families are read from where the first one kept them."""
-    stand = _stand_of(json.dumps(settings["settings"]), found_at["work"])
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Run changes by their numbers in a process of their own: families are read from where the first one kept them."""
+    stand = _stand_of(json.dumps(settings["settings"]), sources["work"])
     changes = all_changes(settings["settings"])
     for chunk in chunks:
         yield part_of(tried(settings["settings"], stand, changes[chunk.start]))
@@ -169,7 +170,7 @@ def _stand_of(settings: str, work: str) -> Stand:
 
 
 def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:
-    """The mean loss on a batch of the first text, in nats a token: what a change costs."""
+    """Compute the mean loss on a batch of the first text, in nats a token: what a change costs."""
     sums = [_loss_of(cfg, params, families.batch) for cfg, params in models]
     return float(np.mean([float(total) / int(number) for total, number in sums]))
 
@@ -185,21 +186,23 @@ def _rows(
     suspects: Sequence[Subject],
     fresh: Sequence[WeightsReader],
 ) -> list[Row]:
-    """The readings of every pair of one change."""
+    """Compute the readings of every pair of one change."""
     beside = neighbours(len(bases), settings["num_offsets"])
     ranks = _ranks(settings, change, births, suspects, beside, fresh)
     rows = []
-    for base, ours in enumerate(bases):
-        for suspect, theirs in enumerate(suspects):
+    for base, base_model in enumerate(bases):
+        for suspect, suspect_model in enumerate(suspects):
             chosen = base == suspect or suspect in beside[base]
             if not chosen and not (change.usual and base < suspect):
                 continue
             seed = base * len(suspects) + suspect
-            values = read_outputs(ours, theirs, seed, kendall=chosen) | read_weights(ours, theirs, seed)
+            values = read_outputs(base_model, suspect_model, seed, kendall=chosen) | read_weights(
+                base_model, suspect_model, seed
+            )
             if chosen:
-                values |= read_published(ours, theirs)
+                values |= read_published(base_model, suspect_model)
             if change.usual and max(base, suspect) < len(births) and suspect in (base, beside[base][0]):
-                values |= read_birth(births[base], theirs, seed, settings["birth_permutations"]) | ranks.get(
+                values |= read_birth(births[base], suspect_model, seed, settings["birth_permutations"]) | ranks.get(
                     (base, suspect), {}
                 )
             rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
@@ -214,28 +217,28 @@ def _ranks(
     beside: Sequence[Sequence[int]],
     fresh: Sequence[WeightsReader],
 ) -> dict[tuple[int, int], dict[str, Reading]]:
-    """Ranks of the own birth and of another's among the same fresh births, by (base, suspect)."""
-    found: dict[tuple[int, int], dict[str, Reading]] = {}
+    """Rank the own birth and another's among the same fresh births, by (base, suspect)."""
+    ranks: dict[tuple[int, int], dict[str, Reading]] = {}
     if change.usual:
         for suspect in range(len(births)):
-            asked = [base for base in range(len(births)) if suspect in (base, beside[base][0])]
-            read = read_ranks([births[base] for base in asked], suspects[suspect], fresh)
-            found |= {(base, suspect): values for base, values in zip(asked, read, strict=True)}
-    return found
+            bases = [base for base in range(len(births)) if suspect in (base, beside[base][0])]
+            read = read_ranks([births[base] for base in bases], suspects[suspect], fresh)
+            ranks |= {(base, suspect): values for base, values in zip(bases, read, strict=True)}
+    return ranks
 
 
 def neighbours(count: int, num_offsets: int) -> list[list[int]]:
-    """For each family those that its model is held against by every test: the next ones of its half, in a circle."""
-    found = []
+    """List for each family those that every test compares its model with: the next ones of its half, in a circle."""
+    partners = []
     for place in range(count):
         half = [other for other in range(count) if fold_of(other) == fold_of(place)]
         at = half.index(place)
-        found.append([half[(at + step) % len(half)] for step in range(1, min(num_offsets, len(half) - 1) + 1)])
-    return found
+        partners.append([half[(at + step) % len(half)] for step in range(1, min(num_offsets, len(half) - 1) + 1)])
+    return partners
 
 
 def _short(values: Mapping[str, Reading]) -> dict[str, list[float | None]]:
-    """Six digits; what is infinite (a copy's p may be zero) as ±10⁶, beyond all others."""
+    """Round to six digits; what is infinite (a copy's p may be zero) becomes ±10⁶, beyond all others."""
     return {
         name: [None if part is None else float(f"{min(max(part, -_MOST), _MOST):.6g}") for part in value]
         for name, value in values.items()

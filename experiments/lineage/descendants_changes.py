@@ -49,39 +49,43 @@ class Change(NamedTuple):
 
 
 def all_changes(settings: Mapping[str, Any]) -> list[Change]:
-    """The changes in the order of the tables: training, damage, mixtures, blocks, free ones, distillation."""
+    """List the changes in the order of the tables: training, damage, mixtures, blocks, free ones, distillation."""
     further, strengths = settings["further"], settings["strengths"]
-    found = [
+    changes = [
         *_trained(TUNED, "tuned", further["tuned"]),
         *_trained(LORA, "adapted", further["tuned"]),
     ]
+    # Damage, at several strengths.
     for kind in ("noise", "prune", "round"):
         values = strengths[kind]
-        found += [
+        changes += [
             Change(kind, f"{value:g}", value, functools.partial(_derived, (f"{kind}:{value:g}",)), usual=value == usual)
             for value, usual in ((value, _middle(values)) for value in values)
         ]
+    # Mixtures with a partner.
     for kind, mix in (("merge", damage.merge), ("slerp", damage.slerp)):
         values = strengths[kind]
-        found += [
+        changes += [
             Change(kind, f"{value:g}", value, functools.partial(_mixed, mix, value), usual=value == _middle(values))
             for value in values
         ]
+    # Blocks dropped and repeated.
     for kind in ("drop-layers", "repeat-layers"):
-        found += [
+        changes += [
             Change(kind, blocks, None, functools.partial(_derived, (f"{kind}:{blocks}",)), usual=not place)
             for place, blocks in enumerate(strengths[kind])
         ]
+    # Changes that preserve the function.
     for kind in ("insert-layer", "rotate", "renumber", "negate", "permute", "rescale", "heads"):
-        found.append(Change(kind, "", None, functools.partial(_derived, (kind + ":{seed}",))))
-    every = ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}")
-    found.append(Change(ALL_AT_ONCE, "", None, functools.partial(_derived, every)))
-    found += [
+        changes.append(Change(kind, "", None, functools.partial(_derived, (kind + ":{seed}",))))
+    free_changes = ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}")
+    changes.append(Change(ALL_AT_ONCE, "", None, functools.partial(_derived, free_changes)))
+    changes += [
         Change("resize-vocab", f"{size}", None, functools.partial(_derived, (f"resize-vocab:{size}",)), usual=not place)
         for place, size in enumerate(strengths["resize-vocab"])
     ]
-    found.append(Change("unused-rows", "1000", None, functools.partial(_derived, ("unused-rows:1000",))))
-    return found + _trained(DISTILLED, "students", further["distilled"], related=False)
+    changes.append(Change("unused-rows", "1000", None, functools.partial(_derived, ("unused-rows:1000",))))
+    return changes + _trained(DISTILLED, "students", further["distilled"], related=False)
 
 
 def _middle(values: list[float]) -> float:
@@ -96,7 +100,7 @@ def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -
 
 
 def params_of(families: Families, place: int) -> Params:
-    """A family's trained model."""
+    """Return a family's trained model."""
     return unpacked(families.cfg, families.bases[place])
 
 
@@ -105,7 +109,7 @@ def _taken(stage: str, step: int, families: Families, place: int) -> Model:
 
 
 def _derived(texts: tuple[str, ...], families: Families, place: int) -> Model:
-    """``derive`` with draws of the family's own."""
+    """Run ``derive`` with draws of the family's own."""
     model: Model = (families.cfg, params_of(families, place))
     for text in texts:
         model = parse_change(text.format(seed=1_000 + place)).apply(model, Drawing(seed=1_000 + place))
@@ -113,7 +117,7 @@ def _derived(texts: tuple[str, ...], families: Families, place: int) -> Model:
 
 
 def _mixed(mix: Callable[..., Params], weight: float, families: Families, place: int) -> Model:
-    """Mixed with a partner, which no family is, and which no other family has."""
+    """Mix with a partner, which no family is, and which no other family has."""
     other = unpacked(families.cfg, families.partners[place % len(families.partners)])
     base = (families.cfg, params_of(families, place))
     return families.cfg, mix(base, (families.cfg, other), weight, "the partner")

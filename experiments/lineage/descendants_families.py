@@ -67,35 +67,38 @@ class _Fit(NamedTuple):
 
 
 def make_families(context: Context) -> Families:
-    """Train everything that has to be trained, stage by stage; a killed call goes on at the stage that it was in."""
+    """Train everything that has to be trained, stage by stage; a killed call resumes at its last stage."""
     settings = context.settings
     cfg = preset(settings["model"], **settings["changes"])
     count, schedule = settings["families"], settings["schedule"]
     seeds = list(range(_FIRST, _FIRST + count))
     first_text, other_text = settings["corpora"]
 
-    def kept(stage: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    def cached_stage(stage: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         def computed(folder: Path) -> np.ndarray:
             return compute()
 
         sizes = {name: settings[name] for name in ("families", "partners", "schedule", "corpora", "further", "rank")}
-        found: np.ndarray = context.cached("descendants/models", [stage, cfg.to_dict(), jsonable(sizes)], computed)
-        return found
+        weights: np.ndarray = context.cached("descendants/models", [stage, cfg.to_dict(), jsonable(sizes)], computed)
+        return weights
 
     def tokens(text: str, steps: int) -> Iterator[np.ndarray]:
         return batches_of(settings, cfg, text, steps)
 
+    # Bases and partners, from their initial weights.
     further, rate = settings["further"], settings["further"]["learning_rate"]
-    others = list(range(_PARTNERS, _PARTNERS + settings["partners"]))
-    trained = kept("trained", lambda: train_run(schedule, cfg, first_text, _ORDER, [*seeds, *others]))
+    partner_seeds = list(range(_PARTNERS, _PARTNERS + settings["partners"]))
+    trained = cached_stage("trained", lambda: train_run(schedule, cfg, first_text, _ORDER, [*seeds, *partner_seeds]))
     bases, partners = trained[:count], trained[count:]
     params_S = stacked(cfg, bases)
+    # Fine-tuning on the other text, all weights.
     steps = further["tuned"]
-    tuned = kept(
+    tuned = cached_stage(
         "tuned", lambda: _packed(fit(_tuning(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps))
     )
+    # Low-rank adapters, folded into the weights.
     adapter = first_factors(cfg, settings["rank"], seeds)
-    adapted = kept(
+    adapted = cached_stage(
         "adapted",
         lambda: _packed(
             {
@@ -106,8 +109,9 @@ def make_families(context: Context) -> Families:
             }
         ),
     )
+    # Students from other initial weights, taught by the bases.
     taught = further["distilled"]
-    students = kept(
+    students = cached_stage(
         "students",
         lambda: _packed(
             fit(_distilling(cfg), births(cfg, count), params_S, tokens(first_text, taught[-1]), 2 * rate, taught)
@@ -126,21 +130,21 @@ def make_families(context: Context) -> Families:
 
 
 def batches_of(settings: Mapping[str, Any], cfg: ModelConfig, text: str, steps: int) -> Iterator[np.ndarray]:
-    """Batches [B, T + 1] of a text, bytes as tokens."""
+    """Yield batches [B, T + 1] of a text, bytes as tokens."""
     run = in_memory(cfg, text, settings["schedule"])
     rows = batches(load_data(run).train, batch_size=run.batch_size, data_seed=_ORDER)
     return (np.asarray(row) for row in itertools.islice(rows, steps))
 
 
 def births(cfg: ModelConfig, count: int) -> Params:
-    """Births that students begin with, leaves [S, ...]."""
+    """Draw births that students begin with, leaves [S, ...]."""
     return jax.vmap(lambda seed: models.init_seed(cfg, seed))(np.arange(_STUDENTS, _STUDENTS + count, dtype=np.uint32))
 
 
 def fit(
     loss: Loss, trained: Any, fixed: Any, tokens: Iterator[np.ndarray], rate: float, marks: list[int]
 ) -> dict[int, Any]:
-    """Adam with a warm-up over a tenth of the steps, all families in one program.
+    """Run Adam with a warm-up over a tenth of the steps, all families in one program.
 
     Args:
         loss: of one family.
@@ -162,15 +166,16 @@ def fit(
         return _Fit(optax.apply_updates(state.trained, updates), state.fixed, memory), {"loss": value}
 
     mode: Any = "map" if jax.default_backend() == "cpu" else "vmap"
-    found: dict[int, Any] = {}
+    # Parameters at each mark, by step.
+    snapshots: dict[int, Any] = {}
 
     def look(number: int, state: _Fit, measured: Any) -> None:
         if number in marks:
-            found[number] = jax.tree.map(np.asarray, state.trained)
+            snapshots[number] = jax.tree.map(np.asarray, state.trained)
 
     state = _Fit(trained, fixed, jax.vmap(rule.init)(trained))
     train(state, jax.jit(over_seeds(step, mode)), map(jnp.asarray, tokens), look)
-    return found
+    return snapshots
 
 
 def _tuning(cfg: ModelConfig) -> Loss:
@@ -190,32 +195,32 @@ def _adapting(cfg: ModelConfig) -> Loss:
 
 
 def _distilling(cfg: ModelConfig) -> Loss:
-    """The teacher's cross-entropy with the student's predictions, at every position."""
+    """Return the teacher's cross-entropy with the student's predictions, at every position."""
 
     def loss(student: Params, teacher: Params, tokens_BT1: jax.Array) -> jax.Array:
-        taught, asked = (
+        teacher_BTV, student_BTV = (
             jnp.asarray(models.apply(cfg, params, tokens_BT1[:, :-1]).logits_BTV) for params in (teacher, student)
         )
-        return -jnp.mean(jnp.sum(jax.nn.softmax(taught) * jax.nn.log_softmax(asked), axis=-1))
+        return -jnp.mean(jnp.sum(jax.nn.softmax(teacher_BTV) * jax.nn.log_softmax(student_BTV), axis=-1))
 
     return loss
 
 
 def first_factors(cfg: ModelConfig, rank: int, seeds: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
-    """LoRA's factors of every matrix of the blocks, families first: A [S, L, in, r] random, B [S, L, r, out] zero."""
+    """Draw LoRA's factors of every matrix of the blocks, by family: A [S, L, in, r] random, B [S, L, r, out] zero."""
     shapes = models.flatten(models.parameter_shapes(cfg))
-    found = {}
+    factors = {}
     for place, path in enumerate(sorted(shapes)):
         if path.startswith("blocks/") and path.endswith("/kernel"):
             layers, into, out = shapes[path].shape
             draws = np.random.default_rng([place, *seeds[:1]])
             a_SLIr = draws.standard_normal((len(seeds), layers, into, rank), np.float32) / np.float32(into) ** 0.5
-            found[path] = {"a": a_SLIr, "b": np.zeros((len(seeds), layers, rank, out), np.float32)}
-    return found
+            factors[path] = {"a": a_SLIr, "b": np.zeros((len(seeds), layers, rank, out), np.float32)}
+    return factors
 
 
 def add_factors(params: Params, factors: Mapping[str, Mapping[str, jax.Array]]) -> Params:
-    """W + A B for every matrix that has factors; α is the rank."""
+    """Add A B to W for every matrix that has factors; α is the rank."""
     flat = dict(models.flatten(params))
     for path, pair in factors.items():
         flat[path] = flat[path] + jnp.einsum("lir,lro->lio", pair["a"], pair["b"])
@@ -223,16 +228,16 @@ def add_factors(params: Params, factors: Mapping[str, Mapping[str, jax.Array]]) 
 
 
 def stacked(cfg: ModelConfig, weights_SP: np.ndarray) -> Params:
-    """Parameters with families first, leaves [S, ...]."""
+    """Stack parameters with families first, leaves [S, ...]."""
     rows = [models.flatten(unpacked(cfg, weights_P)) for weights_P in weights_SP]
     return models.unflatten({path: np.stack([row[path] for row in rows]) for path in rows[0]})
 
 
 def _packed(by_step: Mapping[int, Params]) -> np.ndarray:
-    """[steps, S, P] float32, parameters by their paths."""
-    found = []
+    """Pack [steps, S, P] float32, parameters by their paths."""
+    rows = []
     for params in by_step.values():
         flat = models.flatten(jax.tree.map(np.asarray, params))
         count = len(next(iter(flat.values())))
-        found.append(np.concatenate([flat[path].reshape(count, -1) for path in sorted(flat)], axis=1))
-    return np.stack(found).astype(np.float32)
+        rows.append(np.concatenate([flat[path].reshape(count, -1) for path in sorted(flat)], axis=1))
+    return np.stack(rows).astype(np.float32)

@@ -80,7 +80,7 @@ class Reads(NamedTuple):
     base: str = "model"
 
     def same(self, reading: Reading) -> bool:
-        """The test's decision at its own level or threshold; what is undefined is not the same."""
+        """Return the test's decision at its own level or threshold; what is undefined is not the same."""
         score, log10_p = reading
         if self.by_p:
             return log10_p is not None and log10_p <= math.log10(self.limit)
@@ -126,7 +126,7 @@ takes as long as all others, and its p is exact for the same reason as Spearman'
 class Subject:
     """One model with what the tests read of it, each computed when first asked for.
 
-    All models are asked the same inputs, made for the architecture ``asked``, so that a changed vocabulary does not
+    All models are asked the same inputs, made for the architecture ``probe_cfg``, so that a changed vocabulary does not
     change the questions. ``origin`` is where the model comes from, for those who want to know.
     """
 
@@ -135,14 +135,14 @@ class Subject:
         cfg: ModelConfig,
         params: Params,
         settings: Mapping[str, Any],
-        asked: ModelConfig,
+        probe_cfg: ModelConfig,
         seed: int | None = None,
         is_birth: bool = False,
         tokenizer: str | None = "bytes",
         origin: Any = None,
     ) -> None:
         self.cfg, self.params, self.seed, self.is_birth, self.origin = cfg, params, seed, is_birth, origin
-        self._probe, self._asked, self._tokenizer = settings["probe"], asked, tokenizer
+        self._probe, self._probe_cfg, self._tokenizer = settings["probe"], probe_cfg, tokenizer
 
     @functools.cached_property
     def reader(self) -> WeightsReader:
@@ -153,11 +153,11 @@ class Subject:
     def outputs(self) -> dict[str, np.ndarray]:
         """Last outputs [N, D] on random tokens, and on Gaussian vectors that all models share."""
         num, length = self._probe["num_inputs"], self._probe["seq_len"]
-        tokens = random_tokens(num, length, self._probe.get("vocab_size", self._asked.vocab_size))
-        vectors = gaussian(num, length, self._asked.d_model)
+        tokens = random_tokens(num, length, self._probe.get("vocab_size", self._probe_cfg.vocab_size))
+        vectors = gaussian(num, length, self._probe_cfg.d_model)
         return {
             "tokens": last_outputs(self.cfg, self.params, tokens),
-            "vectors": last_outputs(self.cfg, self.params, vectors, mean=0.0, std=self._asked.embedding_std),
+            "vectors": last_outputs(self.cfg, self.params, vectors, mean=0.0, std=self._probe_cfg.embedding_std),
         }
 
     @functools.cached_property
@@ -171,7 +171,7 @@ class Subject:
         return mlp_activations(self.cfg, self.params, self._text(self._probe["num_matched"]))
 
     def _text(self, number: int) -> Inputs:
-        return _sentences(self._probe["text"], number, self._probe["sentence_len"], self._asked, self._tokenizer)
+        return _sentences(self._probe["text"], number, self._probe["sentence_len"], self._probe_cfg, self._tokenizer)
 
 
 @functools.lru_cache(maxsize=8)
@@ -180,30 +180,30 @@ def _sentences(text: str, number: int, length: int, cfg: ModelConfig, tokenizer:
 
 
 def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
-    """Every published test and score."""
-    ours, theirs = (base.cfg, base.params), (suspect.cfg, suspect.params)
-    found = {
-        "φ_U": _by_p(phi_u(*ours, *theirs)),
+    """Compute every published test and score."""
+    base_model, suspect_model = (base.cfg, base.params), (suspect.cfg, suspect.params)
+    readings = {
+        "φ_U": _by_p(phi_u(*base_model, *suspect_model)),
         "φ_H": _by_p(phi_h(base.activations, suspect.activations)),
         "φ_MATCH": _by_p(phi_match(base.activations, suspect.activations)),
     }
-    score = awm(*ours, *theirs)
-    found["AWM, its z as normal"] = (score.value, score.log10_p)
+    score = awm(*base_model, *suspect_model)
+    readings["AWM, its z as normal"] = (score.value, score.log10_p)
     for kind in ("vectors", "tokens"):
         verdict = paper_test(base.outputs[kind], suspect.outputs[kind])
         for which in ("t", "U"):
             log10_p = None if verdict.p_value is None else float(verdict.detail[f"log10_p_{which.lower()}"])
-            found[f"Algorithm 1, {which}, {kind}"] = NOTHING if log10_p is None else (-log10_p, log10_p)
-        found[f"iclr, {kind}"] = _p_alone(iclr_test(base.outputs[kind], suspect.outputs[kind]))
-    found["HuRef (ICS)"] = _value(ics(*ours, *theirs))
-    found["HuRef (PCS)"] = _value(pcs(base.params, suspect.params))
-    found["Intrinsic"] = _value(intrinsic(base.params, suspect.params))
-    found["REEF"] = _value(reef(base.features, suspect.features))
-    return found
+            readings[f"Algorithm 1, {which}, {kind}"] = NOTHING if log10_p is None else (-log10_p, log10_p)
+        readings[f"iclr, {kind}"] = _p_alone(iclr_test(base.outputs[kind], suspect.outputs[kind]))
+    readings["HuRef (ICS)"] = _value(ics(*base_model, *suspect_model))
+    readings["HuRef (PCS)"] = _value(pcs(base.params, suspect.params))
+    readings["Intrinsic"] = _value(intrinsic(base.params, suspect.params))
+    readings["REEF"] = _value(reef(base.features, suspect.features))
+    return readings
 
 
 def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -> dict[str, Reading]:
-    """Our tests on outputs."""
+    """Run this package's tests on outputs."""
     options: dict[str, dict[str, Any]] = {"outputs, permutation": {}, "outputs, signs free": {"signs": "free"}}
     if kendall:
         options["outputs, Kendall"] = {"correlation": "kendall"}
@@ -214,30 +214,30 @@ def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -
 
 
 def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Reading]:
-    """Our tests in the weights between any two models."""
-    ours, theirs = base.reader, suspect.reader
+    """Run this package's tests in the weights between any two models."""
+    base_reader, suspect_reader = base.reader, suspect.reader
     names = [name for name in TESTS if name.startswith("weights, ")]
-    found = dict.fromkeys(names, NOTHING)
-    tokens = shared_tokens(ours, theirs)
-    compared = coordinate_scores(ours, theirs, tokens, signed=True)
+    readings = dict.fromkeys(names, NOTHING)
+    tokens = shared_tokens(base_reader, suspect_reader)
+    compared = coordinate_scores(base_reader, suspect_reader, tokens, signed=True)
     if compared.by_module:
-        found["weights, coordinates signed"] = _certified([compared.scores_DD], seed)
-        found["weights, coordinates"] = _certified([np.square(compared.scores_DD)], seed)
+        readings["weights, coordinates signed"] = _certified([compared.scores_DD], seed)
+        readings["weights, coordinates"] = _certified([np.square(compared.scores_DD)], seed)
     for name, rotated in (("weights, units", False), ("weights, rotation, form A", True)):
         try:
-            aligned = align(ours, theirs, tokens, rotated=rotated)
+            aligned = align(base_reader, suspect_reader, tokens, rotated=rotated)
         except Unaligned:
             continue
-        blocks = [unit_scores(ours, theirs, pair, aligned.turn_DD) for pair in aligned.pairs]
+        blocks = [unit_scores(base_reader, suspect_reader, pair, aligned.turn_DD) for pair in aligned.pairs]
         if rotated:
             agreement = float(np.mean([match_units(block).agreement for block in blocks]))
-            found["weights, agreement of matchings"] = (agreement, None)
-        found[name] = _certified([form_a(block) for block in blocks], seed)
-    return found
+            readings["weights, agreement of matchings"] = (agreement, None)
+        readings[name] = _certified([form_a(block) for block in blocks], seed)
+    return readings
 
 
 def read_birth(birth: Subject, suspect: Subject, seed: int, num_permutations: int) -> dict[str, Reading]:
-    """Our tests of a birth against any model, but for its rank (:func:`read_ranks`)."""
+    """Run this package's tests of a birth against any model, but for its rank (:func:`read_ranks`)."""
     options: dict[str, Any] = {"num_permutations": num_permutations, "seed": seed}
     return {
         "birth: matched units": _z(weights_test(birth.reader, suspect.reader, align="units", **options)),
@@ -246,27 +246,27 @@ def read_birth(birth: Subject, suspect: Subject, seed: int, num_permutations: in
 
 
 def fresh_births(cfg: ModelConfig, number: int) -> list[WeightsReader]:
-    """Births of the same law that nobody was trained from, for :func:`read_ranks`."""
+    """Draw births of the same distribution that nobody was trained from, for :func:`read_ranks`."""
     seeds = range(_FRESH, _FRESH + number)
     params = (jax.tree.map(np.asarray, init_seed(cfg, seed)) for seed in seeds)
     return [params_reader(cfg, each, seed=seed, is_birth=True) for seed, each in zip(seeds, params, strict=True)]
 
 
 def read_ranks(births: Sequence[Subject], suspect: Subject, fresh: Sequence[WeightsReader]) -> list[dict[str, Reading]]:
-    """The place of each birth among fresh ones, by the coordinates that it shares with the suspect."""
-    theirs = suspect.reader
-    found: list[dict[str, Reading]] = []
-    scores = [coordinate_score(birth, theirs, shared_tokens(birth, theirs)) for birth in fresh]
+    """Rank each birth among fresh ones, by the coordinates that it shares with the suspect."""
+    suspect_reader = suspect.reader
+    readings: list[dict[str, Reading]] = []
+    scores = [coordinate_score(birth, suspect_reader, shared_tokens(birth, suspect_reader)) for birth in fresh]
     for birth in births:
-        own = coordinate_score(birth.reader, theirs, shared_tokens(birth.reader, theirs))
-        p = (1 + sum(score >= own for score in scores)) / (1 + len(scores))
-        z = (own - float(np.mean(scores))) / float(np.std(scores))
-        found.append({"birth: rank": (z, math.log10(p))})
-    return found
+        own_score = coordinate_score(birth.reader, suspect_reader, shared_tokens(birth.reader, suspect_reader))
+        p = (1 + sum(score >= own_score for score in scores)) / (1 + len(scores))
+        z = (own_score - float(np.mean(scores))) / float(np.std(scores))
+        readings.append({"birth: rank": (z, math.log10(p))})
+    return readings
 
 
 def _certified(scores: list[np.ndarray], seed: int) -> Reading:
-    """z and log₁₀ p of a trace, by two stages of permutations."""
+    """Compute z and log₁₀ p of a trace, by two stages of permutations."""
     statistic = sum(float(np.trace(scores_nn, dtype=np.float64)) for scores_nn in scores)
     mean, variance = np.sum([moments(scores_nn) for scores_nn in scores], axis=0)
     if not variance > 0:
@@ -277,10 +277,10 @@ def _certified(scores: list[np.ndarray], seed: int) -> Reading:
     if reached:
         return z, math.log10((1 + reached) / (1 + FEW))
     # Valid: what follows has draws of its own, and p of 1/200 and more are the first stage's.
-    found = certified_p(scores, num_permutations=FEW, seed=seed + _AGAIN)
-    if not math.isfinite(found.p_value) or found.p_value > ALPHA:
-        found = certified_p(scores, num_permutations=NUM_PERMUTATIONS, seed=seed + _AGAIN)
-    return (z, found.log10_p) if math.isfinite(found.p_value) else NOTHING
+    certified = certified_p(scores, num_permutations=FEW, seed=seed + _AGAIN)
+    if not math.isfinite(certified.p_value) or certified.p_value > ALPHA:
+        certified = certified_p(scores, num_permutations=NUM_PERMUTATIONS, seed=seed + _AGAIN)
+    return (z, certified.log10_p) if math.isfinite(certified.p_value) else NOTHING
 
 
 def _by_p(score: Score) -> Reading:

@@ -32,19 +32,19 @@ class Pairs(NamedTuple):
         return len(self.scores_N)
 
     def of(self, which_N: np.ndarray) -> Pairs:
-        """Some of them."""
+        """Select pairs by a mask or by indices."""
         return Pairs(*(values[which_N] for values in self))
 
 
 def pairs_of(rows: Sequence[Mapping[str, Any]], name: str, test: Reads) -> Pairs:
-    """The readings of one test in rows ``{"base", "suspect", "values": {test: [score, log10 p]}}``."""
-    some = [(row, row["values"][name]) for row in rows if name in row["values"]]
-    scores = [-np.inf if value[0] is None else value[0] for _, value in some]
+    """Collect the readings of one test in rows ``{"base", "suspect", "values": {test: [score, log10 p]}}``."""
+    test_rows = [(row, row["values"][name]) for row in rows if name in row["values"]]
+    scores = [-np.inf if value[0] is None else value[0] for _, value in test_rows]
     return Pairs(
-        np.array([row["base"] for row, _ in some], int),
-        np.array([row["suspect"] for row, _ in some], int),
+        np.array([row["base"] for row, _ in test_rows], int),
+        np.array([row["suspect"] for row, _ in test_rows], int),
         np.array(scores, float),
-        np.array([test.same(_reading(value)) for _, value in some], bool),
+        np.array([test.same(_reading(value)) for _, value in test_rows], bool),
     )
 
 
@@ -53,38 +53,38 @@ def _reading(value: Sequence[float | None]) -> Reading:
 
 
 def fold_of(place: np.ndarray | int) -> Any:
-    """The half of a family: its thresholds come from the other half."""
+    """Return the half of a family: its thresholds come from the other half."""
     return place % FOLDS
 
 
 def thresholds(unrelated: Pairs) -> list[float]:
-    """For the families of each fold the smallest score that at most 1% of the *other* folds' unrelated pairs exceed.
+    """Find by fold the smallest score that at most 1% of the *other* folds' unrelated pairs exceed.
 
     Args:
         unrelated: of all changes together, as nobody knows beforehand which one was made. Base and suspect of a pair
             are of one fold.
     """
-    found = []
+    limits = []
     for fold in range(FOLDS):
-        others = unrelated.scores_N[fold_of(unrelated.bases_N) != fold]
-        allowed = int(CALIBRATED * len(others))
-        found.append(float(np.sort(others)[len(others) - 1 - allowed]) if len(others) else float("inf"))
-    return found
+        reference_N = unrelated.scores_N[fold_of(unrelated.bases_N) != fold]
+        allowed = int(CALIBRATED * len(reference_N))
+        limits.append(float(np.sort(reference_N)[len(reference_N) - 1 - allowed]) if len(reference_N) else float("inf"))
+    return limits
 
 
 def above(pairs: Pairs, limits: Sequence[float]) -> np.ndarray:
-    """Whether each pair exceeds the threshold of its families."""
+    """Return whether each pair exceeds the threshold of its families."""
     return pairs.scores_N > np.asarray(limits)[fold_of(pairs.bases_N)]
 
 
 @functools.lru_cache(maxsize=8)
 def _drawn(count: int) -> np.ndarray:
-    """How often each family is drawn: [R, S]."""
+    """Count how often each family is drawn: [R, S]."""
     return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(float)
 
 
 def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> dict[str, Any]:
-    """A fraction of pairs with its 95% interval, families resampled; related pairs are of one family each.
+    """Return a fraction of pairs with its 95% interval, families resampled; related pairs are of one family each.
 
     Where all agree, resampling shows no variation: then as many trials count as there are families among the bases,
     half of them where base and suspect are two.
@@ -111,7 +111,7 @@ def _weights(pairs: Pairs, count: int) -> np.ndarray:
 
 
 def area(related: Pairs, unrelated: Pairs, count: int) -> dict[str, Any]:
-    """The area under the ROC curve, ties counted half, with its 95% interval, families resampled.
+    """Compute the area under the ROC curve, ties counted half, with its 95% interval, families resampled.
 
     Where every related pair is above every unrelated one, the lower end is what :func:`rate` gives for related pairs.
     """
@@ -121,9 +121,9 @@ def area(related: Pairs, unrelated: Pairs, count: int) -> dict[str, Any]:
     value = float(wins_PN.mean())
     if value in (0.0, 1.0):
         return {**rate(np.full(len(related), bool(value)), related, count), "rate": value}
-    ours_RP, theirs_RN = _weights(related, count), _weights(unrelated, count)
-    totals_R = ours_RP.sum(axis=1) * theirs_RN.sum(axis=1)
-    sums_R = np.einsum("rp,rp->r", ours_RP, theirs_RN @ wins_PN.T)
+    related_RP, unrelated_RN = _weights(related, count), _weights(unrelated, count)
+    totals_R = related_RP.sum(axis=1) * unrelated_RN.sum(axis=1)
+    sums_R = np.einsum("rp,rp->r", related_RP, unrelated_RN @ wins_PN.T)
     low, high = np.quantile(sums_R[totals_R > 0] / totals_R[totals_R > 0], [0.025, 0.975])
     return {"rate": value, "low": float(low), "high": float(high)}
 
@@ -134,24 +134,24 @@ def _wins(related_P: np.ndarray, unrelated_N: np.ndarray) -> np.ndarray:
 
 
 def balanced(related_N: np.ndarray, unrelated_N: np.ndarray) -> float | None:
-    """Accuracy with related and unrelated pairs counted alike."""
+    """Compute the accuracy with related and unrelated pairs counted alike."""
     if not len(related_N) or not len(unrelated_N):
         return None
     return float(related_N.mean() + 1 - unrelated_N.mean()) / 2
 
 
 def roc(related: Pairs, unrelated: Pairs) -> list[float]:
-    """The fraction of related pairs found where each of :data:`FALSE_POSITIVES` of the unrelated is."""
+    """Compute the fraction of related pairs found where each of :data:`FALSE_POSITIVES` of the unrelated is."""
     ordered = np.sort(unrelated.scores_N)[::-1]
-    found = []
+    powers = []
     for fraction in FALSE_POSITIVES:
         allowed = int(fraction * len(ordered))
-        found.append(1.0 if allowed >= len(ordered) else float((related.scores_N > ordered[allowed]).mean()))
-    return found
+        powers.append(1.0 if allowed >= len(ordered) else float((related.scores_N > ordered[allowed]).mean()))
+    return powers
 
 
 def distance(related: Pairs, unrelated: Pairs) -> float | None:
-    """Kolmogorov's and Smirnov's distance of the two distributions of scores."""
+    """Compute Kolmogorov's and Smirnov's distance of the two distributions of scores."""
     if not len(related) or not len(unrelated):
         return None
     # Undefined scores as the least of all numbers.
@@ -160,5 +160,5 @@ def distance(related: Pairs, unrelated: Pairs) -> float | None:
 
 
 def most_allowed(count: int, level: float) -> int:
-    """The 99.9% quantile of a binomial count: what an exact test exceeds once in a thousand."""
+    """Compute the 99.9% quantile of a binomial count: what an exact test exceeds once in a thousand."""
     return int(stats.binom.ppf(0.999, count, level))

@@ -32,7 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def summarise(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> dict[str, Any]:
-    """The result of the benchmark.
+    """Compute the result of the benchmark.
 
     Args:
         changes: in order.
@@ -55,12 +55,16 @@ def summarise(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
         related = _joined([pairs for pairs, _ in split])
         if not len(apart):
             continue
+        # Thresholds of one fold come from the other.
         limits = thresholds(apart)
         tests.append(_overall(name, test, related, apart, limits, count))
         curves.append({"test": name, "found": roc(related, apart)})
-        for change, (ours, theirs) in zip(changes, split, strict=True):
-            if len(theirs):
-                cells.append({"change": change.name, "test": name, **_cell(ours, theirs, limits, count)})
+        for change, (related_pairs, unrelated_pairs) in zip(changes, split, strict=True):
+            if len(unrelated_pairs):
+                cells.append(
+                    {"change": change.name, "test": name, **_cell(related_pairs, unrelated_pairs, limits, count)}
+                )
+    # Trust needs the false positives of every kind of change.
     accusations = _accusations(changes, rows_by_change)
     for cell in cells:
         cell["trusted"] = _trusted(cell, changes, accusations)
@@ -74,9 +78,9 @@ def summarise(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
 
 
 def _split(change: Change, pairs: Pairs) -> tuple[Pairs, Pairs]:
-    """Related and unrelated pairs of one change."""
-    own_N = (pairs.bases_N == pairs.suspects_N) & change.related
-    return pairs.of(own_N), pairs.of(~own_N)
+    """Split related and unrelated pairs of one change."""
+    related_N = (pairs.bases_N == pairs.suspects_N) & change.related
+    return pairs.of(related_N), pairs.of(~related_N)
 
 
 def _joined(parts: Sequence[Pairs]) -> Pairs:
@@ -86,7 +90,7 @@ def _joined(parts: Sequence[Pairs]) -> Pairs:
 def _overall(
     name: str, test: Reads, related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int
 ) -> dict[str, Any]:
-    """One test over all changes together."""
+    """Summarize one test over all changes together."""
     return {
         "test": name,
         "published": test.published,
@@ -107,7 +111,7 @@ def _overall(
 
 
 def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, Any]:
-    """One test after one change."""
+    """Summarize one test after one change."""
     teacher_N = unrelated.bases_N == unrelated.suspects_N
     taught, apart = unrelated.of(teacher_N), unrelated.of(~teacher_N)
     return {
@@ -128,8 +132,8 @@ def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int)
 
 
 def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> list[dict[str, Any]]:
-    """Of the unrelated pairs of each kind of change, how many each exact test calls the same at its own level."""
-    found = []
+    """Count the unrelated pairs of each kind of change that each exact test calls the same at its own level."""
+    entries = []
     for name in EXACT:
         test = TESTS[name]
         for kind in dict.fromkeys(change.kind for change in changes):
@@ -148,20 +152,20 @@ def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> l
             entry["most"] = most_allowed(len(unrelated), test.limit)
             entry["below_0.01"] = int((np.array(log10_p) <= -2 + 1e-9).sum())
             entry["most_below_0.01"] = most_allowed(len(unrelated), 0.01)
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def _trusted(
     cell: Mapping[str, Any], changes: Sequence[Change], accusations: Sequence[Mapping[str, Any]]
 ) -> bool | None:
-    """Whether a test is to be trusted after a change; None where nothing is to be found."""
+    """Decide whether a test is to be trusted after a change; None where nothing is to be found."""
     if not cell["num_related"]:
         return None
     kind = next(change.kind for change in changes if change.name == cell["change"])
     counted = [entry for entry in accusations if (entry["test"], entry["kind"]) == (cell["test"], kind)]
     if counted:
-        kept = all(entry["accused"] <= entry["most"] for entry in counted)
+        is_calibrated = all(entry["accused"] <= entry["most"] for entry in counted)
     else:
-        kept = cell["accused"]["rate"] <= TOO_MANY
-    return bool(kept and cell["found"]["rate"] >= TRUSTED)
+        is_calibrated = cell["accused"]["rate"] <= TOO_MANY
+    return bool(is_calibrated and cell["found"]["rate"] >= TRUSTED)

@@ -16,7 +16,7 @@ _DISTILLED = "distilled"
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Whom to trust; found by ours; found by published ones; all changes together; accusations."""
+    """Tabulate whom to trust; found by ours; found by published ones; all changes together; accusations."""
     return [
         _trust(record),
         _found(record, "Found by tests of this package, at their own levels", published=False),
@@ -39,18 +39,20 @@ def _interval(entry: Mapping[str, Any]) -> str | None:
 
 
 def _trust(record: Record) -> Table:
-    """A line a change: which tests are to be trusted, of this package's and of the published."""
+    """Tabulate, a line a change, which tests are to be trusted, of this package's and of the published."""
     tests = _tests(record)
     rows = []
     for change in record["result"]["changes"]:
         if not change["related"]:
             continue
-        told = []
+        phrases = []
         for published in (False, True):
             cells = _cells(record, change=change["change"])
-            asked = {cell["test"]: cell["trusted"] for cell in cells if tests[cell["test"]]["published"] is published}
-            told.append(in_words(asked))
-        rows.append(([change["change"], *told], {"loss": (fixed(2), change["loss"])}))
+            trust_by_test = {
+                cell["test"]: cell["trusted"] for cell in cells if tests[cell["test"]]["published"] is published
+            }
+            phrases.append(in_words(trust_by_test))
+        rows.append(([change["change"], *phrases], {"loss": (fixed(2), change["loss"])}))
     note = (
         f"{_about(record)} To be trusted: at its own level or threshold the test finds 90% of the descendants or more, "
         "and keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
@@ -62,15 +64,17 @@ def _trust(record: Record) -> Table:
     return tabulate("Which test to trust after which change", settings, rows, note, first_screen=True)
 
 
-def in_words(asked: Mapping[str, bool]) -> str:
-    """The shorter of those that are to be trusted and those that are not."""
-    trusted, others = ([name for name, known in asked.items() if known is which] for which in (True, False))
-    if not others:
-        return f"all {len(asked)}"
+def in_words(trust_by_test: Mapping[str, bool]) -> str:
+    """List the shorter of those that are to be trusted and those that are not."""
+    trusted, untrusted = (
+        [name for name, is_trusted in trust_by_test.items() if is_trusted is which] for which in (True, False)
+    )
+    if not untrusted:
+        return f"all {len(trust_by_test)}"
     if not trusted:
-        return f"none of {len(asked)}"
-    few = trusted if len(trusted) <= len(others) else others
-    return f"{len(trusted)} of {len(asked)}: {'' if few is trusted else 'all but '}{'; '.join(few)}"
+        return f"none of {len(trust_by_test)}"
+    few = trusted if len(trusted) <= len(untrusted) else untrusted
+    return f"{len(trusted)} of {len(trust_by_test)}: {'' if few is trusted else 'all but '}{'; '.join(few)}"
 
 
 def _about(record: Record) -> str:
@@ -84,7 +88,7 @@ def _about(record: Record) -> str:
 
 
 def _found(record: Record, title: str, *, published: bool) -> Table:
-    """Change × test, with intervals."""
+    """Tabulate change × test, with intervals."""
     names = [name for name, row in _tests(record).items() if row["published"] is published]
     rows = []
     for change in record["result"]["changes"]:
@@ -131,23 +135,23 @@ def _overall(record: Record) -> Table:
 
 
 def _accusations(record: Record) -> Table:
-    """The worst kind of every exact test, of all that were counted."""
+    """Tabulate the worst kind of every exact test, of all that were counted."""
     rows = []
     entries = record["result"]["accusations"]
     for name in dict.fromkeys(entry["test"] for entry in entries):
-        some = [entry for entry in entries if entry["test"] == name]
-        worst = max(some, key=lambda entry: entry["accused"])
-        most_often = max(some, key=lambda entry: entry["below_0.01"])
+        test_entries = [entry for entry in entries if entry["test"] == name]
+        worst = max(test_entries, key=lambda entry: entry["accused"])
+        most_often = max(test_entries, key=lambda entry: entry["below_0.01"])
         measured: dict[str, Any] = {
-            "kinds": (integer, len(some)),
-            "pairs of each": (integer, min(entry["num_pairs"] for entry in some)),
+            "kinds": (integer, len(test_entries)),
+            "pairs of each": (integer, min(entry["num_pairs"] for entry in test_entries)),
             "level": (significant(1), worst["alpha"]),
             "most called related": (integer, worst["accused"]),
             "of that kind": worst["kind"],
             "allowed": (integer, worst["most"]),
             "p ≤ 0.01, all kinds": (
                 percent(2),
-                sum(entry["below_0.01"] for entry in some) / sum(e["num_pairs"] for e in some),
+                sum(entry["below_0.01"] for entry in test_entries) / sum(e["num_pairs"] for e in test_entries),
             ),
             "worst kind": (integer, most_often["below_0.01"]),
             "allowed at 0.01": (integer, most_often["most_below_0.01"]),
@@ -163,7 +167,7 @@ def _accusations(record: Record) -> Table:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Accusations beyond what chance allows, students taken for descendants, changes that no test finds."""
+    """State accusations beyond chance, students taken for descendants, changes that no test finds."""
     result = record["result"]
     entries = result["accusations"]
     beyond = sum(entry["accused"] > entry["most"] for entry in entries)
@@ -218,7 +222,7 @@ def _trusted_by_change(record: Record) -> dict[str, list[str]]:
 
 
 def headline(record: Record) -> str:
-    """After which changes no test of this package is to be trusted."""
+    """Name the changes after which no test of this package is to be trusted."""
     trusted = _trusted_by_change(record)
     unfound = [name for name, tests in trusted.items() if not tests]
     if not unfound:
@@ -227,7 +231,7 @@ def headline(record: Record) -> str:
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """What is found, change × test; response to strength; ROC curves."""
+    """Draw the fraction found, change × test; response to strength; ROC curves."""
     return [_heatmap(record), _strengths(record), _curves(record)]
 
 

@@ -27,12 +27,12 @@ _REACH = 6.0
 
 
 def null_std(num_inputs: int) -> float:
-    """Standard deviation of Kendall's tau of N independent draws."""
+    """Return the standard deviation of Kendall's tau of N independent draws."""
     return math.sqrt(2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1)))
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every pair among the births of each group, in units of the null's standard deviation."""
+    """Compute tau of every pair among the births of each group, in units of the null's standard deviation."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
@@ -43,19 +43,19 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
     counts, outside, sums, means = np.zeros(_BINS - 1, int), 0, np.zeros(3), []
-    every = list(itertools.combinations(range(len(outputs)), 2))
-    with progress.bar(len(every), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
-        for first, second in every:
+    pairs = list(itertools.combinations(range(len(outputs)), 2))
+    with progress.bar(len(pairs), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
+        for first, second in pairs:
             scaled = tau_b(outputs[first], outputs[second]) / unit
-            found, _ = np.histogram(scaled, edges)
-            counts, outside = counts + found, outside + len(scaled) - int(found.sum())
+            bin_counts, _ = np.histogram(scaled, edges)
+            counts, outside = counts + bin_counts, outside + len(scaled) - int(bin_counts.sum())
             sums += (len(scaled), scaled.sum(), np.square(scaled).sum())
             means.append(float(scaled.mean() * math.sqrt(len(scaled))))
             advance()
     total, mean = sums[0], sums[1] / sums[0]
     return {
         "group": group,
-        "num_pairs": len(every),
+        "num_pairs": len(pairs),
         "edges": edges,
         "density": counts / total / (edges[1] - edges[0]),
         "outside": outside / total,
@@ -79,7 +79,7 @@ def _labels(group: Mapping[str, Any]) -> list[Any]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Mean and standard deviation of the taus, and of each pair's mean."""
+    """Tabulate the mean and standard deviation of the taus, and of each pair's mean."""
     rows: list[tuple[Any, ...]] = [
         (
             [*_labels(entry["group"]), entry["num_pairs"]],
@@ -105,7 +105,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Centre and width against the published null's."""
+    """Compare centre and width with the published null's."""
     return [
         Claim(
             "Unrelated models' taus in units of the Gaussian null's standard deviation: "
@@ -120,7 +120,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """The distribution of all taus over the standard normal density."""
+    """Draw the distribution of all taus over the standard normal density."""
     figure, ax = figures.new()
     grid = np.linspace(-_REACH, _REACH, 241)
     ax.plot(grid, stats.norm.pdf(grid), color=figures.MUTED, linestyle=(0, (5, 3)), label="Gaussian null")

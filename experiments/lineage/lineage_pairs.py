@@ -36,18 +36,18 @@ Change = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 
 def add_noise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    """Gaussian noise with ``strength`` times the tensor's own standard deviation."""
+    """Add Gaussian noise with ``strength`` times the tensor's own standard deviation."""
     return w + np.float32(strength * w.std()) * rng.standard_normal(w.shape, np.float32)
 
 
 def prune(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    """The share ``strength`` of entries smallest in magnitude set to zero."""
+    """Set the share ``strength`` of entries smallest in magnitude to zero."""
     size = np.abs(w)
     return np.where(size <= np.quantile(size, strength), np.float32(0), w)
 
 
 def requantise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    """Rounded to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
+    """Round to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
     levels = np.float32(2 ** (int(strength) - 1) - 1)
     scale = np.abs(w).max(axis=-1, keepdims=True) / levels
     return np.round(w / np.where(scale > 0, scale, 1)) * scale
@@ -57,7 +57,7 @@ CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisa
 
 
 def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
-    """The model with every matrix changed, layer by layer; vectors (norm scales, biases) are left alone."""
+    """Change every matrix of the model, layer by layer; vectors (norm scales, biases) stay as they are."""
     rng = np.random.default_rng(0)
     flat: dict[str, Any] = {}
     for path, leaf in flatten(model.params).items():
@@ -72,7 +72,7 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """SmolLM2's descendants and unrelated births, then every pair of the checkpoints of ``--data``."""
+    """Compare SmolLM2's descendants and unrelated births, then every pair of the checkpoints of ``--data``."""
     names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
     path = find_smollm2()
     if path is None:
@@ -106,21 +106,21 @@ def _smollm2(context: Context, path: Path) -> dict[str, Any]:
 
 def _row(model: Checkpoint, base_ND: np.ndarray, suspect: Checkpoint, inputs: Inputs) -> dict[str, Any]:
     outputs = last_outputs(suspect.cfg, suspect.params, inputs)
-    ours, theirs = (jax.tree.map(np.asarray, checkpoint.params) for checkpoint in (model, suspect))
+    base_params, suspect_params = (jax.tree.map(np.asarray, checkpoint.params) for checkpoint in (model, suspect))
     return {
         "tests": verdicts(base_ND, outputs),
-        "intrinsic": intrinsic(ours, theirs).value,
-        "pcs": pcs(ours, theirs).value,
+        "intrinsic": intrinsic(base_params, suspect_params).value,
+        "pcs": pcs(base_params, suspect_params).value,
     }
 
 
 def checkpoints_in(data: str | None) -> list[Path]:
-    """The checkpoints of ``--data``: names with ; between them, or folders that are searched.
+    """List the checkpoints of ``--data``: names with ; between them, or folders that are searched.
 
     Raises:
         InputError: a name that is neither, or a folder that holds none.
     """
-    found: list[Path] = []
+    checkpoints: list[Path] = []
     for part in filter(None, (data or "").split(";")):
         path = files.user_path(part)
         if path.is_dir() and not (path / "config.json").exists():
@@ -129,11 +129,11 @@ def checkpoints_in(data: str | None) -> list[Path]:
             inside = [candidate for candidate in candidates if _is_checkpoint(candidate)]
             if not inside:
                 raise InputError(f"--data {part}: no checkpoint lies there; name a folder that holds some")
-            found += inside
+            checkpoints += inside
         else:
             parse_ref(path)
-            found.append(path)
-    return found
+            checkpoints.append(path)
+    return checkpoints
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -165,10 +165,10 @@ def _others(context: Context) -> dict[str, Any]:
             few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
             base_ND = last_outputs(model.cfg, model.params, few)
             births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
-            found = [
-                permute(base_ND, one_ND, seed) for seed, one_ND in enumerate(itertools.chain.from_iterable(births))
+            seed_verdicts = [
+                permute(base_ND, birth_ND, seed) for seed, birth_ND in enumerate(itertools.chain.from_iterable(births))
             ]
-            summary = summarise(found)
+            summary = summarise(seed_verdicts)
             summary.pop("qq")
             unrelated.append({"base": path.name, **summary})
             advance()
@@ -176,7 +176,7 @@ def _others(context: Context) -> dict[str, Any]:
 
 
 def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pairs with Holm's adjusted p of the permutation test over all defined ones."""
+    """Add Holm's adjusted p of the permutation test over all defined ones to the pairs."""
     tests = [pair["tests"]["permutation"] for pair in pairs]
     defined = [test for test in tests if test["p_value"] is not None]
     for test, value in zip(defined, holm([test["p_value"] for test in defined]), strict=True):
@@ -185,13 +185,14 @@ def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Verdicts with z and the published tests' log₁₀ p."""
+    """Tabulate verdicts with z and the published tests' log₁₀ p."""
     result, settings = record["result"], record["settings"]
-    made = []
+    sections = []
     note = (
         f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, whose "
         "least p is 10⁻⁴. paper and iclr: the published tests on the same tokens, whose p are too small."
     )
+    # One model against changed copies of itself.
     if result["smollm2"]["attempted"]:
         rows = [
             (
@@ -208,7 +209,8 @@ def tables(record: Record) -> Sequence[Table]:
             f"N = {settings['num_inputs']}. {note} Noise: in units of each matrix's standard deviation; pruning: share "
             "of each matrix set to zero; re-quantisation: bits, a scale for each row. Baselines: same above 0.8."
         )
-        made.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
+        sections.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
+    # All pairs of the named checkpoints, then each against fresh seeds.
     if result["others"]["attempted"]:
         rows = [
             (
@@ -219,15 +221,15 @@ def tables(record: Record) -> Sequence[Table]:
             for entry in result["others"]["pairs"]
         ]
         about = f"N = {settings['num_inputs_small']:,}. {note} Adjusted: Holm's correction over the pairs."
-        made.append(tabulate("Checkpoints at hand against each other", ["base", "suspect"], rows, about))
-        made.append(_fresh_seeds(result["others"]["strangers"], settings))
-    return made
+        sections.append(tabulate("Checkpoints at hand against each other", ["base", "suspect"], rows, about))
+        sections.append(_fresh_seeds(result["others"]["strangers"], settings))
+    return sections
 
 
-def _fresh_seeds(found: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
-    """How often a trained model is taken for the descendant of a seed that it has nothing to do with."""
+def _fresh_seeds(summaries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    """Tabulate how often a trained model is taken for the descendant of an unrelated seed."""
     rows = []
-    for entry in found:
+    for entry in summaries:
         measured = {}
         for rate in entry["rates"]:
             low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
@@ -260,21 +262,21 @@ def _why(tests: Mapping[str, Any]) -> str:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The strongest change of each kind that SmolLM2 was recognised through."""
+    """State the strongest change of each kind that SmolLM2 was recognised through."""
     result = record["result"]["smollm2"]
     if not result["attempted"]:
         return []
-    made = []
+    statements = []
     for kind in record["settings"]["changes"]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
         statement = f"SmolLM2 found again after {kind}: strengths recognised of {[entry['strength'] for entry in rows]}"
-        made.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
-    return made
+        statements.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
+    return statements
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """z of the permutation test against the strength of each change."""
+    """Draw z of the permutation test against the strength of each change."""
     result = record["result"]["smollm2"]
     if not result["attempted"]:
         return []
@@ -295,7 +297,7 @@ def plots(record: Record) -> Sequence[Panel]:
 
 
 def headline(record: Record) -> str:
-    """That SmolLM2 was not at hand, if so."""
+    """State that SmolLM2 was not at hand, if so."""
     result = record["result"]["smollm2"]
     return "" if result["attempted"] else f"SmolLM2 not attempted: {result['reason']}."
 

@@ -35,7 +35,7 @@ PAPER_SIZES = (10_000, 1_024)
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Tests on vectors and on tokens for the paper's pairs, and baselines with an empirical null."""
+    """Run tests on vectors and on tokens for the paper's pairs, and baselines with an empirical null."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
@@ -44,7 +44,7 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     pairs = [tuple(pair) for pair in group["pairs"]]
     null = [(seed, seed + 1) for seed in range(10_000, 10_000 + 2 * group["num_null"], 2)]
     text = sentences(cfg, group["reef"])
-    found, unrelated = [], []
+    rows, unrelated = [], []
     total = len(pairs) + len(null)
     with progress.bar(total, f"table4a {group['model']}", unit="pairs", quiet=context.quiet) as advance:
         for base_seed, suspect_seed in pairs:
@@ -58,21 +58,21 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
                 tests[kind] = verdicts(base_ND, suspect_ND, TESTS)
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             scores = baseline_scores(cfg, base, cfg, suspect, pair)
-            found.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
+            rows.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
             advance()
         for base_seed, suspect_seed in null:
             base, suspect = init_seed(cfg, base_seed), init_seed(cfg, suspect_seed)
             pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
             unrelated.append(baseline_scores(cfg, base, cfg, suspect, pair))
             advance()
-    return {"group": group, "pairs": found, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
+    return {"group": group, "pairs": rows, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
 
 
 def _outputs(
     context: Context, group: Mapping[str, Any], seed: int, kind: str, moments: tuple[float, float] | None
 ) -> np.ndarray:
-    """A birth's outputs, kept: a call that was killed goes on after the last, and a seed's tokens serve its pairs."""
-    asked = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
+    """Return a birth's outputs, cached: a killed call resumes after the last, and a seed's tokens serve its pairs."""
+    identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
 
     def compute(folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
@@ -80,24 +80,27 @@ def _outputs(
         mean, std = moments or (0.0, 1.0)
         return last_outputs(cfg, init_seed(cfg, seed), inputs, mean=mean, std=std)
 
-    found = context.cached("outputs_of_births", {**asked, "seed": seed, "inputs": kind, "moments": moments}, compute)
-    return np.asarray(found)
+    outputs = context.cached(
+        "outputs_of_births", {**identity, "seed": seed, "inputs": kind, "moments": moments}, compute
+    )
+    return np.asarray(outputs)
 
 
 def is_paper(group: Mapping[str, Any]) -> bool:
-    """Whether a group has the paper's model and sizes."""
+    """Return whether a group has the paper's model and sizes."""
     sizes = (group["num_inputs"], group["seq_len"])
     return group["model"].endswith("-nano") and not group["changes"] and sizes == PAPER_SIZES
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """p of every test, then the baselines' scores beside those of unrelated births, where there are any."""
+    """Tabulate p of every test, then the baselines' scores alongside those of unrelated births, where there are any."""
     rows: list[tuple[Any, ...]] = []
     scores: list[tuple[Any, ...]] = []
     for outcome in record["result"]["groups"]:
         group = outcome["group"]
         family = group["model"].split("-")[0]
         configuration: Any = "paper" if is_paper(group) else "other"
+        # p of every test, a row a pair.
         for entry in outcome["pairs"]:
             printed = PRINTED.get((family, entry["base"], entry["suspect"])) if is_paper(group) else None
             head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
@@ -115,17 +118,18 @@ def tables(record: Record) -> Sequence[Table]:
             if printed is not None:
                 paper = {"t-test": float(np.log10(printed[0])), "U-test": float(np.log10(printed[1]))}
             rows.append((head, measured, paper, {}, configuration))
+        # Scores of the baselines against their null.
         for name in BASELINES:
             values = [entry["baselines"][name] for entry in outcome["pairs"]]
             null = [value for value in outcome["null"][name] if value is not None]
-            known = [value for value in values if value is not None]
-            if not known or not null:
+            defined = [value for value in values if value is not None]
+            if not defined or not null:
                 continue
             of_null = (float(np.mean(null)), float(np.std(null, ddof=1)) if len(null) > 1 else 0.0)
             measured = {
-                "least": (fixed(3), min(known)),
-                "largest": (fixed(3), max(known)),
-                f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in known)),
+                "least": (fixed(3), min(defined)),
+                "largest": (fixed(3), max(defined)),
+                f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in defined)),
                 "unrelated births": (fixed(3), of_null),
             }
             scores.append(([group["model"], name, len(values), len(null)], measured))
@@ -150,22 +154,22 @@ def _log(p: float | None) -> float | None:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The smallest p of each group, on the published inputs and on tokens."""
-    made = []
+    """State the smallest p of each group, on the published inputs and on tokens."""
+    statements = []
     for outcome in record["result"]["groups"]:
         group = outcome["group"]
         size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(outcome['pairs'])} pairs"
         for kind, test, key in (("gaussian", "paper", "log10_p_t"), ("tokens", "permutation", "p_value")):
             values = [entry["tests"][kind][test].get(key) for entry in outcome["pairs"]]
-            known = [float(value) for value in values if value is not None]
-            logs = np.log10(known).tolist() if key == "p_value" else known
+            defined = [float(value) for value in values if value is not None]
+            logs = np.log10(defined).tolist() if key == "p_value" else defined
             if not logs:
                 continue
             same = is_paper(group) and test == "paper"
             family = group["model"].split("-")[0]
             pairs = [(family, entry["base"], entry["suspect"]) for entry in outcome["pairs"]]
             printed = min(PRINTED[pair][0] for pair in pairs) if same else None
-            made.append(
+            statements.append(
                 Claim(
                     f"Smallest p of births of different seeds, {test} test on {kind} ({size})",
                     min(logs),
@@ -174,7 +178,7 @@ def claims(record: Record) -> Sequence[Claim]:
                     configuration="paper" if same else "other",
                 )
             )
-    return made
+    return statements
 
 
 PAIRS = {
@@ -187,7 +191,7 @@ PAIRS = {
 def families(
     suffix: str, changes: Mapping[str, Any], only: Sequence[str] = tuple(PAIRS), **sizes: Any
 ) -> dict[str, Any]:
-    """Settings with a group for each family, its model the preset with this suffix."""
+    """Return settings with a group for each family, its model the preset with this suffix."""
     groups = [
         {"model": f"{family}-{suffix}", "changes": dict(changes), "pairs": PAIRS[family], **sizes} for family in only
     ]
@@ -195,7 +199,7 @@ def families(
 
 
 def sentences_of(number: int, length: int, text: str = "builtin:prose") -> dict[str, Any]:
-    """What REEF reads."""
+    """Return what REEF reads."""
     return {"text": text, "num_sentences": number, "sentence_len": length}
 
 

@@ -24,25 +24,25 @@ TOGETHER, APART = 16, (64, 1_024)
 
 
 def name_of(family: str, seq_len: int, pair: Sequence[int] = ()) -> str:
-    """A record's name on the command line."""
+    """Return a record's name on the command line."""
     return "_".join(["table4a", family, str(seq_len), *map(str, pair)])
 
 
 def operations(group: births.Group) -> float:
-    """What its forward passes need: tokens once for each seed, vectors for either side of each pair."""
+    """Count what its forward passes need: tokens once for each seed, vectors for either side of each pair."""
     passes = len({seed for pair in group["pairs"] for seed in pair}) + 2 * len(group["pairs"])
     sequence = of_sequence(preset(group["model"], **group["changes"]), group["seq_len"], head=False)
     return passes * group["num_inputs"] * sequence
 
 
 def claims_of_pair(record: Record) -> Sequence[Claim]:
-    """The p of one pair, on the published inputs and on tokens."""
+    """State the p of one pair, on the published inputs and on tokens."""
     (outcome,) = record["result"]["groups"]
     group, (entry,) = outcome["group"], outcome["pairs"]
     sizes = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}"
     seeds = f"p of the births of {entry['base']} and {entry['suspect']}"
     vectors, tokens = entry["tests"]["gaussian"]["paper"], entry["tests"]["tokens"]["permutation"]
-    found = {
+    log10_p_by_test = {
         "paper test on gaussian": vectors.get("log10_p_t"),
         "permutation test on tokens": None if tokens["p_value"] is None else float(np.log10(tokens["p_value"])),
     }
@@ -58,7 +58,7 @@ def claims_of_pair(record: Record) -> Sequence[Claim]:
             format=from_log10(2),
             configuration="paper" if test in printed else "other",
         )
-        for test, log10_p in found.items()
+        for test, log10_p in log10_p_by_test.items()
         if log10_p is not None
     ]
 
@@ -98,13 +98,13 @@ def _of(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_null: int
 
 def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
     # Baselines read no inputs of this length: their null is in the record of all pairs.
-    made = _of(family, seq_len, [pair], num_null=0)
+    experiment = _of(family, seq_len, [pair], num_null=0)
     base, suspect = pair
     return dataclasses.replace(
-        made,
+        experiment,
         name=name_of(family, seq_len, pair),
-        title=f"{made.title}, seeds {base} and {suspect}",
-        settings={scale: {**settings, "seeds": [base, suspect]} for scale, settings in made.settings.items()},
+        title=f"{experiment.title}, seeds {base} and {suspect}",
+        settings={scale: {**settings, "seeds": [base, suspect]} for scale, settings in experiment.settings.items()},
         claims=claims_of_pair,
     )
 

@@ -36,20 +36,20 @@ FUNCTION = "experiments.lineage.table4a_weights:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
-    """p, z and verdict of every test on every pair, family by family."""
+    """Compute p, z and verdict of every test on every pair, family by family."""
     groups = context.settings["groups"]
     total = sum(len(group["pairs"]) for group in groups)
-    found = []
+    outcomes = []
     with progress.bar(total, "table4a in the weights", unit="pairs", quiet=context.quiet) as advance:
         for group in groups:
             spans = [(at, at + 1) for at in range(len(group["pairs"]))]
             parts = context.parts("table4a_weights/pairs", FUNCTION, group, spans, advance=advance)
-            found.append({"group": group, "pairs": [pair for part in parts for pair in part]})
-    return {"groups": found}
+            outcomes.append({"group": group, "pairs": [pair for part in parts for pair in part]})
+    return {"groups": outcomes}
 
 
 def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Every test on some of a family's pairs."""
+    """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
     def reader(seed: int) -> WeightsReader:
@@ -60,16 +60,16 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
         for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
             sides = (reader(base), reader(suspect))
             verdicts = {name: test(*sides) for name, test in TESTS.items()}
-            kept = {
+            summaries = {
                 name: {"verdict": verdict.verdict, "p_value": verdict.p_value, "z": verdict.z}
                 for name, verdict in verdicts.items()
             }
-            rows.append({"base": base, "suspect": suspect, "tests": kept})
+            rows.append({"base": base, "suspect": suspect, "tests": summaries})
         yield part_of(rows)
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """p and z of every test, a row a pair."""
+    """Tabulate p and z of every test, a row a pair."""
     rows = []
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
@@ -87,25 +87,25 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The smallest p of each family, and the chance of one as small."""
-    made = []
+    """State the smallest p of each family, and the chance of one as small."""
+    statements = []
     for outcome in record["result"]["groups"]:
         values = [test["p_value"] for pair in outcome["pairs"] for test in pair["tests"].values()]
-        known = [float(value) for value in values if value is not None]
-        if not known:
+        defined = [float(value) for value in values if value is not None]
+        if not defined:
             continue
-        smallest = min(known)
-        chance = 1 - (1 - smallest) ** len(known)
-        made.append(
+        smallest = min(defined)
+        chance = 1 - (1 - smallest) ** len(defined)
+        statements.append(
             Claim(
-                f"Smallest of {len(known)} p of births of different seeds, exact tests in the weights "
+                f"Smallest of {len(defined)} p of births of different seeds, exact tests in the weights "
                 f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
                 smallest,
                 format=significant(2),
                 configuration="ours",
             )
         )
-    return made
+    return statements
 
 
 EXPERIMENT = Experiment(

@@ -46,23 +46,23 @@ WIDTH_7B = 4096
 
 
 def named(data: str | None) -> dict[str, str]:
-    """Name -> checkpoint of ``--data``; empty without it.
+    """Map names to the checkpoints of ``--data``; empty without it.
 
     Raises:
         InputError: not of the form NAME=CHECKPOINT;…, a name twice, no base, or no suspect.
     """
-    found: dict[str, str] = {}
+    checkpoints: dict[str, str] = {}
     for name, where in split_data(data):
-        if name is None or name in found:
+        if name is None or name in checkpoints:
             raise InputError(f"--data {where!r} is not NAME=CHECKPOINT with a name of its own: {ABSENT}")
-        found[name] = where
-    if found and ("base" not in found or len(found) < 2):
+        checkpoints[name] = where
+    if checkpoints and ("base" not in checkpoints or len(checkpoints) < 2):
         raise InputError(f"--data must name a base and at least one suspect: {ABSENT}")
-    return found
+    return checkpoints
 
 
 def run(context: Context) -> dict[str, Any]:
-    """One row a suspect; the base stays in memory, suspects come one after the other."""
+    """Compute one row a suspect; the base stays in memory, suspects come one after the other."""
     where = named(context.data)
     if not where:
         return {"attempted": False, "reason": ABSENT, "suspects": []}
@@ -70,25 +70,25 @@ def run(context: Context) -> dict[str, Any]:
     dtype = jnp.dtype(settings["dtype"])
     base = open_checkpoint(where["base"], dtype=dtype)
     suspects = [name for name in where if name != "base"]
-    seen: dict[Any, Fingerprint] = {}
+    base_fingerprints: dict[Any, Fingerprint] = {}
     rows = []
     with progress.bar(len(suspects), "table6", unit="models", quiet=context.quiet) as advance:
         for name in suspects:
             suspect = open_checkpoint(where[name], dtype=dtype)
-            rows.append({"name": name, **_compare(base, suspect, settings, seen)})
+            rows.append({"name": name, **_compare(base, suspect, settings, base_fingerprints)})
             del suspect
             advance()
     return {"attempted": True, "base": _facts(base, where["base"]), "suspects": rows}
 
 
 def _facts(model: Checkpoint, where: str) -> dict[str, Any]:
-    """What a record may say of a model: its file's name, never the way to it."""
+    """Return what a record may say of a model: its file's name, never the way to it."""
     parameters = int(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(model.params)))
     return {"file": Path(where).name, "width": model.cfg.d_model, "parameters": parameters}
 
 
 def _compare(
-    base: Checkpoint, suspect: Checkpoint, settings: Mapping[str, Any], seen: dict[Any, Any]
+    base: Checkpoint, suspect: Checkpoint, settings: Mapping[str, Any], base_fingerprints: dict[Any, Any]
 ) -> dict[str, Any]:
     facts = _facts(suspect, suspect.reference)
     if base.cfg.d_model != suspect.cfg.d_model:
@@ -102,9 +102,9 @@ def _compare(
         inputs = random_inputs(kind, *size, narrow)
         fed = moments if kind == "gaussian" else None
         key = (kind, narrow.vocab_size)
-        if key not in seen:
-            seen[key] = fingerprint(base, inputs, moments=fed)
-        tests[kind] = compared(seen[key], fingerprint(suspect, inputs, moments=fed))
+        if key not in base_fingerprints:
+            base_fingerprints[key] = fingerprint(base, inputs, moments=fed)
+        tests[kind] = compared(base_fingerprints[key], fingerprint(suspect, inputs, moments=fed))
     scores = baseline_scores(
         base.cfg, base.params, suspect.cfg, suspect.params, (_reef(base, settings), _reef(suspect, settings))
     )
@@ -112,7 +112,7 @@ def _compare(
 
 
 def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
-    """Features of the sentences in the model's own tokens."""
+    """Compute features of the sentences in the model's own tokens."""
     reef = settings["reef"]
     inputs = parse_inputs(
         reef["text"],
@@ -125,12 +125,13 @@ def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """p and scores beside what the paper printed, for its suspects at its sizes."""
+    """Tabulate p and scores alongside what the paper printed, for its suspects at its sizes."""
     result, settings = record["result"], record["settings"]
     if not result["attempted"]:
         return []
     full = result["base"]["width"] == WIDTH_7B and record["scale"] == "paper"
     rows = []
+    # A row a suspect; printed numbers only at the paper's sizes.
     for entry in result["suspects"]:
         printed = PRINTED.get(entry["name"], {}) if full else {}
         paper: dict[str, Value] = {name: printed[name] for name in BASELINES if name in printed}
@@ -158,7 +159,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def headline(record: Record) -> str:
-    """That nothing was attempted, if so."""
+    """State that nothing was attempted, if so."""
     return "" if record["result"]["attempted"] else "Not attempted: " + record["result"]["reason"] + "."
 
 

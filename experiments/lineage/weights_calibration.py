@@ -74,19 +74,19 @@ FUNCTION = "experiments.lineage.weights_calibration:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Summaries of every test, the family of checks, and what permuting a tied birth's rows alone would do."""
+    """Summarize every test and the family of checks, and permute a tied birth's rows alone."""
     settings = context.settings
     verdicts: dict[str, list[Verdict]] = {}
     total = len(CASES) * settings["num_pairs"]
     with progress.bar(total, "weights calibration", unit="pairs", quiet=context.quiet) as advance:
         for number, name in enumerate(CASES):
             verdicts[name] = []
-            given = {key: settings[key] for key in ("model", "changes", "num_permutations")}
+            test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
             starts = range(0, settings["num_pairs"], settings["chunk"])
             parts = context.parts(
                 "weights_calibration/pairs",
                 FUNCTION,
-                {**given, "test": name, "number": number},
+                {**test_settings, "test": name, "number": number},
                 [(start, min(start + settings["chunk"], settings["num_pairs"])) for start in starts],
                 advance=advance,
             )
@@ -104,25 +104,25 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """p and z of some pairs of one test."""
+    """Compute p and z of some pairs of one test."""
     case = CASES[settings["test"]]
     cfg = config(settings, case)
     for chunk in chunks:
-        found = []
+        rows = []
         first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
         for index, (base, suspect) in enumerate(birth_pairs(cfg, first, chunk.stop - chunk.start)):
             verdict = case.test(base, suspect, settings["num_permutations"], chunk.start + index)
-            found.append([verdict.p_value, verdict.z])
-        yield part_of(found)
+            rows.append([verdict.p_value, verdict.z])
+        yield part_of(rows)
 
 
 def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:
-    """The architecture of a case."""
+    """Return the architecture of a case."""
     return preset(settings["model"], **{**settings["changes"], **case.changes})
 
 
 def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[WeightsReader, WeightsReader]]:
-    """Disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, drawn together."""
+    """Yield disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, drawn together."""
     seeds = np.arange(first_seed, first_seed + 2 * count, dtype=np.uint32)
     drawn_S = jax.tree.map(np.asarray, _births(cfg, seeds))
     readers = [
@@ -138,7 +138,7 @@ def _births(cfg: ModelConfig, seeds_S: jax.Array) -> models.Params:
 
 
 def one_sided(summary: Mapping[str, Any], p_values: Sequence[float]) -> dict[str, Any]:
-    """A summary whose checks find too many small p alone."""
+    """Return a summary whose checks find too many small p alone."""
     rates = [
         {
             **rate,
@@ -151,7 +151,7 @@ def one_sided(summary: Mapping[str, Any], p_values: Sequence[float]) -> dict[str
 
 
 def rows_alone(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Unrelated tied births, tested rightly, and as if their embedding rows could be permuted alone."""
+    """Test unrelated tied births rightly, and as if their embedding rows could be permuted alone."""
     name = "bilinear, tied"
     case, number = CASES[name], list(CASES).index(name)
     cfg, count = config(settings, case), settings["num_tied"]
@@ -159,8 +159,8 @@ def rows_alone(settings: Mapping[str, Any]) -> dict[str, Any]:
     for index, (base, suspect) in enumerate(birth_pairs(cfg, number * _SEEDS_A_CASE, count)):
         verdict = case.test(base, suspect, settings["num_permutations"], index)
         together += verdict.p_value is not None and verdict.p_value < 0.01
-        ours_ID, theirs_ID = (_centred(reader) for reader in (base, suspect))
-        scores_II = ours_ID @ (ours_ID.T @ theirs_ID) @ theirs_ID.T
+        base_ID, suspect_ID = (_centred(reader) for reader in (base, suspect))
+        scores_II = base_ID @ (base_ID.T @ suspect_ID) @ suspect_ID.T
         alone += permutation_p(scores_II, num_permutations=settings["num_permutations"], seed=index) < 0.01
     return {"num_pairs": count, "below_0.01": int(together), "below_0.01_rows_alone": int(alone)}
 
@@ -171,10 +171,11 @@ def _centred(reader: WeightsReader) -> np.ndarray:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Rates and uniformity by test, then the tied births."""
+    """Tabulate rates and uniformity by test, then the tied births."""
     result, settings = record["result"], record["settings"]
     adjusted = {(check["case"], check["check"]): check["adjusted_p"] for check in result["family"]["checks"]}
     rows = []
+    # Rates and uniformity, a row a test.
     for case in result["cases"]:
         smallest = min(value for (name, _), value in adjusted.items() if name == case["test"])
         measured = {
@@ -193,6 +194,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"the test's three checks, corrected for all {result['family']['num_checks']} (Holm). The best pair of blocks "
         "is corrected for their number, and checked for too many small p alone."
     )
+    # What permuting embedding rows alone would do.
     tied = result["tied_rows_alone"]
     wrong = tabulate(
         "Unrelated tied births in the bilinear test",
@@ -212,7 +214,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The smallest adjusted p of the family."""
+    """State the smallest adjusted p of the family."""
     family = record["result"]["family"]
     count = record["settings"]["num_pairs"]
     statement = (
@@ -224,7 +226,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """What the family of checks says."""
+    """State what the family of checks says."""
     family = record["result"]["family"]
     least = min(check["adjusted_p"] for check in family["checks"])
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
@@ -235,7 +237,7 @@ def headline(record: Record) -> str:
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """QQ plots of the tests."""
+    """Draw QQ plots of the tests."""
     cases = record["result"]["cases"]
     figure, ax = figures.new(width=5.4, height=4.2)
     for index, case in enumerate(cases):
