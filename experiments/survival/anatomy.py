@@ -51,25 +51,27 @@ _FIRST_FRESH = 3_600_000_000
 
 
 def run(context: Context, named: bool = False) -> dict[str, Any]:
-    """Every run of the settings, or the one that ``--data`` names."""
+    """Analyze every run of the settings, or the one that ``--data`` names."""
     runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 
 def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
-    """Hybrids and blocks of one run.
+    """Measure hybrids and blocks of one run.
 
     Returns:
         ``facts``, ``steps`` [C], ``probes``: name -> ``num_inputs`` and ``num_ids``, ``z``: probe -> hybrid -> [S][C],
         ``blocks``: ``num_fresh``, ``contrast`` and ``p`` [S][C].
     """
     steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
-    found = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
+    inputs_by_probe = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
     births = [run.birth(seed) for seed in run.seeds]
     hybrids = hybrids_of(run.cfg)
     lives = [[born if step == 0 else run.at(seed, step) for step in steps]
              for seed, born in zip(run.seeds, births, strict=True)]  # fmt: skip
-    total = len(births) * (len(found) * (len(hybrids) + len(steps)) + (settings["num_fresh"] + 2) * (len(steps) - 1))
+    total = len(births) * (
+        len(inputs_by_probe) * (len(hybrids) + len(steps)) + (settings["num_fresh"] + 2) * (len(steps) - 1)
+    )
     z: dict[str, dict[str, list[list[float]]]] = {}
     with progress.bar(total, "anatomy", unit="models", quiet=quiet) as advance:
 
@@ -77,21 +79,22 @@ def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[st
             advance()
             return unit_ranks(last_outputs(run.cfg, params, inputs))
 
-        for probe, inputs in found.items():
+        # Every checkpoint against every hybrid of its birth.
+        for probe, inputs in inputs_by_probe.items():
             z[probe] = {name: [] for name in hybrids}
             for index, (born, life) in enumerate(zip(births, lives, strict=True)):
                 donor = births[(index + 1) % len(births)]
                 bases = {name: ranks(transplant(born, donor, parts), inputs) for name, parts in hybrids.items()}
-                seen = [ranks(params, inputs) for params in life]
+                suspects = [ranks(params, inputs) for params in life]
                 for name, base_DN in bases.items():
-                    z[probe][name].append([trace_z(base_DN @ suspect_DN.T) for suspect_DN in seen])
-        blocks = blocks_alone(run, births, lives, found[UNIFORM], settings["num_fresh"], ranks)
+                    z[probe][name].append([trace_z(base_DN @ suspect_DN.T) for suspect_DN in suspects])
+        blocks = blocks_alone(run, births, lives, inputs_by_probe[UNIFORM], settings["num_fresh"], ranks)
     return {
         "facts": run.facts(),
         "steps": steps,
         "probes": {
             name: {"num_inputs": inputs.num_inputs, "num_ids": inputs.source.get("num_ids")}
-            for name, inputs in found.items()
+            for name, inputs in inputs_by_probe.items()
         },
         "z": z,
         "blocks": blocks,
@@ -106,7 +109,7 @@ def blocks_alone(
     num_fresh: int,
     ranks: Callable[[Params, Inputs], np.ndarray],
 ) -> dict[str, Any]:
-    """Own blocks against fresh births' blocks, all under the trained embedding, after every step but the birth."""
+    """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but the birth."""
     fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
     contrast: list[list[float]] = []
     p: list[list[float]] = []
@@ -115,16 +118,16 @@ def blocks_alone(
         p.append([])
         for params in life[1:]:
             suspect_DN = ranks(params, inputs)
-            held = transplant(born, params, ("embedding",))
-            own = float(np.vdot(ranks(held, inputs), suspect_DN))
-            traces = [float(np.vdot(ranks(transplant(held, other, BLOCKS), inputs), suspect_DN)) for other in fresh]
-            contrast[-1].append((own - float(np.mean(traces))) / float(np.std(traces, ddof=1)))
-            p[-1].append((1 + sum(trace >= own for trace in traces)) / (num_fresh + 1))
+            hybrid = transplant(born, params, ("embedding",))
+            own_trace = float(np.vdot(ranks(hybrid, inputs), suspect_DN))
+            traces = [float(np.vdot(ranks(transplant(hybrid, other, BLOCKS), inputs), suspect_DN)) for other in fresh]
+            contrast[-1].append((own_trace - float(np.mean(traces))) / float(np.std(traces, ddof=1)))
+            p[-1].append((1 + sum(trace >= own_trace for trace in traces)) / (num_fresh + 1))
     return {"num_fresh": num_fresh, "contrast": contrast, "p": p}
 
 
 def probes(run: RunFolder, num_inputs: int, seq_len: int) -> dict[str, Inputs]:
-    """Name -> inputs: ids from the whole vocabulary, from what training saw, from the rest, and held-out text."""
+    """Draw inputs by name: ids from the whole vocabulary, from what training saw, from the rest, and held-out text."""
     vocab = run.cfg.vocab_size
     seen_I = run.seen_ids()
     pools = {
@@ -132,18 +135,18 @@ def probes(run: RunFolder, num_inputs: int, seq_len: int) -> dict[str, Inputs]:
         SEEN: seen_I,
         UNSEEN: np.setdiff1d(np.arange(vocab), seen_I),
     }
-    found = {}
+    inputs_by_probe = {}
     for number, (name, ids_I) in enumerate(pools.items()):
         if len(ids_I) >= MIN_IDS:
             drawn_NT = np.random.default_rng([0x1D5, number]).choice(ids_I, (num_inputs, seq_len))
-            found[name] = from_tokens(drawn_NT, vocab, source=name, num_ids=len(ids_I))
+            inputs_by_probe[name] = from_tokens(drawn_NT, vocab, source=name, num_ids=len(ids_I))
     rows_NT = run.held_out_rows(num_inputs, seq_len)
-    found[TEXT] = from_tokens(rows_NT, vocab, source=TEXT, num_ids=len(np.unique(rows_NT)))
-    return found
+    inputs_by_probe[TEXT] = from_tokens(rows_NT, vocab, source=TEXT, num_ids=len(np.unique(rows_NT)))
+    return inputs_by_probe
 
 
 def thinned(steps: Sequence[int], count: int) -> list[int]:
-    """At most ``count`` of the steps, evenly in their order, the first and the last among them.
+    """Keep at most ``count`` of the steps, evenly in their order, the first and the last among them.
 
     Example:
         >>> thinned([0, 1, 2, 4, 8, 16], 3)
@@ -163,7 +166,7 @@ def _at(run: Mapping[str, Any], probe: str, hybrid: str, place: int = -1) -> lis
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Hybrids by step, part by part, by ids; blocks alone."""
+    """Tabulate hybrids by step, part by part, by ids; blocks alone."""
     return [_by_step(record), _by_part(record), _by_ids(record), _blocks(record)]
 
 
@@ -209,13 +212,13 @@ def _by_ids(record: Record) -> Table:
 def _blocks(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["runs"].items():
-        found = run["blocks"]
+        blocks = run["blocks"]
         for place, step in enumerate(run["steps"][1:]):
-            contrast, p = ([values_C[place] for values_C in found[what]] for what in ("contrast", "p"))
+            contrast, p = ([values_C[place] for values_C in blocks[key]] for key in ("contrast", "p"))
             measured: dict[str, Any] = {
                 "contrast": _range(contrast),
                 "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
-                "fresh births": (integer, found["num_fresh"]),
+                "fresh births": (integer, blocks["num_fresh"]),
             }
             rows.append(([name, step], measured))
     note = (
@@ -226,29 +229,29 @@ def _blocks(record: Record) -> Table:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """What the embedding and the blocks leave each in the outputs."""
-    made = []
+    """State what the embedding and the blocks leave each in the outputs."""
+    statements = []
     for name, run in record["result"]["runs"].items():
         largest = max(value for z_C in run["z"][UNIFORM][OTHERS_EMBEDDING] for value in z_C)
-        kept = float(np.mean(_at(run, UNIFORM, OTHERS_BLOCKS)) / np.mean(_at(run, UNIFORM, OWN)))
-        found = run["blocks"]
-        least = 1 / (found["num_fresh"] + 1)
-        made += [
+        fraction = float(np.mean(_at(run, UNIFORM, OTHERS_BLOCKS)) / np.mean(_at(run, UNIFORM, OWN)))
+        blocks = run["blocks"]
+        least = 1 / (blocks["num_fresh"] + 1)
+        statements += [
             Claim(f"{name}: least z of a trained model against its own birth", min(_at(run, UNIFORM, OWN)),
                   format=fixed(1), configuration="ours"),
             Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1),
                   configuration="ours"),
             Claim(f"{name}: fraction of the own birth's z that own embedding under another's blocks has, after "
-                  "training", kept, format=percent(0), configuration="ours"),
-            Claim(f"{name}: seeds of {len(found['p'])} whose own blocks rank first of {found['num_fresh'] + 1} under "
-                  "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in found["p"]),
+                  "training", fraction, format=percent(0), configuration="ours"),
+            Claim(f"{name}: seeds of {len(blocks['p'])} whose own blocks rank first of {blocks['num_fresh'] + 1} under "
+                  "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in blocks["p"]),
                   format=integer, configuration="ours"),
         ]  # fmt: skip
-    return made
+    return statements
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """z of the four main hybrids by step, a panel a run."""
+    """Draw z of the four main hybrids by step, a panel a run."""
     runs = record["result"]["runs"]
     figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
     for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):

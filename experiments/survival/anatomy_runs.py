@@ -14,7 +14,7 @@ SEEDS = [42, 123, 1000]
 
 
 def trained_here(context: Context) -> dict[str, RunFolder]:
-    """Name -> run: those of the settings, on the built-in text or on that of ``--data``."""
+    """Map names to the runs of the settings, on the built-in text or on that of ``--data``."""
     return {
         name: open_run(persistence.base_run(dataclasses.replace(context, settings={**context.settings, **settings})))
         for name, settings in context.settings["runs"].items()
@@ -22,7 +22,7 @@ def trained_here(context: Context) -> dict[str, RunFolder]:
 
 
 def given(context: Context) -> dict[str, RunFolder]:
-    """The run that ``--data`` names.
+    """Open the run that ``--data`` names.
 
     Raises:
         InputError: it names none.
@@ -34,7 +34,7 @@ def given(context: Context) -> dict[str, RunFolder]:
 
 
 def settings() -> dict[str, dict[str, Any]]:
-    """Scale -> name -> settings of a run, as :mod:`.persistence` takes them; the bytes are those of Table 4b."""
+    """Map scale and name to settings of a run, as :mod:`.persistence` takes them; the bytes are those of Table 4b."""
     of_bytes = persistence_settings.settings("llama")
     smoke = {**of_bytes["smoke"], "seeds": SEEDS[:2]}
     smoke["schedule"] = {**smoke["schedule"], "steps": 64, "learning_rate": 3e-3, "min_learning_rate": 3e-4}

@@ -42,7 +42,7 @@ OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "ow
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every pair's verdict, briefly, and agreement of matchings."""
+    """Compute every pair's verdict, briefly, and agreement of matchings."""
     trained_run = persistence.base_run(context)
     settings = context.settings
 
@@ -69,38 +69,39 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
         params_reader(*hide(cfg, with_noise(params, settings["noise"], seed), seed))
         for seed, params in zip(seeds, lives, strict=True)
     ]
+    # Own births, hidden copies, other seeds, and all pairs of trained models.
     pairs = list(_pairs(len(seeds), settings["others"]))
     rows: list[dict[str, Any]] = []
     agreements: dict[str, list[Any]] = {TRAINED: [], "hidden copy": [], "hidden copy with noise": []}
     with progress.bar(len(pairs), "birth in weights", unit="pairs", quiet=quiet) as advance:
-        for relation, ours, theirs in pairs:
-            base = of_lives[ours] if relation == TRAINED else of_births[ours]
-            suspect = hidden[theirs] if relation == HIDDEN else of_lives[theirs]
+        for relation, base_index, suspect_index in pairs:
+            base = of_lives[base_index] if relation == TRAINED else of_births[base_index]
+            suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
             names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
             for name in names:
-                rows.append(_row(relation, name, seeds[ours], seeds[theirs], TESTS[name](base, suspect)))
+                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], TESTS[name](base, suspect)))
             if relation == TRAINED:
                 agreements[TRAINED].append(_agreement(base, suspect))
             if relation == OWN:
-                agreements["hidden copy"].append(_agreement(of_lives[ours], hidden[ours]))
-                agreements["hidden copy with noise"].append(_agreement(of_lives[ours], noisy[ours]))
+                agreements["hidden copy"].append(_agreement(of_lives[base_index], hidden[base_index]))
+                agreements["hidden copy with noise"].append(_agreement(of_lives[base_index], noisy[base_index]))
             advance()
     return {"rows": rows, "agreements": agreements}
 
 
-def _pairs(count: int, others: int) -> Iterator[tuple[str, int, int]]:
-    """Own births plain and hidden, each birth against ``others`` other trained models, all trained pairs."""
+def _pairs(count: int, num_others: int) -> Iterator[tuple[str, int, int]]:
+    """Yield own births plain and hidden, each birth against ``num_others`` other trained models, all trained pairs."""
     for index in range(count):
         yield OWN, index, index
         yield HIDDEN, index, index
-        for step in range(1, others + 1):
+        for step in range(1, num_others + 1):
             yield OTHER, index, (index + step) % count
-    for ours, theirs in itertools.combinations(range(count), 2):
-        yield TRAINED, ours, theirs
+    for first, second in itertools.combinations(range(count), 2):
+        yield TRAINED, first, second
 
 
 def hide(cfg: ModelConfig, params: Params, seed: int) -> tuple[ModelConfig, Params]:
-    """The same function: the residual stream rotated at random, hidden units reordered and rescaled."""
+    """Keep the function, hide the weights: rotate the residual stream at random, reorder and rescale hidden units."""
     draws = np.random.default_rng([seed, 1])
     orders_LF = np.stack([draws.permutation(cfg.d_ff) for _ in range(cfg.num_layers)])
     factors_LF = np.exp(draws.standard_normal((cfg.num_layers, cfg.d_ff)))
@@ -110,7 +111,7 @@ def hide(cfg: ModelConfig, params: Params, seed: int) -> tuple[ModelConfig, Para
 
 
 def with_noise(params: Params, size: float, seed: int) -> Params:
-    """Gaussian noise of ``size`` standard deviations of each matrix added to it."""
+    """Add Gaussian noise of ``size`` standard deviations of each matrix to it."""
     draws = np.random.default_rng([seed, 2])
     flat = {path: np.asarray(leaf) for path, leaf in flatten(params).items()}
     for path, leaf in flat.items():
@@ -134,7 +135,7 @@ def _row(relation: str, name: str, base: int, suspect: int, verdict: Verdict) ->
 
 
 def _agreement(base: WeightsReader, suspect: WeightsReader) -> dict[str, Any]:
-    """Fraction of hidden units that two independent matchings pair alike: the mean over blocks, and each."""
+    """Compute the fraction of hidden units that two independent matchings pair alike: mean over blocks, and each."""
     verdict = weights_test(base, suspect, align="units")
     blocks = [row["agreement"] for row in verdict.detail["agreement_by_block"]]
     return {"mean": verdict.detail["agreement"], "blocks": blocks}
@@ -146,18 +147,19 @@ def _z(record: Record, relation: str, test: str) -> list[float]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """z and p by test and relation; where in the weights it lies; agreement of matchings."""
+    """Tabulate z and p by test and relation; where in the weights it lies; agreement of matchings."""
     result = record["result"]
     rows = []
+    # A row for every relation and test.
     for relation, test in itertools.product((OWN, HIDDEN, OTHER, TRAINED), TESTS):
-        some = [row for row in result["rows"] if (row["relation"], row["test"]) == (relation, test)]
+        test_rows = [row for row in result["rows"] if (row["relation"], row["test"]) == (relation, test)]
         values = _z(record, relation, test)
-        if not some or not values:
+        if not test_rows or not values:
             continue
-        bounds = [row["log10_p_bound"] for row in some if row["log10_p_bound"] is not None]
+        bounds = [row["log10_p_bound"] for row in test_rows if row["log10_p_bound"] is not None]
         measured: dict[str, Any] = {
-            "pairs": (integer, len(some)),
-            "called same": (integer, sum(row["verdict"] == "same-lineage" for row in some)),
+            "pairs": (integer, len(test_rows)),
+            "called same": (integer, sum(row["verdict"] == "same-lineage" for row in test_rows)),
             "z, smallest": (fixed(1), min(values)),
             "z": (fixed(2), (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)),
             "z, largest": (fixed(1), max(values)),
@@ -172,6 +174,7 @@ def tables(record: Record) -> Sequence[Table]:
         "units. The last two tests are exact for a birth alone. Pairs share models."
     )
     verdicts = tabulate("A birth in the weights", ["pair", "test"], rows, note=note, first_screen=False)
+    # z of own births by matrix.
     modules = [
         ([name], {"z, smallest": (fixed(1), min(values)), "z, mean": (fixed(1), float(np.mean(values)))})
         for name, values in _modules(record).items()
@@ -182,6 +185,7 @@ def tables(record: Record) -> Sequence[Table]:
         modules,
         note="Own births, coordinates, matrix by matrix.",
     )
+    # Agreement of two independent matchings of hidden units.
     agreed = [
         (
             [relation],
@@ -213,7 +217,7 @@ def _modules(record: Record) -> dict[str, list[float]]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Least z of own births, largest of all others, and the largest agreement of unrelated models."""
+    """State the least z of own births, largest of all others, and the largest agreement of unrelated models."""
     unrelated = [
         abs(value)
         for relation, test in itertools.product((OTHER, TRAINED), TESTS)
@@ -233,7 +237,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """z by matrix: a row a kind, a column a block."""
+    """Draw z by matrix: a row a kind, a column a block."""
     z_by_module = _modules(record)
     kinds = list(dict.fromkeys(name.split("/", 2)[2] for name in z_by_module if name.startswith("blocks/")))
     blocks = sorted({int(name.split("/")[1]) for name in z_by_module if name.startswith("blocks/")})

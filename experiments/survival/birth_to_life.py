@@ -58,8 +58,10 @@ def run(context: Context) -> dict[str, Any]:
         loss = [loss_of(cfg, params, held_NT) for params in weights]
         snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
 
+    # Train once; the snapshots are compared on the way.
     with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
         train_with_snapshots(config, data.train, on_snapshot=on_snapshot, every=settings["every"], advance=advance)
+    # The trained models against each other.
     trained = [
         {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}
         for a, b in itertools.combinations(range(len(seeds)), 2)
@@ -68,7 +70,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
-    """Vectors have the moments of an embedding at birth, the same for all models."""
+    """Compute outputs; vectors have the moments of an embedding at birth, the same for all models."""
     mean, std = inputs.moments(0.0, cfg.embedding_std) or (0.0, 1.0)
     return last_outputs(cfg, params, inputs, mean=mean, std=std)
 
@@ -87,7 +89,7 @@ def _range(values: Sequence[float]) -> str | None:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """z of the same seed and of other seeds, snapshot by snapshot."""
+    """Tabulate z of the same seed and of other seeds, snapshot by snapshot."""
     result, settings = record["result"], record["settings"]
     rows = []
     for snapshot in result["snapshots"]:
@@ -110,12 +112,12 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The smallest z of the same seed and the largest of another one, at the end."""
+    """State the smallest z of the same seed and the largest of another one, at the end."""
     snapshot = record["result"]["snapshots"][-1]
-    made = []
+    statements = []
     for kind in KINDS:
         same, other = (_pick(snapshot, kind, "permutation", flag) for flag in (True, False))
-        made.append(
+        statements.append(
             Claim(
                 f"Permutation test on {INPUTS[kind]} after {integer(snapshot['step'])} steps: smallest z of the same "
                 "seed less the largest of another seed (above 0 it tells the seed)",
@@ -124,11 +126,11 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="ours",
             )
         )
-    return made
+    return statements
 
 
 def plots(record: Record) -> Sequence[Panel]:
-    """z against steps, same seed and other seeds."""
+    """Draw z against steps, same seed and other seeds."""
     snapshots = record["result"]["snapshots"]
     figure, axes = figures.new(columns=2, width=9.0, height=3.4)
     steps = [max(snapshot["step"], 1) for snapshot in snapshots]

@@ -18,7 +18,7 @@ INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
 
 
 def correlation_panels(record: Record) -> Sequence[Panel]:
-    """Mean ± standard deviation over the top coordinates, on both kinds of inputs; and the training itself."""
+    """Draw mean ± standard deviation over the top coordinates, on both kinds of inputs; and the training itself."""
     result = record["result"]
     steps = np.asarray(result["steps"])
     figure, axes = figures.new(columns=3, width=9.6, height=3.2)
@@ -26,8 +26,8 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
         for name, seed, colour in zip(
             ("own", "other"), result["seeds"], (figures.MEASURED, figures.BASELINE), strict=True
         ):
-            one = result["taus"][kind][name]
-            mean, std = np.asarray(one["mean"]), np.asarray(one["std"])
+            taus = result["taus"][kind][name]
+            mean, std = np.asarray(taus["mean"]), np.asarray(taus["std"])
             figures.line(
                 ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", colour=colour, markers=True
             )
@@ -47,7 +47,7 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
 
 
 def draw_training(ax: Any, record: Record) -> None:
-    """Held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
+    """Draw held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
     result = record["result"]
     steps = np.asarray(result["steps"])
     for quantity, name, colour in (
@@ -73,16 +73,16 @@ def _log_steps(ax: Any, steps: np.ndarray) -> None:
 
 
 def correlation_tables(record: Record) -> Sequence[Table]:
-    """The same numbers."""
+    """Tabulate the same numbers."""
     result = record["result"]
     rows = []
     for index, step in enumerate(result["steps"]):
-        own = result["progress"][0][index]
-        measured = persistence_tables.training_cells(own)
+        own_progress = result["progress"][0][index]
+        measured = persistence_tables.training_cells(own_progress)
         for kind, words in INPUTS.items():
             for name, who in (("own", "same seed"), ("other", "another seed")):
-                one = result["taus"][kind][name]
-                measured[f"{who}, {words}"] = (fixed(3), (one["mean"][index], one["std"][index]))
+                taus = result["taus"][kind][name]
+                measured[f"{who}, {words}"] = (fixed(3), (taus["mean"][index], taus["std"][index]))
         rows.append(([integer(step)], measured))
     note = (
         f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the birth of seed "
@@ -93,7 +93,7 @@ def correlation_tables(record: Record) -> Sequence[Table]:
 
 
 def correlation_claims(record: Record) -> Sequence[Claim]:
-    """The correlation at the end."""
+    """State the correlation at the end."""
     result = record["result"]
     return [
         Claim(
@@ -115,7 +115,7 @@ TESTS = {
 
 
 def recognition_panels(record: Record) -> Sequence[Panel]:
-    """−log₁₀ p by step, own seed and another's, test by test."""
+    """Draw −log₁₀ p by step, own seed and another's, test by test."""
     result = record["result"]
     figure, axes = figures.new(columns=2, rows=2, width=8.4, height=6.0)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
@@ -149,7 +149,7 @@ def _log10_p(verdict: Mapping[str, Any]) -> float:
 
 
 def counts(record: Record, name: str, test: str, index: int | None = None) -> str:
-    """How many checkpoints are called the birth's descendants: "52 of 52"; at one step if given."""
+    """Count the checkpoints that are called the birth's descendants: "52 of 52"; at one step if given."""
     verdicts = [
         verdict
         for by_seed in record["result"][name][test]
@@ -159,13 +159,13 @@ def counts(record: Record, name: str, test: str, index: int | None = None) -> st
 
 
 def recognition_tables(record: Record) -> Sequence[Table]:
-    """Verdicts by step, with the smallest z of the exact test."""
+    """Tabulate verdicts by step, with the smallest z of the exact test."""
     result = record["result"]
     rows = []
     for index, step in enumerate(result["steps"]):
-        done = [by_seed[index] for by_seed in result["progress"]]
-        means = {name: float(np.mean([row[name] for row in done])) for name in ("moved", "loss")}
-        measured = persistence_tables.training_cells({**done[0], **means})
+        progress_rows = [by_seed[index] for by_seed in result["progress"]]
+        means = {name: float(np.mean([row[name] for row in progress_rows])) for name in ("moved", "loss")}
+        measured = persistence_tables.training_cells({**progress_rows[0], **means})
         measured["smallest z, own"] = (fixed(1), min(by_seed[index]["z"] for by_seed in result["own"]["permutation"]))
         measured["largest z, other"] = (
             fixed(1),
@@ -184,7 +184,7 @@ def recognition_tables(record: Record) -> Sequence[Table]:
 
 
 def recognition_claims(record: Record) -> Sequence[Claim]:
-    """All checkpoints of all seeds."""
+    """State the counts over all checkpoints of all seeds."""
     return [
         Claim(f"Checkpoints recognised by {who}, {words}", counts(record, name, test))
         for test, words in TESTS.items()

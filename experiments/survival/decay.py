@@ -40,13 +40,13 @@ CLOCKS = ("tokens", "summed learning rate")
 
 
 def run(context: Context, named: bool = False) -> dict[str, Any]:
-    """Every run of the settings, or the one that ``--data`` names."""
+    """Measure every run of the settings, or the one that ``--data`` names."""
     runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
     return {"runs": {name: life(run, context.quiet) for name, run in runs.items()}}
 
 
 def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
-    """z of every matrix at every checkpoint, fits and their checks.
+    """Compute z of every matrix at every checkpoint, fits and their checks.
 
     Returns:
         ``facts``, ``num_seen_ids``, ``steps`` [C] (from 0), ``clocks``: name -> [C], ``z``, ``z_squared`` and
@@ -56,20 +56,21 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     ids_I = run.seen_ids()
     steps = [0, *(step for step in run.steps if step > 0)]
     births = [params_reader(run.cfg, run.birth(seed), seed=seed, is_birth=True) for seed in run.seeds]
-    found: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
+    series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
     other: dict[str, list[float]] = {}
     with progress.bar(len(births) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
         for index, (seed, birth) in enumerate(zip(run.seeds, births, strict=True)):
             for step in steps:
                 now = birth if step == 0 else params_reader(run.cfg, run.at(seed, step))
                 for matrix, values in by_matrix(birth, now, ids_I).items():
-                    for what, value in values.items():
-                        found[what].setdefault(matrix, [[] for _ in births])[index].append(value)
+                    for measure, value in values.items():
+                        series[measure].setdefault(matrix, [[] for _ in births])[index].append(value)
                 if step == steps[-1]:
                     unrelated = births[(index + 1) % len(births)]
                     for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(births) > 1 else ():
                         other.setdefault(matrix, []).append(values["z"])
                 advance()
+    # The decay is fitted by tokens and by summed learning rate.
     clocks = {
         "tokens": [float(run.tokens(step)) for step in steps],
         "summed learning rate": [run.summed_rate(step) for step in steps],
@@ -79,29 +80,29 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
         "num_seen_ids": len(ids_I),
         "steps": steps,
         "clocks": clocks,
-        **found,
+        **series,
         "other": other,
-        "fits": {matrix: fitted(clocks, z_SC, run.cfg.d_model) for matrix, z_SC in found["z"].items()},
+        "fits": {matrix: fitted(clocks, z_SC, run.cfg.d_model) for matrix, z_SC in series["z"].items()},
     }
 
 
 def by_matrix(birth: WeightsReader, now: WeightsReader, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
-    """Matrix -> z of the trace, z of the trace of squares (the default test's), and the mean cosine on the diagonal.
+    """Compute by matrix z of the trace and of the trace of squares (the default test's), and the mean diagonal cosine.
 
     Matrices are "embed", "head", "blocks/1/mlp/up" …, "mlp/up" (blocks summed) and "all".
     """
     sums: dict[str, np.ndarray] = {}
     counts: Counter[str] = Counter()
-    found = {}
-    for matrix, ours_nD, theirs_nD in prepared_pairs(birth, now, SharedTokens(ids_I, ids_I)):
-        cross_DD = ours_nD.T @ theirs_nD
-        cross_DD /= column_norms(ours_nD)[:, None]
-        cross_DD /= column_norms(theirs_nD)
-        found[str(matrix)] = _values(cross_DD)
+    values_by_matrix = {}
+    for matrix, birth_nD, trained_nD in prepared_pairs(birth, now, SharedTokens(ids_I, ids_I)):
+        cross_DD = birth_nD.T @ trained_nD
+        cross_DD /= column_norms(birth_nD)[:, None]
+        cross_DD /= column_norms(trained_nD)
+        values_by_matrix[str(matrix)] = _values(cross_DD)
         for name in (ALL,) if matrix.layer is None else (ALL, matrix.module):
             sums[name] = sums.get(name, 0.0) + cross_DD.astype(np.float64)
             counts[name] += 1
-    return found | {name: _values(cross_DD / counts[name]) for name, cross_DD in sums.items()}
+    return values_by_matrix | {name: _values(cross_DD / counts[name]) for name, cross_DD in sums.items()}
 
 
 def _values(cross_DD: np.ndarray) -> dict[str, float]:
@@ -113,7 +114,7 @@ def _values(cross_DD: np.ndarray) -> dict[str, float]:
 
 
 def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> dict[str, Any]:
-    """The decay of one matrix: by clock the fit and its check, and what it comes to at ten times the tokens.
+    """Fit the decay of one matrix: by clock the fit and its check, and what it comes to at ten times the tokens.
 
     Returns:
         Clock -> the fields of :class:`.decay_fit.Decay` and the items of :func:`.decay_fit.check`, None for a run too
@@ -124,38 +125,38 @@ def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]
     tokens_C = np.asarray(clocks["tokens"])
     window_C = (tokens_C > 0) & (tokens_C <= tokens_C[-1] / TENFOLD)
     beyond_C = tokens_C > tokens_C[-1] / TENFOLD
-    found: dict[str, Any] = {clock: None for clock in CLOCKS} | {"tenfold": None}
+    fits: dict[str, Any] = {clock: None for clock in CLOCKS} | {"tenfold": None}
     if window_C.sum() < MIN_POINTS:
-        return found
+        return fits
     for clock in CLOCKS:
         x_C = np.asarray(clocks[clock])
         decay = fit(x_C[window_C], z_C[window_C], ceiling=z_C[0], width=width, farthest=x_C[-1])
         checked = check(decay, x_C[beyond_C], z_C[beyond_C], carried=float(z_C[window_C][-1]))
-        found[clock] = {**dataclasses.asdict(decay), **checked}
-    if found["tokens"]["holds"]:
+        fits[clock] = {**dataclasses.asdict(decay), **checked}
+    if fits["tokens"]["holds"]:
         farthest = TENFOLD * tokens_C[-1]
         again = fit(tokens_C[1:], z_C[1:], ceiling=z_C[0], width=width, farthest=farthest)
-        found["tenfold"] = float(again.z(farthest))
-    return found
+        fits["tenfold"] = float(again.z(farthest))
+    return fits
 
 
 def _kinds(run: Mapping[str, Any]) -> list[str]:
-    """Embedding, each kind of matrix with its blocks summed, head, all."""
+    """List embedding, each kind of matrix with its blocks summed, head, all."""
     names = [name for name in run["z"] if not name.startswith(("blocks/", "head", ALL))]
     return [*names, *(name for name in ("head", ALL) if name in run["z"])]
 
 
 def _single(run: Mapping[str, Any]) -> list[str]:
-    """Matrices by themselves."""
+    """List matrices by themselves."""
     return [name for name in run["z"] if name.startswith("blocks/") or name in ("embed", "positions", "head")]
 
 
-def _last(run: Mapping[str, Any], matrix: str, what: str = "z") -> list[float]:
-    return [z_C[-1] for z_C in run[what][matrix]]
+def _last(run: Mapping[str, Any], matrix: str, measure: str = "z") -> list[float]:
+    return [z_C[-1] for z_C in run[measure][matrix]]
 
 
 def about(run: Mapping[str, Any]) -> str:
-    """A run in a sentence: text, tokens, epochs."""
+    """Describe a run in a sentence: text, tokens, epochs."""
     facts = run["facts"]
     epochs = "" if facts["epochs"] is None else f" ({facts['epochs']:.2f} epochs)"
     return (
@@ -166,12 +167,12 @@ def about(run: Mapping[str, Any]) -> str:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """What is left and how it fell, by kind; by block."""
+    """Tabulate what is left and how it fell, by kind; by block."""
     runs = record["result"]["runs"]
     rows = []
     for name, run in runs.items():
         for kind in _kinds(run):
-            values, found = _last(run, kind), run["fits"][kind]
+            values, fits = _last(run, kind), run["fits"][kind]
             measured: dict[str, Any] = {
                 "z of the birth itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
                 "z at the end": (
@@ -183,15 +184,16 @@ def tables(record: Record) -> Sequence[Table]:
                 "mean cosine": (fixed(3), float(np.mean(_last(run, kind, "cosine")))),
                 "another birth, largest |z|": (fixed(1), max(map(abs, run["other"][kind])) if run["other"] else None),
             }
-            if found["tokens"] is not None:
-                fit, known = found["tokens"], found["tokens"]["determined"]
+            # The fitted form, where there are points enough.
+            if fits["tokens"] is not None:
+                fit, is_determined = fits["tokens"], fits["tokens"]["determined"]
                 measured |= {
-                    "τ, million tokens": (significant(2), fit["scale"] / 1e6 if known else None),
-                    "β": (fixed(2), fit["exponent"] if known else None),
+                    "τ, million tokens": (significant(2), fit["scale"] / 1e6 if is_determined else None),
+                    "β": (fixed(2), fit["exponent"] if is_determined else None),
                     "worst miss": (fixed(2), fit["worst"]),
                     "carried forward": (fixed(2), fit["carried_worst"]),
-                    "by summed rate": (fixed(2), found[CLOCKS[1]]["worst"]),
-                    "z at tenfold": (fixed(1), found["tenfold"]),
+                    "by summed rate": (fixed(2), fits[CLOCKS[1]]["worst"]),
+                    "z at tenfold": (fixed(1), fits["tenfold"]),
                 }
             rows.append(([name, kind], measured))
     note = (
@@ -222,12 +224,12 @@ def _by_block(runs: Mapping[str, Any]) -> Table:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The least z at the end, and for how many matrices the form holds."""
-    made = []
+    """State the least z at the end, and for how many matrices the form holds."""
+    statements = []
     for name, run in record["result"]["runs"].items():
         least = {matrix: min(_last(run, matrix)) for matrix in _kinds(run)}
         weakest = min(least, key=lambda matrix: least[matrix])
-        made.append(
+        statements.append(
             Claim(
                 f"{name}: least z of a kind of matrix against its own birth after {integer(run['facts']['tokens'])} "
                 f"tokens ({weakest})",
@@ -240,19 +242,19 @@ def claims(record: Record) -> Sequence[Claim]:
         for clock in CLOCKS:
             checked = [run["fits"][matrix][clock] for matrix in single if run["fits"][matrix][clock] is not None]
             of = f"{name}: matrices of {len(single)} whose last decade"
-            made.append(
+            statements.append(
                 Claim(f"{of} the form predicts, by {clock}", sum(fit["holds"] for fit in checked),
                       format=integer, configuration="ours")
             )  # fmt: skip
         if checked:
             carried = sum(fit["carried_worst"] <= 1 for fit in checked)
-            made.append(Claim(f"{of} no change would predict", carried, format=integer, configuration="ours"))
-    return made
+            statements.append(Claim(f"{of} no change would predict", carried, format=integer, configuration="ours"))
+    return statements
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """z against tokens by kind, with the fitted form."""
-    made = []
+    """Draw z against tokens by kind, with the fitted form."""
+    run_panels = []
     for name, run in record["result"]["runs"].items():
         kinds, tokens = _kinds(run), np.asarray(run["clocks"]["tokens"])
         columns = 3
@@ -260,10 +262,12 @@ def panels(record: Record) -> Sequence[Panel]:
         figure, axes = figures.new(columns=columns, rows=rows, width=9.0, height=2.4 * rows)
         for ax, kind in zip(np.ravel(axes), kinds, strict=False):
             figures.band(ax, tokens[1:], np.asarray(run["z"][kind])[:, 1:], name="measured", markers=True)
-            found = run["fits"][kind]["tokens"]
-            if found is not None:
-                some = tokens > tokens[-1] / TENFOLD
-                figures.line(ax, tokens[some], found["predicted"], name="predicted", colour=figures.THEORY, dashed=True)
+            fit = run["fits"][kind]["tokens"]
+            if fit is not None:
+                is_held_out = tokens > tokens[-1] / TENFOLD
+                figures.line(
+                    ax, tokens[is_held_out], fit["predicted"], name="predicted", colour=figures.THEORY, dashed=True
+                )
             ax.set_xscale("log")
             figures.label(ax, "tokens", "z", kind)
         for ax in np.ravel(axes)[len(kinds) :]:
@@ -273,8 +277,8 @@ def panels(record: Record) -> Sequence[Panel]:
             f"{name}: z of each kind of matrix against its own birth, means and range over seeds; dashed, what the "
             "form fitted to the first decades predicts of the last."
         )
-        made.append(Panel(figure, caption))
-    return made
+        run_panels.append(Panel(figure, caption))
+    return run_panels
 
 
 DESCRIPTION = (

@@ -56,11 +56,11 @@ class Decay:
     determined: bool = True
 
     def cosine(self, x: Any) -> np.ndarray:
-        """(1 + x/τ)^(−β)."""
+        """Compute (1 + x/τ)^(−β)."""
         return (1.0 + np.asarray(x, float) / self.scale) ** -self.exponent
 
     def z(self, x: Any) -> np.ndarray:
-        """z at points of the clock.
+        """Compute z at points of the clock.
 
         Raises:
             InputError: a point lies beyond the farthest.
@@ -71,7 +71,7 @@ class Decay:
 
 
 def z_of_cosine(cosine: Any, width: int, ceiling: float) -> np.ndarray:
-    """z of the trace where every coordinate has this cosine with its own, and ``ceiling`` where that is one.
+    """Compute z of the trace where every coordinate has this cosine, and ``ceiling`` where that is one.
 
     Example:
         >>> z_of_cosine([1.0, 0.5, 0.0], width=101, ceiling=50.0).round(1).tolist()
@@ -83,7 +83,7 @@ def z_of_cosine(cosine: Any, width: int, ceiling: float) -> np.ndarray:
 
 
 def fit(x: Any, z: Any, *, ceiling: float, width: int, farthest: float) -> Decay:
-    """Least squares in τ and β.
+    """Fit τ and β by least squares.
 
     Args:
         x: points of the clock, positive and ascending.
@@ -106,11 +106,11 @@ def fit(x: Any, z: Any, *, ceiling: float, width: int, farthest: float) -> Decay
     low = [np.log(x[0] / 10.0), np.log(_EXPONENTS[0])]
     high = [np.log(x[-1] * TENFOLD**2), np.log(_EXPONENTS[1])]
 
-    def made(parameters: np.ndarray) -> Decay:
+    def decay_of(parameters: np.ndarray) -> Decay:
         return Decay(ceiling, width, float(np.exp(parameters[0])), float(np.exp(parameters[1])), farthest)
 
     def misses(parameters: np.ndarray) -> np.ndarray:
-        return (made(parameters).z(x) - z) * weight
+        return (decay_of(parameters).z(x) - z) * weight
 
     # From the best place of a grid: the sum of squares may have several hollows.
     starts_P2 = np.array([(a, b) for a in np.linspace(low[0], high[0], 25)[1:-1] for b in np.log(_STARTS)])
@@ -118,11 +118,11 @@ def fit(x: Any, z: Any, *, ceiling: float, width: int, farthest: float) -> Decay
     costs_P = np.square((z_of_cosine(cosines_Px, width, ceiling) - z) * weight).sum(axis=1)
     best = least_squares(misses, starts_P2[np.argmin(costs_P)], bounds=(low, high))
     inside = np.all((best.x > np.add(low, 1e-3)) & (best.x < np.subtract(high, 1e-3)))
-    return dataclasses.replace(made(best.x), determined=bool(inside))
+    return dataclasses.replace(decay_of(best.x), determined=bool(inside))
 
 
 def check(decay: Decay, x: Any, z: Any, *, carried: float) -> dict[str, Any]:
-    """Predictions of held-out points beside what was measured.
+    """Compare predictions of held-out points with what was measured.
 
     Args:
         decay: fitted to earlier points.

@@ -41,17 +41,17 @@ def _orders(cfg: ModelConfig, size: int, seed: int) -> np.ndarray:
 
 
 def rotated(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """The residual stream turned at random."""
+    """Rotate the residual stream at random."""
     return symmetries.rotate(cfg, params, symmetries.random_rotation(cfg, seed))
 
 
 def negated(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """About half of the residual coordinates with the other sign."""
+    """Negate about half of the residual coordinates."""
     return symmetries.negate(cfg, params, _draws(seed).choice([-1.0, 1.0], cfg.d_model))
 
 
 def heads(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """Key/value heads renumbered with their query heads; value and output maps of each head turned."""
+    """Permute key/value heads with their query heads; rotate value and output maps of each head."""
     cfg, params = symmetries.permute_heads(cfg, params, _orders(cfg, cfg.kv_heads, seed))
     flat = {path: np.array(leaf) for path, leaf in flatten(params).items()}
     draws, K = _draws(seed), cfg.key_dim
@@ -67,21 +67,21 @@ def heads(cfg: ModelConfig, params: Params, seed: int) -> Model:
 
 
 def rescaled(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """Log-normal factors of either sign moved from down to up, unit by unit."""
+    """Move log-normal factors of either sign from down to up, hidden unit by hidden unit."""
     draws, shape = _draws(seed), (cfg.num_layers, cfg.d_ff)
     factors_LF = draws.choice([-1.0, 1.0], shape) * np.exp(draws.standard_normal(shape))
     return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))
 
 
 def unused_rows(cfg: ModelConfig, params: Params, ids: Sequence[int]) -> Model:
-    """Embedding rows of tokens that no text has, a thousand times as long."""
+    """Make embedding rows of tokens that no text has a thousand times as long."""
     flat = {path: np.array(leaf) for path, leaf in flatten(params).items()}
     flat["embed/embedding"][list(ids)] *= 1000.0
     return cfg, unflatten(flat)
 
 
 def rolled(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """Hidden units renumbered by one, then the stream turned."""
+    """Roll hidden units by one, then rotate the residual stream."""
     order_F = np.roll(np.arange(cfg.d_ff), 1)
     cfg, params = symmetries.permute_units(cfg, params, np.tile(order_F, (cfg.num_layers, 1)))
     return rotated(cfg, params, seed)
@@ -119,7 +119,7 @@ BILINEAR, CONTROL, AGREEMENT = "bilinear, its birth", "another seed's, form A", 
 
 
 def run(context: Context) -> dict[str, Any]:
-    """z of every test under every change, seed by seed."""
+    """Compute z of every test under every change, seed by seed."""
     trained_run = persistence.base_run(context)
     settings = context.settings
 
@@ -133,7 +133,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def untrained_ids(birth: Params, life: Params) -> np.ndarray:
-    """Tokens that no text had: their embedding rows still point where they were drawn, whatever decay made of them.
+    """List tokens that no text had: their embedding rows still point where they were drawn, whatever decay did.
 
     Returns:
         The ids whose rows have a cosine above 0.9999 with the birth's.
@@ -180,7 +180,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
 
 
 def _largest_difference(cfg: ModelConfig, params: Params, copy: Model, ids_BT: Any) -> float:
-    """Of logits, relative to the largest."""
+    """Compute the largest difference of logits, relative to the largest."""
     old, new = (np.asarray(apply(*model, ids_BT).logits_BTV) for model in ((cfg, params), copy))
     return float(np.abs(new - old).max() / np.abs(old).max())
 
@@ -191,15 +191,15 @@ def _values(record: Record, change: str, test: str) -> list[float]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Smallest z over seeds by change and test; the control's largest."""
+    """Tabulate the smallest z over seeds by change and test; the control's largest."""
     rows = []
     for change in CHANGES:
-        some = [row for row in record["result"]["rows"] if row["change"] == change]
-        measured: dict[str, Any] = {"logits": (significant(2), max(row["logits"] for row in some))}
+        change_rows = [row for row in record["result"]["rows"] if row["change"] == change]
+        measured: dict[str, Any] = {"logits": (significant(2), max(row["logits"] for row in change_rows))}
         for test in (*TESTS, BILINEAR):
             measured[test] = (fixed(1), min(_values(record, change, test), default=None))
         measured[CONTROL] = (fixed(1), max(map(abs, _values(record, change, CONTROL)), default=None))
-        agreements = [row["agreement"] for row in some if row["agreement"] is not None]
+        agreements = [row["agreement"] for row in change_rows if row["agreement"] is not None]
         measured[AGREEMENT] = (fixed(2), min(agreements, default=None))
         rows.append(([change], measured))
     copied = integer(record["settings"]["copied"])
@@ -213,7 +213,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Form A on an unchanged copy and under what it withstands; what evades it; the control."""
+    """State form A on an unchanged copy and under what it withstands; what evades it; the control."""
     rolled_name = "units rolled by one, rotated"
     withstood = [min(_values(record, change, "rotation, form A")) for change in CHANGES if change != rolled_name]
     control = max(max(map(abs, _values(record, change, CONTROL))) for change in CHANGES)

@@ -25,7 +25,7 @@ HYBRIDS: dict[str, tuple[str, ...]] = {
 
 
 def part_of(path: str) -> str:
-    """The part that a parameter belongs to.
+    """Return the part that a parameter belongs to.
 
     Example:
         >>> [part_of(path) for path in ("embed/embedding", "blocks/attention_norm/scale", "blocks/mlp/up/kernel")]
@@ -43,14 +43,16 @@ def part_of(path: str) -> str:
     ]
 
 
-def transplant(own: Params, donor: Params, parts: Iterable[str]) -> Params:
-    """The model with these parts of the donor's, both of one architecture."""
+def transplant(receiver: Params, donor: Params, parts: Iterable[str]) -> Params:
+    """Replace these parts of the receiver by the donor's, both of one architecture."""
     parts = set(parts)
-    ours, theirs = flatten(own), flatten(donor)
-    return unflatten({path: theirs[path] if part_of(path) in parts else leaf for path, leaf in ours.items()})
+    receiver_leaves, donor_leaves = flatten(receiver), flatten(donor)
+    return unflatten(
+        {path: donor_leaves[path] if part_of(path) in parts else leaf for path, leaf in receiver_leaves.items()}
+    )
 
 
 def hybrids_of(cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Those of :data:`HYBRIDS` whose parts an architecture has."""
+    """Return those of :data:`HYBRIDS` whose parts an architecture has."""
     have = {part_of(path) for path in parameter_table(cfg)}
     return {name: parts for name, parts in HYBRIDS.items() if not parts or have & set(parts)}

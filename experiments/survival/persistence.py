@@ -42,40 +42,40 @@ Model = Mapping[str, Any]
 
 
 def corpora(context: Context) -> dict[str, str]:
-    """Role -> source, the ``--data`` option taken in: ``FILE`` (the base corpus) or ``ROLE=FILE;ROLE=FILE``.
+    """Map roles to sources, the ``--data`` option taken in: ``FILE`` (the base corpus) or ``ROLE=FILE;ROLE=FILE``.
 
     Raises:
         InputError: a role that does not exist.
     """
-    found = dict(context.settings["corpora"])
+    sources = dict(context.settings["corpora"])
     for role, source in split_data(context.data):
         if role is None:
-            found["base"] = source
-        elif role in found:
-            found[role] = source
+            sources["base"] = source
+        elif role in sources:
+            sources[role] = source
         else:
-            raise InputError(f"--data names a corpus {role!r}: the corpora are {', '.join(found)}")
-    return found
+            raise InputError(f"--data names a corpus {role!r}: the corpora are {', '.join(sources)}")
+    return sources
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:
-    """The architecture."""
+    """Return the architecture."""
     return preset(settings["model"], **settings["changes"])
 
 
 def base_run(context: Context) -> Path:
-    """Every seed of the settings on the base corpus, in one program; log-spaced checkpoints."""
+    """Train every seed of the settings on the base corpus, in one program; log-spaced checkpoints."""
     return _train(context, "base", "base", context.settings["seeds"], data_seed=0)
 
 
 def distractor_run(context: Context) -> Path:
-    """The distractor: another seed on the base corpus in another order."""
+    """Train the distractor: another seed on the base corpus in another order."""
     seed = context.settings["continued"]["distractor"]
     return _train(context, "distractor", "base", [seed], data_seed=1)
 
 
 def continued_run(context: Context, role: str) -> Path:
-    """The base model and the distractor, both trained on with the corpus of a role."""
+    """Train the base model and the distractor on with the corpus of a role."""
     chosen = context.settings["continued"]
     parents = [last(base_run(context), chosen["seed"]), last(distractor_run(context), chosen["distractor"])]
     origin = "; ".join(f"{Path(parent['run']).name}@seed={parent['seed']},step={parent['step']}" for parent in parents)
@@ -130,7 +130,7 @@ def _train(
 
 
 def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What was trained, and what it must be compared with; the held-out sequences are written."""
+    """Collect what was trained, and what it must be compared with; write the held-out sequences."""
     data = load_data(config)
     counted = baselines(data.dataset.train, data.dataset.validation, config.model.vocab_size)
     facts = {
@@ -151,27 +151,27 @@ def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], sou
 
 
 def facts_of(run: Path) -> dict[str, Any]:
-    """What :func:`_train` wrote of a run."""
+    """Read what :func:`_train` wrote of a run."""
     return files.read_json(run / "value.json")["value"]
 
 
 def birth(run: Path, seed: int) -> Model:
-    """A seed before its first step."""
+    """Return the model of a seed before its first step."""
     return {"run": str(run), "seed": seed, "step": 0}
 
 
 def last(run: Path, seed: int) -> Model:
-    """A seed after the last step."""
+    """Return the model of a seed after the last step."""
     return {"run": str(run), "seed": seed, "step": find_steps(run)[-1]}
 
 
 def load(model: Model) -> Params:
-    """Its weights."""
+    """Load a model's weights."""
     return restore_params(model["run"], seed=model["seed"], step=model["step"])[1]
 
 
 def moved(before: Params, after: Params) -> float:
-    """‖W − W₀‖/‖W₀‖ over all parameters."""
+    """Compute ‖W − W₀‖/‖W₀‖ over all parameters."""
     old, new = flatten(before), flatten(after)
     difference = sum(float(np.square(np.asarray(new[path], np.float64) - old[path]).sum()) for path in old)
     size = sum(float(np.square(np.asarray(old[path], np.float64)).sum()) for path in old)
@@ -179,7 +179,7 @@ def moved(before: Params, after: Params) -> float:
 
 
 def progress_of(model: Model) -> dict[str, float]:
-    """How far a model is from its birth, how well it predicts held-out text, and what counting alone would reach.
+    """Measure how far a model is from its birth, how well it predicts held-out text, and what counting alone reaches.
 
     Returns:
         ``moved`` (from the weights that its run began with), ``loss`` (nats a token on the run's held-out text),
@@ -199,24 +199,24 @@ def progress_of(model: Model) -> dict[str, float]:
     return cached(_measured(model, "progress"), None, compute)
 
 
-def _measured(model: Model, what: str) -> Path:
-    """Where something measured of a model is kept: beside its weights."""
-    return Path(model["run"]) / "measured" / f"{what}-seed{model['seed']}-step{model['step']}"
+def _measured(model: Model, measurement: str) -> Path:
+    """Return where a measurement of a model is kept: beside its weights."""
+    return Path(model["run"]) / "measured" / f"{measurement}-seed{model['seed']}-step{model['step']}"
 
 
 def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
-    """The random inputs of a comparison."""
+    """Draw the random inputs of a comparison."""
     probe = settings["probe"]
     return random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
 
 
 def birth_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Mean and standard deviation of an embedding at birth."""
+    """Return the mean and standard deviation of an embedding at birth."""
     return 0.0, model_config(settings).embedding_std
 
 
 def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
-    """Outputs [N, D] at the last position on the settings' random inputs; computed once for each model.
+    """Compute outputs [N, D] at the last position on the settings' random inputs; once for each model.
 
     Args:
         settings: of the experiment.
@@ -225,16 +225,16 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
         moments: mean and standard deviation that shared vectors are given; not used for tokens.
     """
     inputs = probe_inputs(settings, kind)
-    asked = [settings["probe"], kind, inputs.moments(*moments)]
+    identity = [settings["probe"], kind, inputs.moments(*moments)]
 
     def compute(folder: Path) -> np.ndarray:
         mean, std = moments
         return np.asarray(last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std))
 
-    return cached(_measured(model, "outputs"), asked, compute)
+    return cached(_measured(model, "outputs"), identity, compute)
 
 
 def sentences(run: Path, settings: Mapping[str, Any]) -> Inputs:
-    """Running text for REEF: windows of the run's held-out text."""
+    """Read running text for REEF: windows of the run's held-out text."""
     rows_NT = np.load(run / "held_out.npy")[: settings["probe"]["sentences"], :-1]
     return from_tokens(rows_NT, model_config(settings).vocab_size, source="held-out text of the run")

@@ -26,13 +26,13 @@ BASELINES = ("intrinsic", "reef", "pcs", "ics")
 
 
 def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Moments) -> dict[str, Any]:
-    """Every test on one pair; the suspect's progress stands beside.
+    """Run every test on one pair; the suspect's progress stands alongside.
 
     Returns:
         ``base``, ``suspect`` (seed and step), ``progress`` of the suspect, and by test: ``permutation`` (tokens),
         ``paper`` and ``iclr`` (shared vectors, as published), ``paper_tokens`` and ``iclr_tokens``.
     """
-    seen = {
+    outputs = {
         kind: [persistence.outputs(settings, model, kind, moments) for model in (base, suspect)]
         for kind in persistence.KINDS
     }
@@ -40,24 +40,24 @@ def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Mo
         "base": _name(base),
         "suspect": _name(suspect),
         "progress": persistence.progress_of(suspect),
-        "permutation": brief(permutation_test(*seen["tokens"])),
-        "paper": brief(paper_test(*seen["gaussian"])),
-        "paper_tokens": brief(paper_test(*seen["tokens"])),
-        "iclr": brief(iclr_test(*seen["gaussian"])),
-        "iclr_tokens": brief(iclr_test(*seen["tokens"])),
+        "permutation": brief(permutation_test(*outputs["tokens"])),
+        "paper": brief(paper_test(*outputs["gaussian"])),
+        "paper_tokens": brief(paper_test(*outputs["tokens"])),
+        "iclr": brief(iclr_test(*outputs["gaussian"])),
+        "iclr_tokens": brief(iclr_test(*outputs["tokens"])),
     }
 
 
 def brief(verdict: Verdict) -> dict[str, Any]:
-    """What a table shows of a verdict."""
-    kept = ("log10_p_t", "log10_p_u", "mean_tau", "mean_correlation", "num_dims")
+    """Return what a table shows of a verdict."""
+    detail_names = ("log10_p_t", "log10_p_u", "mean_tau", "mean_correlation", "num_dims")
     return {
         "verdict": verdict.verdict,
         "reason": verdict.reason,
         "p": verdict.p_value,
         "log10_p": verdict.log10_p,
         "z": verdict.z,
-        **{name: verdict.detail[name] for name in kept if name in verdict.detail},
+        **{name: verdict.detail[name] for name in detail_names if name in verdict.detail},
     }
 
 
@@ -66,7 +66,7 @@ def _name(model: Model) -> dict[str, Any]:
 
 
 def own_and_other(context: Context) -> dict[str, Any]:
-    """Every birth against every trained model of the base run: the same seed (Table 4b) and another (Table 4c)."""
+    """Compare births with trained models of the base run: the same seed (Table 4b) and another (Table 4c)."""
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
     moments = persistence.birth_moments(settings)
@@ -81,21 +81,21 @@ def own_and_other(context: Context) -> dict[str, Any]:
 
 
 def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
-    """Every baseline on one pair; REEF reads the held-out text of a run."""
+    """Compute every baseline on one pair; REEF reads the held-out text of a run."""
     cfg = persistence.model_config(settings)
-    ours, theirs = persistence.load(base), persistence.load(suspect)
+    base_params, suspect_params = persistence.load(base), persistence.load(suspect)
     read = persistence.sentences(text_run, settings)
-    features = [standardised(reef_features(cfg, params, read)) for params in (ours, theirs)]
+    features = [standardised(reef_features(cfg, params, read)) for params in (base_params, suspect_params)]
     return {
-        "intrinsic": intrinsic(ours, theirs),
+        "intrinsic": intrinsic(base_params, suspect_params),
         "reef": score("reef", linear_cka(*features)),
-        "pcs": pcs(ours, theirs),
-        "ics": ics(cfg, ours, cfg, theirs),
+        "pcs": pcs(base_params, suspect_params),
+        "ics": ics(cfg, base_params, cfg, suspect_params),
     }
 
 
 def baselines_of_births(context: Context) -> dict[str, Any]:
-    """The baselines on every birth and trained model of the base run, pairs of one seed against pairs of two.
+    """Compute baselines on every birth and trained model of the base run, pairs of one seed against pairs of two.
 
     Returns:
         ``facts``, and ``own``: for each seed its ``progress`` and by baseline ``score``, ``same_at_0.8``, and where
@@ -104,32 +104,32 @@ def baselines_of_births(context: Context) -> dict[str, Any]:
     """
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
-    found: dict[tuple[int, int], dict[str, Score]] = {}
+    scores_by_pair: dict[tuple[int, int], dict[str, Score]] = {}
     with progress.bar(len(seeds) ** 2, "baselines", unit="pairs", quiet=context.quiet) as advance:
         for born in seeds:
             for trained in seeds:
                 base, suspect = persistence.birth(run, born), persistence.last(run, trained)
-                found[born, trained] = compared(settings, base, suspect, run)
+                scores_by_pair[born, trained] = compared(settings, base, suspect, run)
                 advance(1)
     other = {
-        name: np.array([np.nan if scores[name].value is None else scores[name].value for pair, scores in found.items()
-                        if pair[0] != pair[1]], np.float64)
+        name: np.array([np.nan if scores[name].value is None else scores[name].value
+                        for pair, scores in scores_by_pair.items() if pair[0] != pair[1]], np.float64)
         for name in BASELINES
     }  # fmt: skip
-    own = [
+    own_rows = [
         {
             "seed": seed,
             "progress": persistence.progress_of(persistence.last(run, seed)),
-            **{name: against_null(found[seed, seed][name], other[name]) for name in BASELINES},
+            **{name: against_null(scores_by_pair[seed, seed][name], other[name]) for name in BASELINES},
         }
         for seed in seeds
     ]
-    kept = {name: [float(value) for value in values if np.isfinite(value)] for name, values in other.items()}
-    return {"facts": persistence.facts_of(run), "own": own, "other": kept}
+    other_scores = {name: [float(value) for value in values if np.isfinite(value)] for name, values in other.items()}
+    return {"facts": persistence.facts_of(run), "own": own_rows, "other": other_scores}
 
 
 def continued(context: Context) -> dict[str, Any]:
-    """The base model against its descendant and against a distractor's, after further training on each corpus."""
+    """Compare the base model with its descendant and a distractor's, after further training on each corpus."""
     settings = context.settings
     chosen = settings["continued"]
     base = persistence.last(persistence.base_run(context), chosen["seed"])

@@ -16,7 +16,10 @@ PRECISION = "float32 highest; bfloat16 training at paper scale"
 
 
 def settings(family: str) -> dict[str, dict[str, Any]]:
-    """By scale; ``family`` is "llama" or "qwen". The paper's schedule: the SeedPrint authors' toy one, one epoch."""
+    """Return settings by scale; ``family`` is "llama" or "qwen".
+
+    The paper's schedule is the SeedPrint authors' toy one, one epoch.
+    """
     return by_scale(
         model=(f"{family}-tiny", f"{family}-tiny", f"{family}-nano"),
         changes={
@@ -65,6 +68,6 @@ COST = {
 
 
 def shared_cost(trainer: str) -> dict[str, str]:
-    """Of an experiment on models that another one trained."""
+    """Return the cost of an experiment on models that another one trained."""
     words = f"shares the models of {trainer}"
     return {"smoke": words, "laptop": f"less than a minute on two cores; {words}", "paper": words}

@@ -34,12 +34,12 @@ NOTE = (
 
 
 def is_paper(record: Record) -> bool:
-    """Whether the record is of the paper's own configuration."""
+    """Return whether the record is of the paper's own configuration."""
     return record["scale"] == "paper" and record["data"] is None
 
 
 def trained_on(record: Record) -> str:
-    """What was trained, beside the paper's numbers."""
+    """Describe what was trained, alongside the paper's numbers."""
     facts = record["result"]["facts"]
     return (
         f"Trained on {facts['tokens']:,} tokens of {facts['source']} a seed ({facts['epochs']:.2g} epochs), in the "
@@ -50,7 +50,7 @@ def trained_on(record: Record) -> str:
 
 
 def training_cells(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """What training did to a model: how far it moved, its loss, and the loss of counting tokens."""
+    """Return what training did to a model: how far it moved, its loss, and the loss of counting tokens."""
     return {
         MOVED: (fixed(2), progress["moved"]),
         LOSS: (fixed(3), progress["loss"]),
@@ -59,7 +59,7 @@ def training_cells(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verdict_cells(pair: Mapping[str, Any]) -> dict[str, Any]:
-    """The measured columns of one pair; a test without a verdict leaves its cell empty."""
+    """Return the measured columns of one pair; a test without a verdict leaves its cell empty."""
     paper, log = pair["paper"], from_log10(2)
     return {
         **training_cells(pair["progress"]),
@@ -74,7 +74,7 @@ def verdict_cells(pair: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def printed(values: tuple[float, float] | None, record: Record) -> dict[str, Value]:
-    """The paper's t-test and U-test beside its own configuration; (0, …) is an underflow."""
+    """Return the paper's t-test and U-test alongside its own configuration; (0, …) is an underflow."""
     if values is None or not is_paper(record):
         return {}
     return {
@@ -84,12 +84,12 @@ def printed(values: tuple[float, float] | None, record: Record) -> dict[str, Val
 
 
 def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tuple[float, float]]) -> Table:
-    """Births against trained models: the pairs that the paper printed, and their like among the seeds trained."""
-    own = all(a == b for a, b in numbers)
+    """Tabulate births against trained models: the pairs that the paper printed, and their like among those trained."""
+    same_seed = all(a == b for a, b in numbers)
     rows: list[tuple[Any, ...]] = []
     for pair in record["result"]["pairs"]:
         seeds = (pair["base"]["seed"], pair["suspect"]["seed"])
-        if (seeds[0] == seeds[1]) != own:
+        if (seeds[0] == seeds[1]) != same_seed:
             continue
         paper = printed(numbers.get(seeds), record)
         names = [f"s{seeds[0]} at birth", f"s{seeds[1]} trained"]
@@ -98,48 +98,52 @@ def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tu
 
 
 def called_related(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
-    """How many pairs a test calls the same lineage, and of how many it says anything."""
-    said = [pair[test]["verdict"] for pair in pairs if pair[test]["verdict"] != "undefined"]
-    return said.count("same-lineage"), len(said)
+    """Count the pairs that a test calls the same lineage, and those for which it has a verdict."""
+    decided = [pair[test]["verdict"] for pair in pairs if pair[test]["verdict"] != "undefined"]
+    return decided.count("same-lineage"), len(decided)
 
 
-def birth_claims(record: Record, *, own: bool) -> Sequence[Claim]:
-    """How many pairs each test calls the same lineage."""
-    pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == own]
+def birth_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:
+    """State how many pairs each test calls the same lineage."""
+    pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == same_seed]
     facts = record["result"]["facts"]
     name = f"{_architecture(facts)}, {facts['tokens']:,} tokens"
-    what = "a birth and its own trained model" if own else "a birth and another seed's trained model"
+    relation = "a birth and its own trained model" if same_seed else "a birth and another seed's trained model"
     models = len({pair["suspect"]["seed"] for pair in pairs})
-    made = []
+    statements = []
     for test, words in (
         ("permutation", "the permutation test, tokens"),
         ("paper", "Algorithm 1, shared vectors"),
         ("paper_tokens", "Algorithm 1, tokens"),
     ):
-        count, said = called_related(pairs, test)
+        count, num_decided = called_related(pairs, test)
         # Pairs share models, so that the interval of independent ones is the least that can be said.
         limit = (
-            "" if own or not said else f"; {models} models, 95% interval up to {binomial_interval(count, said)[1]:.0%}"
+            ""
+            if same_seed or not num_decided
+            else f"; {models} models, 95% interval up to {binomial_interval(count, num_decided)[1]:.0%}"
         )
-        made.append(Claim(f"Pairs of {what} called one lineage by {words}; {name}{limit}", f"{count} of {said}"))
-    return made
+        statements.append(
+            Claim(f"Pairs of {relation} called one lineage by {words}; {name}{limit}", f"{count} of {num_decided}")
+        )
+    return statements
 
 
 def survival_headline(record: Record) -> str:
-    """The exact test's verdicts, beside the loss."""
+    """State the exact test's verdicts, alongside the loss."""
     pairs = record["result"]["pairs"]
-    own = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
+    own_pairs = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
     other = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
-    found, said = called_related(own, "permutation")
-    wrong, others = called_related(other, "permutation")
-    progress = own[0]["progress"]
+    recognised, num_own = called_related(own_pairs, "permutation")
+    wrong, num_other = called_related(other, "permutation")
+    progress = own_pairs[0]["progress"]
     models = len({pair["suspect"]["seed"] for pair in pairs})
-    bound = binomial_interval(wrong, others)[1] if others else 1.0
+    bound = binomial_interval(wrong, num_other)[1] if num_other else 1.0
     return (
         f"After training to a held-out loss of {progress['loss']:.2f} nats (unigram entropy "
-        f"{progress['unigram_entropy']:.2f}), {found} of {said} models are recognised by their own birth, and "
-        f"{wrong} of {others} by another seed's (from {models} models, whose pairs are not independent: even if they "
-        f"were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
+        f"{progress['unigram_entropy']:.2f}), {recognised} of {num_own} models are recognised by their own birth, and "
+        f"{wrong} of {num_other} by another seed's (from {models} models, whose pairs are not independent: even if "
+        f"they were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
     )
 
 
@@ -150,7 +154,7 @@ def _architecture(facts: Mapping[str, Any]) -> str:
 
 
 def baseline_text(row: Mapping[str, Any], related: bool) -> str:
-    """A score with a mark: right or wrong at the published threshold."""
+    """Format a score with a mark: right or wrong at the published threshold."""
     if row["score"] is None:
         return "undefined"
     mark = "✓" if row["same_at_0.8"] == related else "✗"
@@ -158,7 +162,7 @@ def baseline_text(row: Mapping[str, Any], related: bool) -> str:
 
 
 def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
-    """Baselines on births and their trained models, beside their scores between different seeds."""
+    """Tabulate baselines on births and their trained models, alongside their scores between different seeds."""
     result = record["result"]
     rows: list[tuple[Any, ...]] = []
     for row in result["own"]:
@@ -171,10 +175,10 @@ def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
             measured[f"z of {NAMES[name]}"] = (fixed(1), row[name]["z"])
         names = [f"s{row['seed']} at birth", f"s{row['seed']} trained"]
         rows.append((names, measured, paper, {}, "paper" if paper else "other"))
-    others = {
+    other_scores = {
         NAMES[name]: (fixed(3), mean_std(result["other"][name])) for name in BASELINES if len(result["other"][name]) > 1
     }
-    rows.append((["any seed at birth", "another seed trained"], others, {}, {}, "ours"))
+    rows.append((["any seed at birth", "another seed trained"], other_scores, {}, {}, "ours"))
     note = (
         f"✓ and ✗: right or wrong at the published threshold of 0.8. z: the score among the "
         f"{len(result['other']['pcs'])} pairs of a birth and another seed's trained model (last row, mean ± standard "
@@ -185,7 +189,7 @@ def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
 
 
 def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[float, ...]]) -> Table:
-    """Table 5 and Table 12: after further training on another corpus."""
+    """Tabulate Table 5 and Table 12: after further training on another corpus."""
     rows: list[tuple[Any, ...]] = []
     for pair in record["result"]["pairs"]:
         paper: dict[str, Value] = {}
@@ -209,15 +213,15 @@ def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[flo
 
 
 def continued_claims(record: Record) -> Sequence[Claim]:
-    """Descendants and distractors told apart, by test and by baseline."""
+    """State how many descendants and distractors are told apart, by test and by baseline."""
     pairs = record["result"]["pairs"]
-    made = []
+    statements = []
     for test, words in (("permutation", "the permutation test, tokens"), ("paper", "Algorithm 1, shared vectors")):
         right = sum((pair[test]["verdict"] == "same-lineage") == pair["related"] for pair in pairs)
-        made.append(Claim(f"Descendants and distractors told right by {words}", f"{right} of {len(pairs)}"))
+        statements.append(Claim(f"Descendants and distractors told right by {words}", f"{right} of {len(pairs)}"))
     for name in BASELINES:
         right = sum(pair[name]["same_at_0.8"] == pair["related"] for pair in pairs)
-        made.append(
+        statements.append(
             Claim(f"Descendants and distractors told right by {NAMES[name]} at 0.8", f"{right} of {len(pairs)}")
         )
-    return made
+    return statements

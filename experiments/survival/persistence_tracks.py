@@ -24,7 +24,7 @@ TOP = 50
 
 
 def correlations(context: Context) -> dict[str, Any]:
-    """Kendall's tau of the birth's top coordinates with those of every checkpoint, of its own seed and another's.
+    """Compute Kendall's tau of the birth's top coordinates with those of its own and another seed's checkpoints.
 
     Returns:
         ``facts``, ``steps`` [C], ``top``, ``seeds`` (the birth's, the other's), and by kind of inputs, by "own" and
@@ -35,31 +35,32 @@ def correlations(context: Context) -> dict[str, Any]:
     steps, moments = find_steps(run), persistence.birth_moments(settings)
     born = persistence.birth(run, seed)
     top = min(TOP, persistence.model_config(settings).d_model)
-    found: dict[str, Any] = {}
+    taus: dict[str, Any] = {}
     with progress.bar(4 * len(steps), "checkpoints", unit="checkpoints", quiet=context.quiet) as advance:
+        # Tau of the top coordinates, own seed and another's.
         for kind in persistence.KINDS:
             birth_ND = persistence.outputs(settings, born, kind, moments)
             dims = top_mean(top)(birth_ND)
             for name, who in (("own", seed), ("other", other)):
                 taus_CM = []
                 for step in steps:
-                    seen_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
-                    taus_CM.append(tau_b(birth_ND[:, dims], seen_ND[:, dims]))
+                    suspect_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
+                    taus_CM.append(tau_b(birth_ND[:, dims], suspect_ND[:, dims]))
                     advance(1)
                 mean, std = np.mean(taus_CM, axis=1), np.std(taus_CM, axis=1, ddof=1)
-                found.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
+                taus.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
     return {
         "facts": persistence.facts_of(run),
         "seeds": [seed, other],
         "steps": steps,
         "top": top,
-        "taus": found,
+        "taus": taus,
         "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, other)],
     }
 
 
 def every_checkpoint(context: Context) -> dict[str, Any]:
-    """Every checkpoint of every seed against its own birth and against the next seed's.
+    """Compare every checkpoint of every seed with its own birth and with the next seed's.
 
     Returns:
         ``facts``, ``steps`` [C] (the birth left out), ``seeds``, ``progress`` [S][C], and "own" and "other": by test
@@ -73,9 +74,10 @@ def every_checkpoint(context: Context) -> dict[str, Any]:
         "paper": ("gaussian", paper_test),
         "paper_tokens": ("tokens", paper_test),
     }
-    found: dict[str, Any] = {}
+    verdicts_by_relation: dict[str, Any] = {}
     total = 2 * len(tests) * len(seeds) * len(steps)
     with progress.bar(total, "checkpoints", unit="verdicts", quiet=context.quiet) as advance:
+        # Checkpoints against their own birth, then against the next seed's.
         for name, shift in (("own", 0), ("other", 1)):
             for test, (kind, run_test) in tests.items():
                 by_seed = []
@@ -84,17 +86,17 @@ def every_checkpoint(context: Context) -> dict[str, Any]:
                     birth_ND = persistence.outputs(settings, born, kind, moments)
                     verdicts = []
                     for step in steps:
-                        seen_ND = persistence.outputs(settings, _at(run, seeds[index], step), kind, moments)
-                        verdicts.append(brief(run_test(birth_ND, seen_ND)))
+                        suspect_ND = persistence.outputs(settings, _at(run, seeds[index], step), kind, moments)
+                        verdicts.append(brief(run_test(birth_ND, suspect_ND)))
                         advance(1)
                     by_seed.append(verdicts)
-                found.setdefault(name, {})[test] = by_seed
+                verdicts_by_relation.setdefault(name, {})[test] = by_seed
     return {
         "facts": persistence.facts_of(run),
         "seeds": seeds,
         "steps": steps,
         "progress": [[persistence.progress_of(_at(run, seed, step)) for step in steps] for seed in seeds],
-        **found,
+        **verdicts_by_relation,
     }
 
 

@@ -53,6 +53,7 @@ def _run(context: Context) -> dict[str, Any]:
         OLD: within_budget(cfg, prefix(1), budget),
         LORA: within_budget(cfg, lora(1), budget),
     }
+    # Backbones, trained on the source text and then frozen.
     pretraining = in_memory(cfg, settings["source"], settings["pretraining"], seeds)
     source = load_data(pretraining)
     target = load_data(in_memory(cfg, settings["target"], settings["adapting"], seeds))
@@ -66,9 +67,9 @@ def _run(context: Context) -> dict[str, Any]:
         def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> dict[str, Any]:
             schedule = {**settings["adapting"], "learning_rate": rate}
             config = in_memory(cfg, settings["target"], schedule, whose, adapter=adapter)
-            found = _adapt(config, models, target.train, held_NT, settings["every"])
+            outcome = _adapt(config, models, target.train, held_NT, settings["every"])
             advance(1)
-            return found
+            return outcome
 
         result: dict[str, Any] = {
             "budget": budget,
@@ -77,62 +78,66 @@ def _run(context: Context) -> dict[str, Any]:
             "methods": {},
         }
         best: dict[str, float] = {}
+        # The learning rate is chosen on the first seed, the others are scored.
         for name, adapter in adapters.items():
             tried = [adapt(adapter, rate, first, seeds[:1])["held_out"][-1][0] for rate in rates]
             best[name] = rates[int(np.argmin(tried))]
-            found = adapt(adapter, best[name], rest, seeds[1:])
+            outcome = adapt(adapter, best[name], rest, seeds[1:])
             row = {
                 "adapter": adapter.to_dict(),
                 "parameters": count_trained(cfg, adapter),
                 "learning_rate": best[name],
                 "tuning": [{"learning_rate": rate, "held_out": loss} for rate, loss in zip(rates, tried, strict=True)],
-                "steps": found["steps"],
-                "held_out": found["held_out"],
+                "steps": outcome["steps"],
+                "held_out": outcome["held_out"],
             }
             if name != LORA:
-                row["shares"] = _parts(cfg, adapter, rest, found["trained"], held_NT)
+                row["shares"] = _parts(cfg, adapter, rest, outcome["trained"], held_NT)
             result["methods"][name] = row
         result["lengths"] = []
+        # Prefixes of several lengths.
         for length in settings["lengths"]:
             adapter = prefix(length)
-            found = adapt(adapter, best[OLD], rest, seeds[1:])
-            parts = _parts(cfg, adapter, rest, found["trained"], held_NT)
-            row = {"length": length, "held_out": found["held_out"][-1], "parameters": count_trained(cfg, adapter)}
+            outcome = adapt(adapter, best[OLD], rest, seeds[1:])
+            parts = _parts(cfg, adapter, rest, outcome["trained"], held_NT)
+            row = {"length": length, "held_out": outcome["held_out"][-1], "parameters": count_trained(cfg, adapter)}
             result["lengths"].append({**row, "shares": parts})
     return result
 
 
 def _backbones(config: PretrainConfig, windows: Windows) -> Params:
-    """The weights [S, …] of all seeds, trained on the same text in the same order."""
+    """Train the weights [S, …] of all seeds, on the same text in the same order."""
     state, step = begin(config)
     return train(state, step, token_batches(config, windows))[0].params
 
 
-def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, every: int) -> dict[str, Any]:
-    """Adapters of all seeds, each beside its own backbone, on the same batches; held-out losses on the way."""
+def _adapt(
+    config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, interval: int
+) -> dict[str, Any]:
+    """Train adapters of all seeds, each on its own backbone, on the same batches; held-out losses on the way."""
     adapter, steps = config.adapter, config.steps
     assert adapter is not None and steps is not None
     rule = optimiser(config, steps)
     mesh = parallel.build_mesh(parallel.parse_mesh(None))
     state = first_state(config, rule, abstract_state(config, rule, mesh), None)
-    one = make_train_step(config.model, rule, dtype=config.dtype, adapter=adapter)
+    train_step = make_train_step(config.model, rule, dtype=config.dtype, adapter=adapter)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(states: Any, tokens: jax.Array) -> Any:
-        return jax.lax.map(lambda both: one(both[0], tokens, both[1]), (states, frozen))
+        return jax.lax.map(lambda pair: train_step(pair[0], tokens, pair[1]), (states, frozen))
 
-    seen: dict[str, list[Any]] = {
+    history: dict[str, list[Any]] = {
         "steps": [0],
         "held_out": [_losses(config.model, adapter, frozen, state.params, held_NT)],
     }
 
     def on_step(number: int, state: Any, _: Any) -> None:
-        if number % every == 0 or number == steps:
-            seen["steps"].append(number)
-            seen["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))
+        if number % interval == 0 or number == steps:
+            history["steps"].append(number)
+            history["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))
 
     state, _ = train(state, step, token_batches(config, windows), on_step)
-    return {**seen, "trained": state.params}
+    return {**history, "trained": state.params}
 
 
 def _model(
@@ -146,7 +151,7 @@ def _model(
 def _losses(
     cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None, rows_NT: np.ndarray
 ) -> list[float]:
-    """The held-out loss of each seed in nats per token."""
+    """Compute the held-out loss of each seed in nats per token."""
     return np.asarray(_all_losses(cfg, adapter, frozen, trained, jnp.asarray(rows_NT)), np.float64).tolist()
 
 
@@ -164,34 +169,36 @@ def _all_losses(
 def _parts(
     cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, rows_NT: np.ndarray
 ) -> dict[str, list[list[float]]]:
-    """By seed and position, means over sequences, heads and blocks.
+    """Compute by seed and position the means over sequences, heads and blocks.
 
     ``weight``: the attention weight that falls on the input. ``prefix``: of the norms of the two parts that a head's
     output is the sum of, what the input gives and what the adapter gives, the adapter's fraction.
     """
-    found = jax.device_get(_all_parts(cfg, adapter, frozen, trained, jnp.asarray(rows_NT[:, :-1])))
-    return {name: np.round(np.asarray(value, np.float64), 5).tolist() for name, value in found.items()}
+    parts = jax.device_get(_all_parts(cfg, adapter, frozen, trained, jnp.asarray(rows_NT[:, :-1])))
+    return {name: np.round(np.asarray(value, np.float64), 5).tolist() for name, value in parts.items()}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _all_parts(
     cfg: ModelConfig, adapter: Adapter, frozen: Params, trained: Params, ids_NT: jax.Array
 ) -> dict[str, jax.Array]:
-    def of_layer(found: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        weights_NHTS, values_NSGK = found["attention_weights"], found["values"]
+    def of_layer(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        weights_NHTS, values_NSGK = captured["attention_weights"], captured["values"]
         values_NSHK = jnp.repeat(values_NSGK, cfg.num_heads // cfg.kv_heads, axis=2)
         input_NTHK = jnp.einsum("nhts,nshk->nthk", weights_NHTS, values_NSHK, precision="highest")
-        ours, theirs = (jnp.linalg.norm(part, axis=-1) for part in (found["attention_output"] - input_NTHK, input_NTHK))
-        fraction_NTH = ours / (ours + theirs)
+        prefix_NTH, input_NTH = (
+            jnp.linalg.norm(part, axis=-1) for part in (captured["attention_output"] - input_NTHK, input_NTHK)
+        )
+        fraction_NTH = prefix_NTH / (prefix_NTH + input_NTH)
         return {"prefix": fraction_NTH.mean(axis=(0, 2)), "weight": weights_NHTS.sum(axis=-1).mean(axis=(0, 1))}
 
-    def one(models: tuple[Params, Params]) -> dict[str, jax.Array]:
+    def of_model(models: tuple[Params, Params]) -> dict[str, jax.Array]:
         model = _model(cfg, adapter, *models)
         capture = ("attention_weights", "values", "attention_output")
         layers = apply(*model, ids_NT, logits=False, capture=capture, reduce=of_layer).layers
         return jax.tree.map(lambda leaf: leaf.mean(axis=0), layers)
 
-    return jax.lax.map(one, (frozen, trained))
+    return jax.lax.map(of_model, (frozen, trained))
 
 
 EXPERIMENT = Experiment(

@@ -18,20 +18,20 @@ COLOURS = {NEW: figures.MEASURED, OLD: figures.PAPER, LORA: figures.THEORY}
 
 
 def wins_of(record: Record) -> tuple[int, int]:
-    """Seeds in which Prefix-Tuning+ ends below prefix tuning, of how many."""
-    ours, theirs = (record["result"]["methods"][name]["held_out"][-1] for name in (NEW, OLD))
-    return sum(a < b for a, b in zip(ours, theirs, strict=True)), len(ours)
+    """Count the seeds in which Prefix-Tuning+ ends below prefix tuning, and all seeds."""
+    new_losses, old_losses = (record["result"]["methods"][name]["held_out"][-1] for name in (NEW, OLD))
+    return sum(a < b for a, b in zip(new_losses, old_losses, strict=True)), len(new_losses)
 
 
 def ends_of(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Means over seeds and over the first and the last eighth of the positions."""
+    """Compute means over seeds and over the first and the last eighth of the positions."""
     by_position = np.mean(parts[name], axis=0)
     part = max(1, len(by_position) // 8)
     return {"first": float(by_position[:part].mean()), "last": float(by_position[-part:].mean())}
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The methods at one budget; what the position and the prefix's length do to either part."""
+    """Tabulate the methods at one budget; what the position and the prefix's length do to either part."""
     result = record["result"]
     losses: list[tuple[Any, ...]] = [(["none", 0, ""], {"held-out loss": (fixed(3), mean_std(result["before"]))})]
     rows = []
@@ -73,7 +73,7 @@ def _parts(fractions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edge(record: Record) -> str:
-    """Which methods might gain from a larger learning rate than was tried."""
+    """Name the methods that might gain from a larger learning rate than was tried."""
     largest = max(record["settings"]["learning_rates"])
     names = [NAMES[name] for name, row in record["result"]["methods"].items() if row["learning_rate"] == largest]
     return f" The best rate of {' and '.join(names)} is the largest that was tried." if names else ""
@@ -90,13 +90,15 @@ def _size(adapter: Mapping[str, Any]) -> str:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Loss against steps, and the trade-off."""
+    """Draw loss against steps, and the trade-off."""
     result = record["result"]
+    # Held-out loss by step.
     figure, ax = figures.new()
     for name, row in result["methods"].items():
         figures.band(ax, row["steps"], np.transpose(row["held_out"]), name=NAMES[name], colour=COLOURS[name])
     figures.label(ax, "updates", "held-out loss (nats per byte)")
     figures.legend(ax)
+    # The adapter's part by position; attention on the input by the prefix's length.
     second, (left, right) = figures.new(columns=2, width=8.4)
     for name in (NEW, OLD):
         parts_ST = np.asarray(result["methods"][name]["shares"]["prefix"])
@@ -107,8 +109,8 @@ def panels(record: Record) -> Sequence[Panel]:
     lengths = [row["length"] for row in result["lengths"]]
     weights_SL = np.transpose([np.mean(row["shares"]["weight"], axis=1) for row in result["lengths"]])
     figures.band(right, lengths, weights_SL, name=NAMES[OLD], colour=COLOURS[OLD], markers=True)
-    kept = float(np.mean(result["methods"][NEW]["shares"]["weight"]))
-    figures.line(right, lengths, [kept] * len(lengths), name=NAMES[NEW], colour=COLOURS[NEW])
+    mean_weight = float(np.mean(result["methods"][NEW]["shares"]["weight"]))
+    figures.line(right, lengths, [mean_weight] * len(lengths), name=NAMES[NEW], colour=COLOURS[NEW])
     right.set_xscale("log", base=2)
     figures.label(right, "keys in the prefix", "attention weight on the input")
     figures.legend(right)
@@ -123,7 +125,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Who ends lower, and by how much."""
+    """State who ends lower, and by how much."""
     methods = record["result"]["methods"]
     wins, count = wins_of(record)
     apart = [b - a for a, b in zip(*(methods[name]["held_out"][-1] for name in (NEW, OLD)), strict=True)]
@@ -139,7 +141,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """Whether the new method goes below the old one here."""
+    """State whether the new method goes below the old one here."""
     wins, count = wins_of(record)
     below = "goes below" if wins == count else "does not always go below" if wins else "does not go below"
     return f"With the same number of trained parameters Prefix-Tuning+ {below} prefix tuning ({wins} of {count} seeds)."

@@ -61,16 +61,16 @@ class RunFolder:
         return load_data(dataclasses.replace(self.config, out=str(self.folder), quiet=True))
 
     def tokens(self, step: int) -> int:
-        """Training tokens of a seed before a checkpoint."""
+        """Count training tokens of a seed before a checkpoint."""
         return step * self.config.batch_size * self.config.accumulation * self.config.context
 
     def summed_rate(self, step: int) -> float:
-        """The learning rate summed over the updates before a checkpoint."""
+        """Sum the learning rate over the updates before a checkpoint."""
         rate = schedule(self.config, self.content["steps"])
         return float(np.sum(np.asarray(jax.vmap(rate)(jnp.arange(step)), np.float64))) if step else 0.0
 
     def birth(self, seed: int) -> Params:
-        """A seed's birth, drawn anew.
+        """Draw a seed's initial weights anew.
 
         Raises:
             InputError: step 0 was kept and is something else.
@@ -83,11 +83,11 @@ class RunFolder:
         return params
 
     def at(self, seed: int, step: int) -> Params:
-        """A seed's weights at a checkpoint."""
+        """Read a seed's weights at a checkpoint."""
         return restore_params(self.folder, seed=seed, step=step)[1]
 
     def seen_ids(self) -> np.ndarray:
-        """Ids that occur in the text of training: [I], ascending."""
+        """List the ids that occur in the text of training: [I], ascending."""
         train = self.data.dataset.train
         seen_V = np.zeros(self.cfg.vocab_size, bool)
         for start in range(0, len(train), _CHUNK):
@@ -95,7 +95,7 @@ class RunFolder:
         return np.flatnonzero(seen_V)
 
     def held_out_rows(self, num_rows: int, seq_len: int) -> np.ndarray:
-        """Held-out text cut into rows: int32 [at most num_rows, seq_len]."""
+        """Cut held-out text into rows: int32 [at most num_rows, seq_len]."""
         config = self.config
         pieces = max(1, config.context // seq_len)
         windows = -(-num_rows // pieces)
@@ -104,28 +104,30 @@ class RunFolder:
         return rows_NT.reshape(-1, min(seq_len, rows_NT.shape[1]))[:num_rows]
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of the run: no folder is named."""
-        config, made = self.config, self.content.get("provenance", {})
-        data = made.get("data", {})
+        """Return what a record says of the run: no folder is named."""
+        config, provenance = self.config, self.content.get("provenance", {})
+        data = provenance.get("data", {})
         tokens = self.tokens(self.steps[-1])
-        kept = ("source_digest", "tokens_digest", "documents", "text_bytes", "train_tokens", "validation_tokens")
-        asked = ("context", "batch_size", "accumulation", "learning_rate", "min_learning_rate", "warmup",
+        data_names = ("source_digest", "tokens_digest", "documents", "text_bytes", "train_tokens", "validation_tokens")
+        schedule_names = ("context", "batch_size", "accumulation", "learning_rate", "min_learning_rate", "warmup",
                  "weight_decay", "clip", "beta1", "beta2", "epsilon", "dtype", "data_seed")  # fmt: skip
         return {
             "model": config.model.to_dict(),
             "seeds": list(config.seeds),
-            "schedule": {"steps": self.content["steps"], **{name: getattr(config, name) for name in asked}},
+            "schedule": {"steps": self.content["steps"], **{name: getattr(config, name) for name in schedule_names}},
             "checkpoints": self.steps,
             "tokens": tokens,
             "epochs": tokens / data["train_tokens"] if data.get("train_tokens") else None,
             "tokenizer": data.get("tokenizer"),
-            "data": {"name": Path(config.data).name, **{name: data[name] for name in kept if name in data}},
-            "made": {name: made[name] for name in ("git", "versions", "platform", "precision") if name in made},
+            "data": {"name": Path(config.data).name, **{name: data[name] for name in data_names if name in data}},
+            "made": {
+                name: provenance[name] for name in ("git", "versions", "platform", "precision") if name in provenance
+            },
         }
 
 
 def open_run(folder: Path | str) -> RunFolder:
-    """A folder of ``bornbiased pretrain``.
+    """Open a folder of ``bornbiased pretrain``.
 
     Raises:
         InputError: it is none, holds no checkpoint after the first step, or went on from other weights than births.

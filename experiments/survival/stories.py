@@ -44,7 +44,7 @@ _ENDINGS = (
 
 
 def story(chance: random.Random) -> str:
-    """One story of some hundred words."""
+    """Write one story of some hundred words."""
     fixed = {
         "name": chance.choice(_NAMES),
         "friend": chance.choice(_NAMES),
@@ -68,6 +68,6 @@ def story(chance: random.Random) -> str:
 
 
 def stories(count: int) -> str:
-    """So many stories, with ``<|endoftext|>`` between them, as TinyStories has it."""
+    """Write so many stories, with ``<|endoftext|>`` between them, as TinyStories has it."""
     chance = random.Random(0)
     return "\n<|endoftext|>\n".join(story(chance) for _ in range(count)) + "\n"

@@ -62,16 +62,16 @@ BASELINES = {
 
 
 def recognised(record: Record) -> Sequence[Claim]:
-    """Births found by each baseline: at 0.8, and among the scores of other seeds."""
-    own = record["result"]["own"]
-    made = []
+    """Count births found by each baseline: at 0.8, and among the scores of other seeds."""
+    own_rows = record["result"]["own"]
+    statements = []
     for name in persistence_pairs.BASELINES:
-        at_threshold = sum(bool(row[name]["same_at_0.8"]) for row in own)
-        told = sum((row[name]["z"] or 0.0) > 5 for row in own)
+        at_threshold = sum(bool(row[name]["same_at_0.8"]) for row in own_rows)
+        above_z = sum((row[name]["z"] or 0.0) > 5 for row in own_rows)
         words = persistence_tables.NAMES[name]
-        text = f"{at_threshold} of {len(own)} at 0.8; {told} of {len(own)} with z > 5"
-        made.append(Claim(f"Births recognised in their trained models by {words}", text))
-    return made
+        text = f"{at_threshold} of {len(own_rows)} at 0.8; {above_z} of {len(own_rows)} with z > 5"
+        statements.append(Claim(f"Births recognised in their trained models by {words}", text))
+    return statements
 
 
 def _experiment(
@@ -109,7 +109,7 @@ def _own(name: str, family: str, numbers: Any, **shown: Any) -> Experiment:
         persistence_pairs.own_and_other,
         COST,
         tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
-        claims=functools.partial(persistence_tables.birth_claims, own=True),
+        claims=functools.partial(persistence_tables.birth_claims, same_seed=True),
         **shown,
     )
 
@@ -126,7 +126,7 @@ def _other(name: str, family: str, numbers: Any) -> Experiment:
         persistence_pairs.own_and_other,
         shared_cost(TRAINERS[family]),
         tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
-        claims=functools.partial(persistence_tables.birth_claims, own=False),
+        claims=functools.partial(persistence_tables.birth_claims, same_seed=False),
     )
 
 
