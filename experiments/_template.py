@@ -30,10 +30,10 @@ def run(context: Context) -> dict[str, Any]:
     def compute(folder: Path) -> list[dict[str, Any]]:
         cfg = preset(settings["model"], **settings["changes"])
         inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
-        found = probe(
+        rows = probe(
             newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial", engine=context.engine
         )
-        return [{"seed": row["seed"], "share": row["preference"]["top1_share"]} for row in found]
+        return [{"seed": row["seed"], "share": row["preference"]["top1_share"]} for row in rows]
 
     return {"seeds": context.cached("template/shares", dict(settings), compute)}
 

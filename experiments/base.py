@@ -95,8 +95,8 @@ class Context:
         """
         chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
         request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
-        found = fulfil(request, self.work.parent / name, self.engine, advance)
-        return [json.loads(str(part["value"])) for part in found]
+        outcomes = fulfil(request, self.work.parent / name, self.engine, advance)
+        return [json.loads(str(part["value"])) for part in outcomes]
 
 
 def part_of(value: Any) -> dict[str, Any]:
@@ -118,26 +118,26 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
     """
     folder = cache_folder(place, identity, compute)
     array, value = folder / "value.npy", folder / "value.json"
-    kept = Folder(folder, MAKER)
+    store = Folder(folder, MAKER)
     for path in (array, value):
-        if path.exists() and not _whole(kept, path):
+        if path.exists() and not _whole(store, path):
             aside = files.set_aside(path)
             progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
-        found = compute(folder)
-        if isinstance(found, np.ndarray):
+        computed = compute(folder)
+        if isinstance(computed, np.ndarray):
             stream = io.BytesIO()
-            np.save(stream, found)
-            kept.write_bytes(array.name, stream.getvalue())
+            np.save(stream, computed)
+            store.write_bytes(array.name, stream.getvalue())
         else:
-            kept.write_json(value.name, {"identity": jsonable(identity), "value": jsonable(found)})
+            store.write_json(value.name, {"identity": jsonable(identity), "value": jsonable(computed)})
     return np.load(array) if array.exists() else files.read_json(value)["value"]
 
 
-def _whole(kept: Folder, path: Path) -> bool:
+def _whole(store: Folder, path: Path) -> bool:
     """Whether a value is as it was written; one of the versions that noted no digest, whether it can be read."""
-    if kept.knows(path.name):
-        return kept.owns(path.name)
+    if store.knows(path.name):
+        return store.owns(path.name)
     try:
         return np.load(path) is not None if path.suffix == ".npy" else "value" in files.read_json(path)
     except (InputError, ValueError, EOFError, OSError, TypeError):
@@ -160,14 +160,14 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
         >>> split_data("base=a.txt;b.txt;runs/lr=0.1/text.txt")
         [('base', 'a.txt'), (None, 'b.txt'), (None, 'runs/lr=0.1/text.txt')]
     """
-    found: list[tuple[str | None, str]] = []
+    pairs: list[tuple[str | None, str]] = []
     for part in filter(None, (data or "").split(";")):
         role, separator, source = part.partition("=")
         named = (
             separator and source and re.fullmatch(r"[^/~:@,]+", role) and not os.path.exists(os.path.expanduser(part))
         )
-        found.append((role, source) if named else (None, part))
-    return found
+        pairs.append((role, source) if named else (None, part))
+    return pairs
 
 
 def by_scale(scales: Sequence[str] = SCALES, /, **settings: Any) -> dict[str, dict[str, Any]]:

@@ -64,8 +64,8 @@ class Block:
         """What makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
-            made = importlib.import_module("benchmarks.tables").COMMANDS
-            return made.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
+            commands = importlib.import_module("benchmarks.tables").COMMANDS
+            return commands.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
 
 
@@ -82,9 +82,9 @@ def parse(options: str) -> Block:
     """
     name, *words = options.split()
     fields = dict(word.split("=", 1) for word in words if "=" in word)
-    known = {field.name for field in dataclasses.fields(Block)} - {"name"}
+    field_names = {field.name for field in dataclasses.fields(Block)} - {"name"}
     kind = fields.get("show", "").split(":")[0]
-    if len(fields) < len(words) or not set(fields) <= known or ("show" in fields) == ("value" in fields):
+    if len(fields) < len(words) or not set(fields) <= field_names or ("show" in fields) == ("value" in fields):
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
     if "show" in fields and kind not in SHOWN:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
@@ -109,18 +109,20 @@ def record_of(block: Block) -> Record | None:
         return files.read_json(path) if path.exists() else None
     if block.name in experiments.SELECTIONS:
         names = experiments.SELECTIONS[block.name]
-        made = {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
-        if not made:
+        committed_records = {
+            name: record for name in names if (record := results.committed(name, block.scale)) is not None
+        }
+        if not committed_records:
             return None
-        seconds = sum(record["provenance"]["wall_time_s"] for record in made.values())
-        return {"seconds": seconds, "made": len(made), "of": len(names), "records": made}
+        seconds = sum(record["provenance"]["wall_time_s"] for record in committed_records.values())
+        return {"seconds": seconds, "made": len(committed_records), "of": len(names), "records": committed_records}
     return results.committed(block.name, block.scale)
 
 
 def missing(root: Path = ROOT) -> list[str]:
     """The commands that make the records which the documents name and which are not there."""
-    found = [block for path in documents(root) for block in blocks(path.read_text())]
-    return list(dict.fromkeys(block.command for block in found if record_of(block) is None))
+    named_blocks = [block for path in documents(root) for block in blocks(path.read_text())]
+    return list(dict.fromkeys(block.command for block in named_blocks if record_of(block) is None))
 
 
 def render(text: str) -> str:
@@ -150,17 +152,17 @@ def content(block: Block) -> str:
     return f"\n{body}\n\n{origin(block, record)}\n"
 
 
-def _together(found: Record) -> str:
-    partly = "" if found["made"] == found["of"] else f" for {found['made']} of its {found['of']} experiments"
-    return duration(found["seconds"]) + partly
+def _together(summary: Record) -> str:
+    partly = "" if summary["made"] == summary["of"] else f" for {summary['made']} of its {summary['of']} experiments"
+    return duration(summary["seconds"]) + partly
 
 
-def _together_shown(found: Record, kind: str, number: str) -> str:
+def _together_shown(summary: Record, kind: str, number: str) -> str:
     """The claims of several records, or the tables at one place of them as one table."""
-    made = [(runner.load(name), record) for name, record in found["records"].items()]
+    experiment_records = [(runner.load(name), record) for name, record in summary["records"].items()]
     if kind == "claims":
-        return claims_text([claim for experiment, record in made for claim in experiment.claims(record)])
-    each = [experiment.tables(record)[int(number) - 1] for experiment, record in made]
+        return claims_text([claim for experiment, record in experiment_records for claim in experiment.claims(record)])
+    each = [experiment.tables(record)[int(number) - 1] for experiment, record in experiment_records]
     return table_text(dataclasses.replace(each[0], rows=[row for table in each for row in table.rows]))
 
 
@@ -171,15 +173,15 @@ def _shown(block: Block, record: Record) -> str:
     if block.name.startswith("benchmark/"):
         # benchmarks/ is not installed with the packages; it lies beside the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
-        made: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
+        page_tables: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
     else:
         experiment = runner.load(block.name)
         if kind == "headline":
             return experiment.headline(record)
         if kind == "claims":
             return claims_text(experiment.claims(record))
-        made = experiment.tables(record)
-    chosen = made if not number else [made[int(number) - 1]]
+        page_tables = experiment.tables(record)
+    chosen = page_tables if not number else [page_tables[int(number) - 1]]
     return "\n\n".join(table_text(table) for table in chosen)
 
 
@@ -210,24 +212,24 @@ def origin(block: Block, record: Record) -> str:
         revisions = {each["provenance"]["git"]["revision"][:10] for each in record["records"].values()}
         facts = [_together(record), *sorted(machines), "revision " + ", ".join(sorted(revisions))]
         return f"`{block.command}`: {'; '.join(facts)}."
-    made = record.get("provenance", {})
+    source = record.get("provenance", {})
     facts = []
     taken = results.taken(record)
     if "wall_time_s" in taken:
         facts.append(duration(taken["wall_time_s"]))
     if "peak_memory_bytes" in taken:
         facts.append(f"{taken['peak_memory_bytes'] / 1e9:.2f} GB at most")
-    if "cpu" in made.get("platform", {}):
-        facts.append(f"{made['platform']['cores']} cores of {made['platform']['cpu']}")
-    if made.get("device", {}).get("platform") not in (None, "cpu"):
-        facts.append(f"{made['device']['count']} × {made['device']['kind']}")
-    if "versions" in made:
-        facts.append(f"jax {made['versions']['jax']}")
-    if made.get("git"):
-        facts.append(f"revision {made['git']['revision'][:10]}")
-    if "code" in made:
-        facts.append(f"code {made['code'][:8]}")
-    facts += [f"`{name}` {digest[:8]}" for name, digest in made.get("corpora", {}).items()]
+    if "cpu" in source.get("platform", {}):
+        facts.append(f"{source['platform']['cores']} cores of {source['platform']['cpu']}")
+    if source.get("device", {}).get("platform") not in (None, "cpu"):
+        facts.append(f"{source['device']['count']} × {source['device']['kind']}")
+    if "versions" in source:
+        facts.append(f"jax {source['versions']['jax']}")
+    if source.get("git"):
+        facts.append(f"revision {source['git']['revision'][:10]}")
+    if "code" in source:
+        facts.append(f"code {source['code'][:8]}")
+    facts += [f"`{name}` {digest[:8]}" for name, digest in source.get("corpora", {}).items()]
     data = f" --data {record['data']}" if record.get("data") else ""
     return f"`{block.command}{data}`" + (f": {'; '.join(facts)}." if facts else "")
 

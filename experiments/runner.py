@@ -101,8 +101,8 @@ def reproduce(
     out = folder.path
     target = files.check_writable(out / PAGE)
     folder.claim()
-    done: list[str] = []
-    kept: list[str] = []
+    completed: list[str] = []
+    unchanged: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda text: None) if quiet else progress.note
     growing = _GrowingPage()
@@ -111,7 +111,7 @@ def reproduce(
             for experiment in chosen:
                 path = record_path(out, experiment.name)
                 if is_complete(path, experiment, scale, data):
-                    kept.append(experiment.name)
+                    unchanged.append(experiment.name)
                     say(f"{experiment.name}: kept the record of an earlier run")
                 else:
                     context = Context(
@@ -125,7 +125,7 @@ def reproduce(
                     )
                     error = _run(experiment, context, folder)
                     if error is None:
-                        done.append(experiment.name)
+                        completed.append(experiment.name)
                         say(f"{experiment.name}: done")
                         if growing.due() and len(chosen) > 1:
                             growing.write(folder)
@@ -136,14 +136,14 @@ def reproduce(
                 advance()
     finally:
         # Also after Ctrl-C: the page shows what is finished.
-        not_shown = write_page(folder, done)
+        not_shown = write_page(folder, completed)
     for experiment in chosen:
         if experiment.name in not_shown:
             failed.setdefault(experiment.name, not_shown[experiment.name])
     return Outcome(
         page=target,
-        done=tuple(done),
-        kept=tuple(kept),
+        done=tuple(completed),
+        kept=tuple(unchanged),
         failed={name: _reason(error) for name, error in failed.items()},
         at_fault=all(isinstance(error, InputError) for error in failed.values()),
     )
@@ -179,9 +179,9 @@ def select(names: Sequence[str]) -> list[str]:
     chosen: list[str] = []
     for name in names or ["demo"]:
         if name not in experiments.MODULES and name not in experiments.SELECTIONS:
-            known = [*experiments.SELECTIONS, *experiments.MODULES]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            choices = [*experiments.SELECTIONS, *experiments.MODULES]
+            near = difflib.get_close_matches(name, choices, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}"
             raise InputError(f"unknown experiment {name!r}: {hint}")
         chosen += experiments.SELECTIONS.get(name, (name,))
     if not chosen:
@@ -192,8 +192,8 @@ def select(names: Sequence[str]) -> list[str]:
 def load(name: str) -> Experiment:
     """The experiment of a known name; its module is imported only now."""
     module = importlib.import_module(experiments.MODULES[name])
-    found: Experiment = module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
-    return found
+    experiment: Experiment = module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
+    return experiment
 
 
 def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
@@ -201,8 +201,8 @@ def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
         raise InputError(f"unknown scale {scale!r}: choose {', '.join(SCALES)}")
     for experiment in chosen:
         if scale not in experiment.settings:
-            known = ", ".join(experiment.settings)
-            raise InputError(f"{experiment.name} has no scale {scale!r}: choose {known}, or leave it out")
+            scales = ", ".join(experiment.settings)
+            raise InputError(f"{experiment.name} has no scale {scale!r}: choose {scales}, or leave it out")
 
 
 def record_path(out: Path | str, name: str) -> Path:
@@ -237,8 +237,8 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
 
 def is_current(record: Record, experiment: Experiment) -> bool:
     """Whether the code and the libraries that made a record are those of now."""
-    made = record.get("provenance", {})
-    return made.get("code") == code_digest(experiment.run) and made.get("versions") == library_versions()
+    source = record.get("provenance", {})
+    return source.get("code") == code_digest(experiment.run) and source.get("versions") == library_versions()
 
 
 def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
@@ -289,16 +289,16 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
-        kept = files.set_aside(folder.path / name)
-        progress.warn(f"{folder.path / name} was damaged or changed: set aside as {kept.name}, and made again")
+        moved_path = files.set_aside(folder.path / name)
+        progress.warn(f"{folder.path / name} was damaged or changed: set aside as {moved_path.name}, and made again")
     folder.write_json(name, record)
     return failure
 
 
 def corpora_of(value: Any) -> dict[str, str]:
     """The built-in corpora that settings name, and their digests: they differ between installations."""
-    found = sorted(set(re.findall(r"builtin:(\w+)", json.dumps(value))))
-    return {f"builtin:{name}": corpus(name).digest for name in found if name in BUILDERS}
+    names = sorted(set(re.findall(r"builtin:(\w+)", json.dumps(value))))
+    return {f"builtin:{name}": corpus(name).digest for name in names if name in BUILDERS}
 
 
 def _reason(error: Exception) -> str:
@@ -341,22 +341,22 @@ def _write_figures(folder: Folder, shown: page.Section, again: bool) -> None:
     """The figures of a section as files, those that are there only where they are to be drawn again."""
     for index, panel in enumerate(shown.panels, 1):
         for name in page.figure_files(FIGURES, shown, index).values():
-            there = os.path.lexists(folder.path / name)
-            if there and not folder.owns(name) and not folder.overwrite:
+            is_present = os.path.lexists(folder.path / name)
+            if is_present and not folder.owns(name) and not folder.overwrite:
                 progress.warn(f"{folder.path / name} was changed since it was drawn: left as it is")
-            elif again or not there:
+            elif again or not is_present:
                 folder.write_bytes(name, figures.drawn(panel.figure, name))
 
 
 def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
     """By experiment the sentence at the top of its part of the page, in the order of the page, where it has one."""
-    told = {}
+    sentences = {}
     for name in (name for name in experiments.MODULES if name in names):
         path = record_path(out, name)
         record = files.read_json(path) if path.exists() else {}
         if record.get("status") == "complete" and (sentence := load(name).headline(record)):
-            told[name] = sentence
-    return told
+            sentences[name] = sentence
+    return sentences
 
 
 def section(experiment: Experiment, record: Record, out: Path | str = "out") -> page.Section:

@@ -26,12 +26,12 @@ def groups(
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
     MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
     """
-    made = []
+    variant_groups = []
     for fields in VARIANTS.values():
         alone = fields.get("attention") is False
         length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
-        made.append(births.group(model, seeds, length, count, inputs="gaussian", **changes, **fields))
-    return made
+        variant_groups.append(births.group(model, seeds, length, count, inputs="gaussian", **changes, **fields))
+    return variant_groups
 
 
 def variant(group: births.Group) -> str:

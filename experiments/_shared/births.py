@@ -69,7 +69,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
     with measure() as measurement:
         total = len(group["seeds"]) * inputs.num_inputs
         with progress.bar(total, label, unit="sequences", quiet=context.quiet) as advance:
-            found = list(
+            records = list(
                 probe(
                     subject,
                     group["seeds"],
@@ -88,7 +88,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
         theory.pop("residual_std_by_layer")
     return {
         "group": group,
-        "records": found,
+        "records": records,
         "theory": theory,
         "inputs": inputs.describe(),
         "wall_s": measurement.wall_time_s,

@@ -58,10 +58,10 @@ def baseline_scores(
 ) -> dict[str, float | None]:
     """Baseline -> its score, None where it is not defined."""
     base, suspect = (jax.tree.map(np.asarray, params) for params in (base, suspect))
-    found = {
+    scores = {
         "intrinsic": intrinsic(base, suspect).value,
         "reef": None if reef_pair is None else reef(*reef_pair).value,
         "pcs": pcs(base, suspect).value,
         "ics": ics(base_cfg, base, suspect_cfg, suspect).value,
     }
-    return {name: None if value is None else float(value) for name, value in found.items()}
+    return {name: None if value is None else float(value) for name, value in scores.items()}

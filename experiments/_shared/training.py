@@ -48,7 +48,7 @@ def train_with_snapshots(
     windows: Windows,
     *,
     on_snapshot: Callable[[int, list[Params]], None],
-    every: int,
+    interval: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Params], float]:
     """Train all seeds on the same data in the same order; nothing is written.
@@ -57,9 +57,9 @@ def train_with_snapshots(
         config: the run; ``out`` and ``data`` are not used.
         windows: what is trained on, as :func:`bornbiased_jax.pretrain.load_data` gives it for the run, with a BOS token
             in front or without.
-        on_snapshot: called with the step and every seed's weights, before the first step, every ``every`` steps and
+        on_snapshot: called with the step and every seed's weights, before the first step, every ``interval`` steps and
             at the end.
-        every: see above.
+        interval: see above.
         advance: called with 1 after each step.
 
     Returns:
@@ -79,7 +79,7 @@ def train_with_snapshots(
     def on_step(number: int, state: Any, _: Any) -> None:
         nonlocal last, clock
         advance(1)
-        if number % every == 0 or number == steps:
+        if number % interval == 0 or number == steps:
             jax.block_until_ready(state)
             stretches.append((time.perf_counter() - clock) / (number - last))
             on_snapshot(number, weights(state))

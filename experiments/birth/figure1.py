@@ -15,17 +15,20 @@ def panels(record: Record) -> Sequence[Panel]:
     drawn = []
     for probed in record["result"]["groups"]:
         group, first = probed["group"], probed["records"][0]
-        found, pulled = first["preference"], first["contraction"]
+        preference, pulled = first["preference"], first["contraction"]
         figure, (left, right) = figures.new(columns=2, width=9.0)
         figures.ranked_bars(
             left,
-            found["ranked_counts"][:20],
-            found["ranked_ids"][:20],
-            baseline=found["uniform_top_count"],
+            preference["ranked_counts"][:20],
+            preference["ranked_ids"][:20],
+            baseline=preference["uniform_top_count"],
             baseline_name="expected top count, uniform",
         )
         figures.label(
-            left, "token id, by rank", f"times predicted in {found['num_inputs']:,}", "(a) most frequent predictions"
+            left,
+            "token id, by rank",
+            f"times predicted in {preference['num_inputs']:,}",
+            "(a) most frequent predictions",
         )
         layers = range(1, len(pulled["inter_cosine_by_layer"]) + 1)
         mean, std = pulled["inter_cosine_by_layer"], pulled["inter_cosine_std_by_layer"]
@@ -43,8 +46,8 @@ def panels(record: Record) -> Sequence[Panel]:
             Panel(
                 figure,
                 f"{name}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. (a) The most "
-                f"predicted tokens; the dashed line is the top count that {found['num_inputs']:,} uniform draws would "
-                "have. "
+                f"predicted tokens; the dashed line is the top count that {preference['num_inputs']:,} uniform draws "
+                "would have. "
                 f"(b) Mean cosine between last-token states of different sequences after each block.",
             )
         )

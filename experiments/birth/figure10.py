@@ -14,22 +14,22 @@ from experiments.base import Experiment, Record
 
 def tables(record: Record) -> Sequence[Table]:
     """The top dimension after every block and after the final norm."""
-    made = []
+    page_tables = []
     for probed in record["result"]["groups"]:
         group, first = probed["group"], probed["records"][0]
-        found = first["preference"]
+        preference = first["preference"]
         columns = zip(
-            found["top_dimension_by_layer"],
-            found["top_dimension_count_by_layer"],
-            found["top_dimension_log10_p_by_layer"],
+            preference["top_dimension_by_layer"],
+            preference["top_dimension_count_by_layer"],
+            preference["top_dimension_log10_p_by_layer"],
             strict=True,
         )
-        names = [str(i + 1) for i in range(len(found["top_dimension_by_layer"]) - 1)] + ["final norm"]
+        names = [str(i + 1) for i in range(len(preference["top_dimension_by_layer"]) - 1)] + ["final norm"]
         rows = [
             ([name], {"dimension": (identifier, d), "count": (integer, c), "p": (from_log10(3), p)})
             for name, (d, c, p) in zip(names, columns, strict=True)
         ]
-        made.append(
+        page_tables.append(
             tabulate(
                 f"{births.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
                 ["after block"],
@@ -37,24 +37,27 @@ def tables(record: Record) -> Sequence[Table]:
                 note="The dimension that is most often the largest of all D, and the corrected p of its count.",
             )
         )
-    return made
+    return page_tables
 
 
 def panels(record: Record) -> Sequence[Panel]:
     """Tokens above, dimensions below, ranked."""
     drawn = []
     for probed in record["result"]["groups"]:
-        group, found = probed["group"], probed["records"][0]["preference"]
+        group, preference = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
         figure, (top, bottom) = figures.new(rows=2, height=5.2)
         figures.ranked_bars(
-            top, found["ranked_counts"][:30], baseline=found["num_inputs"] / cfg.vocab_size, baseline_name="N / V"
+            top,
+            preference["ranked_counts"][:30],
+            baseline=preference["num_inputs"] / cfg.vocab_size,
+            baseline_name="N / V",
         )
         figures.label(top, "rank", "times predicted", "tokens")
         figures.ranked_bars(
             bottom,
-            found["final_dimension_counts"][:30],
-            baseline=found["num_inputs"] / cfg.d_model,
+            preference["final_dimension_counts"][:30],
+            baseline=preference["num_inputs"] / cfg.d_model,
             baseline_name="N / D",
         )
         figures.label(bottom, "rank", "times the largest", "dimensions of the final norm's output")

@@ -15,19 +15,19 @@ NUM_RANKED = 20
 
 def panels(record: Record) -> Sequence[Panel]:
     """The first seed's most predicted tokens, one panel a variant on one scale."""
-    found = ablations.by_variant(record)
-    figure, axes = figures.new(columns=len(found), width=3.3 * len(found), height=3.0)
+    groups_by_variant = ablations.by_variant(record)
+    figure, axes = figures.new(columns=len(groups_by_variant), width=3.3 * len(groups_by_variant), height=3.0)
     highest = 0.0
-    for ax, (name, probed) in zip(axes, found.items(), strict=True):
-        seen = probed["records"][0]["preference"]
-        fractions = [100 * count / seen["num_inputs"] for count in seen["ranked_counts"][:NUM_RANKED]]
-        level = 100 * seen["uniform_top_count"] / seen["num_inputs"]
-        figures.ranked_bars(ax, fractions, seen["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
+    for ax, (name, probed) in zip(axes, groups_by_variant.items(), strict=True):
+        preference = probed["records"][0]["preference"]
+        fractions = [100 * count / preference["num_inputs"] for count in preference["ranked_counts"][:NUM_RANKED]]
+        level = 100 * preference["uniform_top_count"] / preference["num_inputs"]
+        figures.ranked_bars(ax, fractions, preference["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
         figures.label(ax, "token id, by rank", "% of inputs", name)
         highest = max(highest, level, *fractions)
     for ax in axes:
         ax.set_ylim(0, 1.05 * highest)
-    group = found["full model"]["group"]
+    group = groups_by_variant["full model"]["group"]
     caption = (
         f"{births.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most "
         f"predicted tokens is predicted, by all modules (T = {group['seq_len']}) and by each alone. The "
@@ -42,9 +42,9 @@ def tables(record: Record) -> Sequence[Table]:
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
         for birth in probed["records"]:
-            seen = birth["preference"]
-            level = seen["uniform_top_count"] / seen["num_inputs"]
-            measured = {"fraction": seen["top1_share"], "uniform": level, "p": seen["log10_p"]}
+            preference = birth["preference"]
+            level = preference["uniform_top_count"] / preference["num_inputs"]
+            measured = {"fraction": preference["top1_share"], "uniform": level, "p": preference["log10_p"]}
             predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
             name = ablations.variant(group)
             settings = [name, births.name_of(group), group["num_inputs"], ablations.length_of(group), birth["seed"]]

@@ -45,7 +45,7 @@ def tables(record: Record) -> Sequence[Table]:
     for layer in range(len(theory["inter_cosine_by_layer"])):
         measured: dict[str, Any] = {}
         for name, birth in zip(names, probed["records"], strict=False):
-            mean, std = (birth["contraction"][f"inter_cosine_{what}by_layer"][layer] for what in ("", "std_"))
+            mean, std = (birth["contraction"][f"inter_cosine_{prefix}by_layer"][layer] for prefix in ("", "std_"))
             measured[name] = (fixed(3), (mean, std))
         predicted = (theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer])
         rows.append(([layer + 1], {**measured, "any seed": (fixed(3), None)}, {}, {"any seed": predicted}))

@@ -33,7 +33,7 @@ def run(context: Context) -> dict[str, Any]:
     """Pre-activations of the MLP-only stack by layer, and its contraction with theory's prediction."""
     settings = context.settings
     N, T = settings["num_inputs"], settings["seq_len"]
-    found = []
+    norm_rows = []
     with progress.bar(len(NORMS) * N, "pre-activations", unit="sequences", quiet=context.quiet) as advance:
         for norm in NORMS:
             changes = {**settings.get("changes", {}), "attention": False, "norm": norm}
@@ -42,28 +42,28 @@ def run(context: Context) -> dict[str, Any]:
             inputs = gaussian(N, T, cfg.d_model)
             std = expected_std(cfg.d_model, norm, cfg.embedding_std)
             x_NTD = inputs.batch(0, N) * cfg.embedding_std
-            seen = preactivation(cfg, params, x_NTD, edges=BINS * std, advance=advance)
+            measured = preactivation(cfg, params, x_NTD, edges=BINS * std, advance=advance)
             pulled = births.run_group(
                 context,
                 births.group(settings["model"], settings["seeds"], T, N, inputs="gaussian", **changes),
             )
-            found.append(
+            norm_rows.append(
                 {
                     "norm": norm,
                     "d_model": cfg.d_model,
                     "activation": cfg.activation,
                     "expected_std": std,
-                    "std_by_layer": seen.std_L,
-                    "mean_by_layer": seen.mean_L,
-                    "histogram": seen.histogram_LE[0],
-                    "edges": seen.edges,
+                    "std_by_layer": measured.std_L,
+                    "mean_by_layer": measured.mean_L,
+                    "histogram": measured.histogram_LE[0],
+                    "edges": measured.edges,
                     "cosine_by_seed": [birth["contraction"]["inter_cosine_by_layer"] for birth in pulled["records"]],
                     "cosine_theory": pulled["theory"]["inter_cosine_by_layer"],
                     "cosine_theory_low": pulled["theory"]["inter_cosine_by_layer_low"],
                     "cosine_theory_high": pulled["theory"]["inter_cosine_by_layer_high"],
                 }
             )
-    return {"norms": found}
+    return {"norms": norm_rows}
 
 
 def _linear_fraction(std: float) -> float:
@@ -78,7 +78,7 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for variant in record["result"]["norms"]:
         last = [cosine[-1] for cosine in variant["cosine_by_seed"]]
-        ours = record["settings"]["model"] == "gpt2-nano"
+        is_paper_model = record["settings"]["model"] == "gpt2-nano"
         rows.append(
             (
                 [NORMS[variant["norm"]]],
@@ -88,12 +88,12 @@ def tables(record: Record) -> Sequence[Table]:
                     "odd share": (percent(2), _linear_fraction(variant["std_by_layer"][0])),
                     "cosine, last block": (significant(3), float(np.mean(last))),
                 },
-                {"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if ours else {},
+                {"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if is_paper_model else {},
                 {
                     "σ, block 1": variant["expected_std"],
                     "cosine, last block": variant["cosine_theory"][-1],
                 },
-                "paper" if ours else "other",
+                "paper" if is_paper_model else "other",
             )
         )
     note = (
@@ -106,9 +106,9 @@ def tables(record: Record) -> Sequence[Table]:
 
 def panels(record: Record) -> Sequence[Panel]:
     """GELU over both distributions, and the contraction by layer."""
-    both: list[Mapping[str, Any]] = record["result"]["norms"]
+    norm_rows: list[Mapping[str, Any]] = record["result"]["norms"]
     figure, axes = figures.new(columns=2, width=8.2)
-    for ax, variant in zip(axes, both, strict=True):
+    for ax, variant in zip(axes, norm_rows, strict=True):
         edges = np.asarray(variant["edges"])
         middle = (edges[1:] + edges[:-1]) / 2
         ax.fill_between(middle, variant["histogram"], color=figures.MEASURED, alpha=0.3, linewidth=0)
@@ -127,7 +127,7 @@ def panels(record: Record) -> Sequence[Panel]:
         "straight line u/2, which is odd and contracts nothing.",
     )
     figure, ax = figures.new()
-    for index, variant in enumerate(both):
+    for index, variant in enumerate(norm_rows):
         colour = figures.SERIES[index]
         depth = np.arange(1, len(variant["std_by_layer"]) + 1)
         figures.line(
@@ -154,10 +154,10 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Both spreads."""
-    made = []
+    page_claims = []
     for variant in record["result"]["norms"]:
         is_paper = record["settings"]["model"] == "gpt2-nano"
-        made.append(
+        page_claims.append(
             Claim(
                 f"Standard deviation of what enters GELU {NORMS[variant['norm']]}"
                 + (" LayerNorm" if variant["norm"] == "none" else ""),
@@ -168,7 +168,7 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="paper" if is_paper else "other",
             )
         )
-    return made
+    return page_claims
 
 
 EXPERIMENT = Experiment(

@@ -21,9 +21,9 @@ def measured_by_layer(probed: Any) -> np.ndarray:
 
 def panels(record: Record) -> Sequence[Panel]:
     """All three by layer, every seed, with theory."""
-    found = ablations.by_variant(record)
+    groups_by_variant = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
-    for index, (name, probed) in enumerate(found.items()):
+    for index, (name, probed) in enumerate(groups_by_variant.items()):
         colour, theory = figures.SERIES[index], probed["theory"]
         depth = np.arange(1, len(theory["inter_cosine_by_layer"]) + 1)
         low, high = theory["inter_cosine_by_layer_low"], theory["inter_cosine_by_layer_high"]
@@ -34,7 +34,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
-    group = found["full model"]["group"]
+    group = groups_by_variant["full model"]["group"]
     caption = (
         f"{births.name_of(group)}, T = {group['seq_len']}, Gaussian inputs, one line a seed. Dashed, with "
         "99% of seeds: theory."
@@ -44,14 +44,16 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def tables(record: Record) -> Sequence[Table]:
     """The mean across seeds after each block."""
-    found = ablations.by_variant(record)
-    curves = {name: measured_by_layer(probed) for name, probed in found.items()}
+    groups_by_variant = ablations.by_variant(record)
+    curves = {name: measured_by_layer(probed) for name, probed in groups_by_variant.items()}
     rows: list[tuple[Any, ...]] = []
     for layer in range(len(curves["full model"])):
         measured = {name: (significant(3), float(curve[layer])) for name, curve in curves.items()}
-        predicted = {name: probed["theory"]["inter_cosine_by_layer"][layer] for name, probed in found.items()}
+        predicted = {
+            name: probed["theory"]["inter_cosine_by_layer"][layer] for name, probed in groups_by_variant.items()
+        }
         rows.append(([layer + 1], measured, {}, predicted))
-    group = found["full model"]["group"]
+    group = groups_by_variant["full model"]["group"]
     note = (
         f"T = {group['seq_len']} where there is attention. Mean across seeds. In the first block attention has "
         "nothing to amplify and adds what differs between sequences, so the full model starts about where "
@@ -63,8 +65,8 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """What attention adds to the MLPs' contraction, after the first block and after the last."""
-    found = ablations.by_variant(record)
-    full, alone = found["full model"], found["MLP only"]
+    groups_by_variant = ablations.by_variant(record)
+    full, alone = groups_by_variant["full model"], groups_by_variant["MLP only"]
     gain = measured_by_layer(full) - measured_by_layer(alone)
     theory = np.subtract(full["theory"]["inter_cosine_by_layer"], alone["theory"]["inter_cosine_by_layer"])
     where = f"{births.name_of(full['group'])}, T = {full['group']['seq_len']}"

@@ -54,12 +54,12 @@ def tables(record: Record) -> Sequence[Table]:
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
         for birth in probed["records"]:
-            found = birth["preference"]
+            preference = birth["preference"]
             measured = {
-                "top-1": (identifier, found["top1_id"]),
-                "fraction": (percent(2), found["top1_share"]),
-                "× uniform": (times(1), found["ratio_to_uniform"]),
-                "p": (from_log10(3), found["log10_p"]),
+                "top-1": (identifier, preference["top1_id"]),
+                "fraction": (percent(2), preference["top1_share"]),
+                "× uniform": (times(1), preference["ratio_to_uniform"]),
+                "p": (from_log10(3), preference["log10_p"]),
             }
             paper: dict[str, Any] = {}
             if same_configuration(group, birth["seed"]):
@@ -139,12 +139,12 @@ def headline(record: Record) -> str:
         f"{birth['preference']['top1_id']}"
         for birth in shown[chosen]
     ]
-    said = f"Born and never trained, {births.name_of(born[chosen]['group'])} of {', of '.join(parts)}."
+    sentence = f"Born and never trained, {births.name_of(born[chosen]['group'])} of {', of '.join(parts)}."
     if silent:
         weakest = min(birth["preference"]["log10_p"] for place in silent for birth in born[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
-        said += f" {names} show nothing beyond chance at so many inputs ({p})."
-    return said
+        sentence += f" {names} show nothing beyond chance at so many inputs ({p})."
+    return sentence
 
 
 EXPERIMENT = Experiment(

@@ -104,12 +104,12 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """One claim per variant, the mean across seeds."""
-    made = []
+    page_claims = []
     for name, probed in ablations.by_variant(record).items():
         group, same = probed["group"], ablations.same_configuration(probed["group"])
         values = [birth["contraction"]["inter_cosine_final"] for birth in probed["records"]]
         where = f"N = {group['num_inputs']:,}" + (f", T = {group['seq_len']}" if name != "MLP only" else "")
-        made.append(
+        page_claims.append(
             Claim(
                 f"Cosine between states of different sequences, {births.name_of(group)}, {name}, {where}",
                 sum(values) / len(values),
@@ -118,7 +118,7 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="paper" if same else "other",
             )
         )
-    return made
+    return page_claims
 
 
 EXPERIMENT = Experiment(

@@ -39,7 +39,7 @@ def taken(record: Record) -> dict[str, float]:
     Experiments of one output folder share births: what is drawn from those of another took nothing more itself, and
     counts what they took. A record that says nothing of either gives no entry.
     """
-    made = record.get("provenance", {})
+    source = record.get("provenance", {})
     result = record.get("result")
     groups = result.get("groups") if isinstance(result, Mapping) else None
     births = [each for each in groups or () if isinstance(each, Mapping)]
@@ -47,7 +47,7 @@ def taken(record: Record) -> dict[str, float]:
         "wall_time_s": sum(each.get("wall_s", 0.0) for each in births),
         "peak_memory_bytes": max((each.get("peak_memory_bytes", 0) for each in births), default=0),
     }
-    return {name: max(made[name], least) for name, least in of_births.items() if name in made}
+    return {name: max(source[name], least) for name, least in of_births.items() if name in source}
 
 
 def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
@@ -63,8 +63,8 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
     Raises:
         InputError: there is none, or one of them is not of a clean tree, or holds a path; nothing is copied then.
     """
-    found = [files.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
-    finished = [_portable(record) for record in found if record.get("status") == "complete"]
+    records = [files.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
+    finished = [_portable(record) for record in records if record.get("status") == "complete"]
     if not finished:
         raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
     for record in finished:
@@ -133,12 +133,12 @@ def differences(before: Record, after: Record) -> list[tuple[str, Any, Any]]:
     for place in dict.fromkeys([*old, *new]):
         if any(word in place for word in OF_THE_MACHINE):
             continue
-        one, other = old.get(place), new.get(place)
-        if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-            if abs(one - other) > max(TOLERANCE * max(abs(one), abs(other)), 1e-12):
-                moved.append((place, one, other))
-        elif one != other or (place in old) != (place in new):
-            moved.append((place, one, other))
+        first, second = old.get(place), new.get(place)
+        if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+            if abs(first - second) > max(TOLERANCE * max(abs(first), abs(second)), 1e-12):
+                moved.append((place, first, second))
+        elif first != second or (place in old) != (place in new):
+            moved.append((place, first, second))
     return moved
 
 
@@ -147,6 +147,6 @@ def state(name: str, scale: str) -> str:
     record = committed(name, scale)
     if record is None:
         return f"{scale}/{name}: none; bornbiased reproduce {name} --scale {scale}"
-    made = record["provenance"]
+    source = record["provenance"]
     age = "current" if runner.is_current(record, runner.load(name)) else "made by older code or other libraries"
-    return f"{scale}/{name}: {made['git']['revision'][:10]}, code {made['code']}, {age}"
+    return f"{scale}/{name}: {source['git']['revision'][:10]}, code {source['code']}, {age}"

@@ -103,12 +103,12 @@ def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 def claims(record: Record) -> Sequence[Claim]:
     """The mean over lengths."""
-    made = []
+    page_claims = []
     for name, run in record["result"]["cures"].items():
         rate = float(np.mean([list(seed["sink_rate"].values()) for seed in run["by_seed"]]))
         words = f"Sink rate after training, {name}, {run['steps']:,} steps"
-        made.append(Claim(words, rate, format=fixed(3)))
-    return made
+        page_claims.append(Claim(words, rate, format=fixed(3)))
+    return page_claims
 
 
 EXPERIMENT = Experiment(

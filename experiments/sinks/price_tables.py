@@ -24,22 +24,22 @@ INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
 
 def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Value:
     """Mean and half of its 95% interval; how many seeds have no value and what that is called, where some have none."""
-    there = [value for value in values if value is not None]
-    if len(there) < len(values):
-        return f"{missing} in {len(values) - len(there)} of {len(values)}"
-    if len(there) < 2:
-        return there[0]
-    low, high = mean_interval(there)
-    return float(np.mean(there)), (high - low) / 2
+    present = [value for value in values if value is not None]
+    if len(present) < len(values):
+        return f"{missing} in {len(values) - len(present)} of {len(values)}"
+    if len(present) < 2:
+        return present[0]
+    low, high = mean_interval(present)
+    return float(np.mean(present)), (high - low) / 2
 
 
-def cells(run: Mapping[str, Any], key: str, **wanted: Any) -> list[float | None]:
+def cells(run: Mapping[str, Any], key: str, **labels: Any) -> list[float | None]:
     """A quantity of one cell of the rounding by seed; None where that model was destroyed."""
-    found = []
+    cell_values = []
     for seed in run["by_seed"]:
-        (cell,) = (cell for cell in seed["price"]["quantisation"] if all(cell[name] == wanted[name] for name in wanted))
-        found.append(None if cell["destroyed"] else cell[key])
-    return found
+        (cell,) = (cell for cell in seed["price"]["quantisation"] if all(cell[name] == labels[name] for name in labels))
+        cell_values.append(None if cell["destroyed"] else cell[key])
+    return cell_values
 
 
 def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "loss") -> list[Any]:
@@ -66,8 +66,8 @@ def _rounding(record: Record) -> Table:
             for scheme in settings["schemes"]:
                 for keep in settings["keep_sinks"]:
                     head = scheme if keep == 0 else f"{scheme}, {keep} kept"
-                    found = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
-                    measured[head] = (fixed(4), over_seeds(found))
+                    deltas = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
+                    measured[head] = (fixed(4), over_seeds(deltas))
             rows.append(([name, granularity], measured))
     note = (
         "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
@@ -102,12 +102,12 @@ def _unevenness(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["cures"].items():
 
-        def worst(what: str, run: Mapping[str, Any] = run) -> list[float | None]:
+        def worst(statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
             sites = [seed["price"]["unevenness"].values() for seed in run["by_seed"]]
-            return [max(site[what] for site in by_site if site[what] is not None) for by_site in sites]
+            return [max(site[statistic] for site in by_site if site[statistic] is not None) for by_site in sites]
 
-        def at(site: str, what: str, run: Mapping[str, Any] = run) -> list[float | None]:
-            return [seed["price"]["unevenness"][site][what] for seed in run["by_seed"]]
+        def at(site: str, statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
+            return [seed["price"]["unevenness"][site][statistic] for seed in run["by_seed"]]
 
         measured = {
             "max |x|, stream": over_seeds(at("residual", "largest")),
@@ -133,8 +133,8 @@ def _streaming(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["cures"].items():
         measured = {f"{count} kept": over_seeds(streamed(run, count, window)) for count in keep}
-        others = [count for count in keep if count]
-        for count in others[:1]:
+        positive_counts = [count for count in keep if count]
+        for count in positive_counts[:1]:
             pairs = zip(streamed(run, 0, window), streamed(run, count, window), strict=True)
             gaps = [None if a is None or b is None else a - b for a, b in pairs]
             measured[f"0 kept less {count} kept"] = over_seeds(gaps)
@@ -228,8 +228,8 @@ def _times(ratio: _Ratio | None) -> str:
     return "—" if ratio is None else f"{ratio.value:.1f}×"
 
 
-def _finding(words: str, published: str, here: str, difference: Value, said: str) -> tuple[Any, ...]:
-    return [words], {"published": published, "here": here, "difference": (fixed(4), difference), "said": said}
+def _finding(words: str, published: str, measured: str, difference: Value, verdict: str) -> tuple[Any, ...]:
+    return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "said": verdict}
 
 
 def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -242,12 +242,12 @@ def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[
     }
     lost = sum(delta is None for delta in deltas[ELEMENT_GATE])
     difference, _ = _ratio(deltas[ELEMENT_GATE], deltas[BASELINE])
-    said = f"destroyed in {lost} of {len(deltas[ELEMENT_GATE])} seeds"
+    verdict = f"destroyed in {lost} of {len(deltas[ELEMENT_GATE])} seeds"
     if not lost:
-        said = "refuted at this size: no seed is destroyed"
+        verdict = "refuted at this size: no seed is destroyed"
     return _finding(
         "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor",
-        "destroyed", f"{rank} of {len(mass)} by sink mass", difference, said,
+        "destroyed", f"{rank} of {len(mass)} by sink mass", difference, verdict,
     )  # fmt: skip
 
 
@@ -259,9 +259,9 @@ def panels(record: Record) -> list[Panel]:
     window = settings["window"]
     runs = {name: run for name, run in record["result"]["cures"].items() if name in CHOSEN}
     figure, ax = figures.new(height=4.2)
-    kept = sorted({0, min((count for count in settings["streaming_keep"] if count), default=0)})
+    keep_counts = sorted({0, min((count for count in settings["streaming_keep"] if count), default=0)})
     for index, (name, run) in enumerate(runs.items()):
-        for keep in kept:
+        for keep in keep_counts:
             losses = streamed(run, keep, window, "loss_by_position")
             loss_SP = np.array(losses, dtype=float)
             positions = BIN * np.arange(loss_SP.shape[1]) + BIN / 2
@@ -269,7 +269,7 @@ def panels(record: Record) -> list[Panel]:
                 ax,
                 positions,
                 loss_SP.mean(axis=0),
-                name=name if keep == kept[-1] else "",
+                name=name if keep == keep_counts[-1] else "",
                 colour=figures.SERIES[index % len(figures.SERIES)],
                 dashed=keep == 0,
             )
@@ -277,6 +277,6 @@ def panels(record: Record) -> list[Panel]:
     ax.legend(frameon=False, ncols=2)
     caption = (
         f"Loss against position with a rolling cache of {window} tokens, mean over seeds; dashed: no first token kept; "
-        f"drawn out: {kept[-1]} kept."
+        f"drawn out: {keep_counts[-1]} kept."
     )
     return [Panel(figure, caption)]

@@ -86,34 +86,34 @@ def tables(record: Record) -> Sequence[Table]:
     result = record["result"]
     if not result["attempted"]:
         return []
-    made = [_lengths(result), _blocks(result), _neurons(result), _rounding(record), _streaming(record)]
-    return [*made, _weights(result)]
+    page_tables = [_lengths(result), _blocks(result), _neurons(result), _rounding(record), _streaming(record)]
+    return [*page_tables, _weights(result)]
 
 
 def _lengths(result: Mapping[str, Any]) -> Table:
-    found = result["protocol"]
+    protocol = result["protocol"]
     rows = []
-    for length, rate in found["sink_rate"].items():
-        score, block, head = strongest_head(found["score_by_layer_head"][length])
-        deviation = found["sink_rate_std"][length]
+    for length, rate in protocol["sink_rate"].items():
+        score, block, head = strongest_head(protocol["score_by_layer_head"][length])
+        deviation = protocol["sink_rate_std"][length]
         measured: dict[str, Any] = {
             "heads that are sinks": (percent(1), rate if deviation is None else (rate, deviation)),
-            "by average score": (percent(1), found["sink_rate_of_average"][length]),
+            "by average score": (percent(1), protocol["sink_rate_of_average"][length]),
             "strongest head": f"{score:.2f} (block {block}, head {head})",
         }
         rows.append(([int(length)], measured))
     note = (
-        f"{found['num_sequences']} sequences of {result['source']}; ε = {EPSILON:g}, thresholded in each sequence, ± "
-        "over sequences; then thresholded once on the average."
+        f"{protocol['num_sequences']} sequences of {result['source']}; ε = {EPSILON:g}, thresholded in each sequence, "
+        "± over sequences; then thresholded once on the average."
     )
     return tabulate("Sinks by length", ["T"], rows, note=note)
 
 
 def _blocks(result: Mapping[str, Any]) -> Table:
-    found = result["protocol"]
-    length = max(found["score_by_layer_head"], key=int)
+    protocol = result["protocol"]
+    length = max(protocol["score_by_layer_head"], key=int)
     rows = []
-    for layer, score_H in zip(found["outliers"]["layers"], found["score_by_layer_head"][length], strict=True):
+    for layer, score_H in zip(protocol["outliers"]["layers"], protocol["score_by_layer_head"][length], strict=True):
         measured: dict[str, Any] = {
             "sinks": f"{sum(score > EPSILON for score in score_H)} of {len(score_H)}",
             "mean score": (fixed(2), float(np.mean(score_H))),
@@ -124,7 +124,7 @@ def _blocks(result: Mapping[str, Any]) -> Table:
             "DomRatio, others": (fixed(1), layer["dom_ratio_rest"]),
         }
         rows.append(([layer["block"]], measured))
-    outliers = found["outliers"]
+    outliers = protocol["outliers"]
     note = (
         f"Sinks: heads whose average score at T = {length} exceeds {EPSILON:g}. The residual stream after each block, "
         f"on {outliers['num_sequences']} sequences of {outliers['length']} tokens; massive: sequences with an "
@@ -223,19 +223,19 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     if not result["attempted"]:
         return []
-    found = result["protocol"]
-    made = [
+    protocol = result["protocol"]
+    page_claims = [
         Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1),
               configuration="ours")
-        for length, rate in found["sink_rate"].items()
+        for length, rate in protocol["sink_rate"].items()
     ]  # fmt: skip
     by_keep = {entry["keep_sinks"]: entry["loss"] for entry in result["streaming"] if entry["window"] is not None}
-    whole = next((entry["loss"] for entry in result["streaming"] if entry["window"] is None), None)
+    full_loss = next((entry["loss"] for entry in result["streaming"] if entry["window"] is None), None)
     for keep, loss in by_keep.items():
-        if whole is not None and loss is not None:
+        if full_loss is not None and loss is not None:
             words = f"Loss with a rolling cache and {keep} first tokens kept, less that with everything kept"
-            made.append(Claim(words, loss - whole, format=fixed(3), configuration="ours"))
-    return made
+            page_claims.append(Claim(words, loss - full_loss, format=fixed(3), configuration="ours"))
+    return page_claims
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -243,9 +243,9 @@ def panels(record: Record) -> Sequence[Panel]:
     result = record["result"]
     if not result["attempted"]:
         return []
-    found = result["protocol"]
-    length = max(found["score_by_layer_head"], key=int)
-    score_LH = found["score_by_layer_head"][length]
+    protocol = result["protocol"]
+    length = max(protocol["score_by_layer_head"], key=int)
+    score_LH = protocol["score_by_layer_head"][length]
     first, ax = figures.new(height=0.16 * len(score_LH) + 1.2)
     heads = list(range(1, len(score_LH[0]) + 1))
     figures.heatmap(ax, score_LH, heads, list(range(1, len(score_LH) + 1)), name="α₁", limits=(0.0, 1.0))

@@ -38,8 +38,8 @@ def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
     if "step_seconds" in result:
         ratios = np.array(result["step_seconds"][name]) / np.array(result["step_seconds"]["baseline"])
         return float(np.median(ratios)), float(ratios.std(ddof=1))
-    own, base = (result["cures"][which]["seconds_per_step"] for which in (name, "baseline"))
-    return own / base if own and base else None
+    seconds, base = (result["cures"][which]["seconds_per_step"] for which in (name, "baseline"))
+    return seconds / base if seconds and base else None
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -81,10 +81,10 @@ def tables(record: Record) -> Sequence[Table]:
 
 def run(context: Context) -> dict[str, Any]:
     """Train and measure every mitigation; where the settings have a ``timing``, time their steps side by side too."""
-    found = sink_training.run_mitigations(context)
+    outcome = sink_training.run_mitigations(context)
     if "timing" in context.settings:
-        found["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
-    return found
+        outcome["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
+    return outcome
 
 
 def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
@@ -122,9 +122,9 @@ def panels(record: Record) -> Sequence[Panel]:
     result = record["result"]["cures"]
     figure, ax = figures.new()
     for index, name in enumerate(("baseline", HEAD_NORM)):
-        one = result[name]
-        curve_SE = np.transpose(one["curve_validation_loss"])
-        figures.band(ax, one["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
+        cure = result[name]
+        curve_SE = np.transpose(cure["curve_validation_loss"])
+        figures.band(ax, cure["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
     figures.label(ax, "step", "validation loss (nats per token)")
     ax.legend(frameon=False)
     first = Panel(

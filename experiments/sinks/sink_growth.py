@@ -18,11 +18,11 @@ ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 
 def run(context: Context) -> dict[str, Any]:
     """The baseline in every variant of the settings."""
-    found = {}
+    variants = {}
     for name, settings in context.settings["variants"].items():
         inner = dataclasses.replace(context, settings=settings)
-        found[name] = sink_training.run_mitigations(inner)["cures"]["baseline"]
-    return {"variants": found}
+        variants[name] = sink_training.run_mitigations(inner)["cures"]["baseline"]
+    return {"variants": variants}
 
 
 def _first_step(run: Mapping[str, Any]) -> int | None:

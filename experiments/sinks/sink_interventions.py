@@ -56,15 +56,17 @@ def run(context: Context) -> dict[str, Any]:
     with progress.bar(total, "interventions", unit="runs", quiet=context.quiet) as advance:
         for position in settings["positions"]:
             for name, factor, edit in _changes(settings, position, short_NT.shape[1], mu_LTHK, cfg.num_layers):
-                found = measure_sinks(cfg, params, short_NT, position=position, convention="rows_from_k", edit=edit)
+                measured_sinks = measure_sinks(
+                    cfg, params, short_NT, position=position, convention="rows_from_k", edit=edit
+                )
                 rows.append(
                     {
                         "position": position,
                         "intervention": name,
                         "factor": factor,
-                        "sink_rate": found["sink_rate"],
-                        "sink_rate_std": found["sink_rate_std"],
-                        "score_mean": float(found["score_LH"].mean()),
+                        "sink_rate": measured_sinks["sink_rate"],
+                        "sink_rate_std": measured_sinks["sink_rate_std"],
+                        "score_mean": float(measured_sinks["score_LH"].mean()),
                     }
                 )
                 advance(1)
@@ -258,8 +260,8 @@ def claims(record: Record) -> Sequence[Claim]:
 
     def mean(name: str) -> float:
         factor = max((row["factor"] for row in rows if row["factor"] is not None), default=None)
-        wanted = [row["sink_rate"] for row in rows if row["intervention"] == name and row["factor"] in (None, factor)]
-        return float(np.mean(wanted))
+        rates = [row["sink_rate"] for row in rows if row["intervention"] == name and row["factor"] in (None, factor)]
+        return float(np.mean(rates))
 
     return [
         Claim(
@@ -285,10 +287,10 @@ def headline(record: Record) -> str:
     result = record["result"]
     if not result["attempted"]:
         return result["reason"]
-    found = [neuron for neuron in result["super_neurons"] if neuron["super"]]
-    if not found:
+    neurons = [neuron for neuron in result["super_neurons"] if neuron["super"]]
+    if not neurons:
         return ""
-    best = found[0]
+    best = neurons[0]
     return (
         f"One neuron of block {best['block']} writes {integer(best['write'])} to channel "
         f"{best['channel']} at the first token and next to nothing anywhere else; sinks can be made at any "

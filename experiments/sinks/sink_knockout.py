@@ -76,12 +76,12 @@ def knock_out(
     runs = list(_runs(cfg, params, named, channel, first_LF, settings))
     rows = []
     with progress.bar(len(runs), "knock-out", unit="runs", quiet=quiet) as advance:
-        for kind, what, position, make, first_token in runs:
+        for kind, target, position, make, first_token in runs:
             changed_NT = tokens_NT.copy()
             if first_token is not None:
                 changed_NT[:, 0] = first_token
             measured = effect(cfg, params, changed_NT, make(), position=position)
-            rows.append({"kind": kind, "what": what, "position": position, **measured})
+            rows.append({"kind": kind, "what": target, "position": position, **measured})
             advance(1)
     return {"neurons": neurons, "named": [str(neuron) for neuron in named], "channel": channel, "rows": rows}
 
@@ -120,8 +120,8 @@ def _runs(
     for position in (1, k):
         runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, functools.partial(written, strongest, k), None))
     for blocks in [*([block] for block in range(1, cfg.num_layers + 1, settings["cleared_every"])), None]:
-        what = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
-        runs.append((CLEARED, what, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
+        target = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
+        runs.append((CLEARED, target, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
     ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
     runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
     return runs

@@ -37,10 +37,10 @@ from experiments.sinks.sink_knockout import (
 
 def run(context: Context) -> dict[str, Any]:
     """Every seed of every variant: what it hangs on, and where sinks can be made."""
-    found = {}
+    variants = {}
     for name, settings in context.settings["variants"].items():
-        found[name] = _of_variant(dataclasses.replace(context, settings=settings), context.settings)
-    return {"variants": found}
+        variants[name] = _of_variant(dataclasses.replace(context, settings=settings), context.settings)
+    return {"variants": variants}
 
 
 def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
         windows = data.train.with_bos(bos_id)
         with progress.bar(config.steps, "baseline", unit="steps", quiet=context.quiet) as advance:
             params_by_seed, _ = train_with_snapshots(
-                config, windows, on_snapshot=lambda step, weights: None, every=config.steps, advance=advance
+                config, windows, on_snapshot=lambda step, weights: None, interval=config.steps, advance=advance
             )
         length = max(settings["lengths"])
         tokens_NT = sink_training.sink_sequences(context, data, length, bos_id)[: outer["num_sequences"]]
@@ -123,10 +123,10 @@ def tables(record: Record) -> Sequence[Table]:
         "pair's activation written there and not at the first; beside it the first position then. Channel cleared: at "
         "the first position, after every block. Another first token: in place of the BOS token, mean."
     )
-    made = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
+    sweep_note = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
     return [
         tabulate("Cut and joined in our own models", ["model"], cut, note),
-        tabulate("Sinks made from one block of our own models", ["model", "intervention"], swept, made),
+        tabulate("Sinks made from one block of our own models", ["model", "intervention"], swept, sweep_note),
     ]
 
 
@@ -157,18 +157,18 @@ def panels(record: Record) -> Sequence[Panel]:
 def claims(record: Record) -> Sequence[Claim]:
     """What holds of all models at once."""
     position = record["settings"]["knockout"]["position"]
-    found = [links(model, position) for _, model in _models(record)]
-    left = max(each["without the neuron or pair"] / max(each["as it is"], 1e-9) for each in found)
+    fractions_by_model = [links(model, position) for _, model in _models(record)]
+    left = max(each["without the neuron or pair"] / max(each["as it is"], 1e-9) for each in fractions_by_model)
     entries = [
         ("Part of the sinks left without the neurons that matter most, at most, over models", left, percent(0)),
         (
             "Heads that are sinks with another token in place of the BOS, at most",
-            max(each["another first token"] for each in found),
+            max(each["another first token"] for each in fractions_by_model),
             percent(0),
         ),
         (
             "Largest change of a block's sink rate after restoration, over models",
-            max(each["restored, largest change"] for each in found),
+            max(each["restored, largest change"] for each in fractions_by_model),
             fixed(3),
         ),
     ]

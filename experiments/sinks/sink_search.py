@@ -48,7 +48,7 @@ def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
         rates = [list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]
         rows.append(
             (
-                [said(settings) for said in columns.values()],
+                [describe(settings) for describe in columns.values()],
                 {
                     "largest score by seed": ", ".join(map(fixed(2), scores)),
                     "sink rate by seed": ", ".join(map(percent(0), rates)),
@@ -79,9 +79,9 @@ def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **cha
         changes["vocab_size"] = 260
     lengths = [length for length in base["lengths"] if length <= schedule["context"]]
     evaluation = {**base["evaluation"], "context": schedule["context"]}
-    found = {"seeds": list(base["seeds"][:seeds]), "bos_token": bos_token, "num_sequences": 30}
-    found |= {"lengths": lengths, "evaluation": evaluation}
-    return {**base, **found, "changes": {**base["changes"], **changes}, "schedule": schedule}
+    fields = {"seeds": list(base["seeds"][:seeds]), "bos_token": bos_token, "num_sequences": 30}
+    fields |= {"lengths": lengths, "evaluation": evaluation}
+    return {**base, **fields, "changes": {**base["changes"], **changes}, "schedule": schedule}
 
 
 _BASE = sink_training.settings_of("laptop", ["baseline"])

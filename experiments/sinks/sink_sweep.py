@@ -102,27 +102,27 @@ def sweep(
         return float(heads.mean()) if heads.size else None
 
     plain_LHT = sinks(None)
-    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    rows_by_kind: dict[str, dict[str, list[list[float | None]]]] = {}
     total = 3 * len(blocks) * len(positions)
     with progress.bar(total, "layer sweep", unit="runs", quiet=quiet) as advance:
         for kind, make in _kinds(L, T, settings["factor"], mu_LTHK).items():
-            found[kind] = {"made": [], "first": []}
+            rows_by_kind[kind] = {"made": [], "first": []}
             for block in blocks:
-                made: list[float | None] = []
+                fractions: list[float | None] = []
                 first: list[float | None] = []
                 for position in positions:
                     is_sink_LHT = sinks(make(position, None if block is None else [block]))
-                    made.append(later(is_sink_LHT, block, position))
+                    fractions.append(later(is_sink_LHT, block, position))
                     first.append(float(is_sink_LHT[:, :, 0].mean()))
                     advance(1)
-                found[kind]["made"].append(made)
-                found[kind]["first"].append(first)
+                rows_by_kind[kind]["made"].append(fractions)
+                rows_by_kind[kind]["first"].append(first)
     return {
         "blocks": blocks,
         "positions": positions,
         "plain": [[later(plain_LHT, block, position) for position in positions] for block in blocks],
         "first": float(plain_LHT[:, :, 0].mean()),
-        "kinds": found,
+        "kinds": rows_by_kind,
     }
 
 
@@ -139,8 +139,8 @@ def _kinds(
 
 def added(swept: Mapping[str, Any], kind: str) -> np.ndarray:
     """Fraction of later heads beyond those as they are, [blocks, positions], by single blocks; NaN after the last."""
-    made = np.array(swept["kinds"][kind]["made"], float)
-    return (made - np.array(swept["plain"], float))[:-1]
+    fractions = np.array(swept["kinds"][kind]["made"], float)
+    return (fractions - np.array(swept["plain"], float))[:-1]
 
 
 def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
     block, position = np.unravel_index(int(np.argmax(reached)), reached.shape)
     best_K = reached.max(axis=0)
-    made_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MADE)]
+    added_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MADE)]
     everywhere = np.array(swept["kinds"][kind]["made"][-1], float) - np.array(swept["plain"][-1], float)
     first = np.array(swept["kinds"][kind]["first"][:-1], float)
     return {
@@ -157,7 +157,7 @@ def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
         "block": swept["blocks"][block],
         "position": swept["positions"][position],
         "positions": float(np.mean(best_K >= MADE)),
-        "blocks": made_by,
+        "blocks": added_by,
         "everywhere": float(everywhere.mean()),
         "least first": float(first.min()),
     }
@@ -173,16 +173,16 @@ NOTE = (
 
 def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """A row of the table."""
-    found = summary(swept, kind)
-    some = found["largest"] > 0
+    totals = summary(swept, kind)
+    has_sinks = totals["largest"] > 0
     return {
-        "most heads added": (percent(0), found["largest"]),
-        "by block": str(found["block"]) if some else "",
-        "at k": str(found["position"]) if some else "",
-        "positions with a sink": (percent(0), found["positions"]),
-        "blocks that make one on average": ", ".join(map(str, found["blocks"])) or "none",
-        "in all blocks": (percent(0), found["everywhere"]),
-        "first, at least": (percent(0), found["least first"]),
+        "most heads added": (percent(0), totals["largest"]),
+        "by block": str(totals["block"]) if has_sinks else "",
+        "at k": str(totals["position"]) if has_sinks else "",
+        "positions with a sink": (percent(0), totals["positions"]),
+        "blocks that make one on average": ", ".join(map(str, totals["blocks"])) or "none",
+        "in all blocks": (percent(0), totals["everywhere"]),
+        "first, at least": (percent(0), totals["least first"]),
     }
 
 
@@ -236,14 +236,14 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     if not result["attempted"]:
         return []
-    made = []
+    page_claims = []
     for kind in result["kinds"]:
-        found = summary(result, kind)
-        made.append(Claim(f"Positions at which some block makes a sink: {kind}", found["positions"],
+        totals = summary(result, kind)
+        page_claims.append(Claim(f"Positions at which some block makes a sink: {kind}", totals["positions"],
                           format=percent(0), configuration="ours"))  # fmt: skip
-        made.append(Claim(f"Most later heads added by one block: {kind}", found["largest"], format=fixed(2),
+        page_claims.append(Claim(f"Most later heads added by one block: {kind}", totals["largest"], format=fixed(2),
                           configuration="ours"))  # fmt: skip
-    return made
+    return page_claims
 
 
 def headline(record: Record) -> str:
@@ -251,10 +251,10 @@ def headline(record: Record) -> str:
     result = record["result"]
     if not result["attempted"]:
         return str(result["reason"])
-    told = {kind: summary(result, kind)["positions"] for kind in result["kinds"]}
+    positions = {kind: summary(result, kind)["positions"] for kind in result["kinds"]}
     return (
-        f"In some block, the mask makes a sink at {told[MASK]:.0%} of {integer(len(result['positions']))} positions, "
-        f"variance amplification at {told[AMPLIFICATION]:.0%}, its control at {told[CONTROL]:.0%}."
+        f"In some block, the mask makes a sink at {positions[MASK]:.0%} of {integer(len(result['positions']))} "
+        f"positions, variance amplification at {positions[AMPLIFICATION]:.0%}, its control at {positions[CONTROL]:.0%}."
     )
 
 

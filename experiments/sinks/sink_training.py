@@ -59,8 +59,8 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     blocks = [(start, min(start + at_once, count)) for start in range(0, count, at_once)]
     sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": True}
 
-    def here(asked: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-        return compute(asked, {**sources, "quiet": context.quiet}, chunks)
+    def here(request: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+        return compute(request, {**sources, "quiet": context.quiet}, chunks)
 
     parts = context.parts(
         "sink_training/models",
@@ -70,22 +70,22 @@ def run_mitigations(context: Context) -> dict[str, Any]:
         here=here,
         sources=sources,
     )
-    made = iter(parts)
-    return {"cures": {mitigation: _joined([next(made) for _ in blocks]) for mitigation in mitigations}}
+    outcomes = iter(parts)
+    return {"cures": {mitigation: _joined([next(outcomes) for _ in blocks]) for mitigation in mitigations}}
 
 
-def compute(asked: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
     """Some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name, trained and measured."""
     for chunk in chunks:
         mitigation = list(MITIGATIONS)[chunk.seed]
-        settings = {**asked["settings"], "seeds": asked["settings"]["seeds"][chunk.start : chunk.stop]}
-        place = Path(found_at["work"]) / "sink_training" / mitigation.replace(" ", "-")
+        settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
+        place = Path(locations["work"]) / "sink_training" / mitigation.replace(" ", "-")
         context = Context(
-            scale=found_at["scale"],
+            scale=locations["scale"],
             settings=settings,
-            work=cache_folder(place, [settings, asked["data"]], compute),
-            data=asked["data"],
-            quiet=found_at["quiet"],
+            work=cache_folder(place, [settings, request["data"]], compute),
+            data=request["data"],
+            quiet=locations["quiet"],
         )
         yield part_of(_trained(context, mitigation))
 
@@ -94,8 +94,8 @@ def _trained(context: Context, mitigation: str) -> dict[str, Any]:
     config = run_config(context, mitigation, context.work / "run")
     data = load_data(config)
     durable = "bos_token" not in context.settings
-    made = _pretrained(config) if durable else _small(context, config, data, mitigation)
-    params_by_seed = made.pop("params")
+    trained = _pretrained(config) if durable else _small(context, config, data, mitigation)
+    params_by_seed = trained.pop("params")
     by_seed = [
         {"seed": seed, **_measure(context, config, data, params)}
         for seed, params in zip(config.seeds, params_by_seed, strict=True)
@@ -106,14 +106,14 @@ def _trained(context: Context, mitigation: str) -> dict[str, Any]:
         "seeds": list(config.seeds),
         "data": config.data,
         "tokenizer": data.tokenizer.name,
-        **made,
+        **trained,
     }
 
 
 def _joined(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One mitigation's blocks of seeds as if they had been trained together."""
-    first, *others = blocks
-    if not others:
+    first, *later_blocks = blocks
+    if not later_blocks:
         return first
     # The steps that were looked at are the same of every seed; what was seen there has a value for each.
     curves = [name for name in first if name.startswith("curve_") and name != "curve_steps"]
@@ -169,24 +169,26 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
     bos_id = bos_of(settings, config, data)
     sinks_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
     held_NT = _text_sequences(context, data, None, bos_id)
-    seen: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
+    curves: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
-        found = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
-        seen["steps"].append(step)
-        seen["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
-        seen["largest_score"].append([float(measured["score_LH"].max()) for measured in found])
-        seen["sink_rate"].append([measured["sink_rate"] for measured in found])
+        sink_measurements = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
+        curves["steps"].append(step)
+        curves["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
+        curves["largest_score"].append([float(measured["score_LH"].max()) for measured in sink_measurements])
+        curves["sink_rate"].append([measured["sink_rate"] for measured in sink_measurements])
 
     with progress.bar(config.steps, mitigation, unit="steps", quiet=context.quiet) as advance:
-        every = max(1, config.steps // SNAPSHOTS)
+        interval = max(1, config.steps // SNAPSHOTS)
         windows = data.train.with_bos(bos_id)
-        params, seconds = train_with_snapshots(config, windows, on_snapshot=on_snapshot, every=every, advance=advance)
+        params, seconds = train_with_snapshots(
+            config, windows, on_snapshot=on_snapshot, interval=interval, advance=advance
+        )
     return {
         "params": params,
         "steps": config.steps,
         "tokens": config.steps * config.tokens_per_step,
-        **{f"curve_{name}": values for name, values in seen.items()},
+        **{f"curve_{name}": values for name, values in curves.items()},
         "seconds_per_step": seconds,
     }
 
@@ -219,7 +221,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))
         for name, source in settings["texts"].items()
     }
-    found = {
+    measured_sinks = {
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
         "sink_rate_of_shares": averaged["sink_rate"],
         "largest_score": float(sinks["score_LH"].max()),
@@ -235,8 +237,8 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         chosen = settings["price"]
         short_NT = tokens_NT[: chosen["num_sequences"]]
         long_NT = sink_sequences(context, data, chosen["streaming_length"], bos_id)[: chosen["streaming_sequences"]]
-        found["price"] = price(chosen, cfg, params, short_NT, long_NT)
-    return found
+        measured_sinks["price"] = price(chosen, cfg, params, short_NT, long_NT)
+    return measured_sinks
 
 
 def sink_sequences(context: Context, data: Data, length: int, bos_id: int | None = None) -> np.ndarray:

@@ -60,7 +60,7 @@ def run(context: Context) -> dict[str, Any]:
 
     # Train once; the snapshots are compared on the way.
     with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
-        train_with_snapshots(config, data.train, on_snapshot=on_snapshot, every=settings["every"], advance=advance)
+        train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=settings["every"], advance=advance)
     # The trained models against each other.
     trained = [
         {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}

@@ -33,16 +33,16 @@ def ablate(stack: Stack, length: int) -> dict[str, float]:
         One value for each of :data:`ROWS`.
     """
     bare = dataclasses.replace(stack, norm_eps=0.0)
-    whole = contraction(profile(stack, length))
-    mean = float(whole.mean[-1])
+    complete = contraction(profile(stack, length))
+    mean = float(complete.mean[-1])
     return {
         "limit": float(profile(bare, length, finite=False, uniform=True).inter_cosine[-1]),
         "all": mean,
         "attention": mean - float(contraction(profile(stack, length, uniform=True)).mean[-1]),
         "epsilon": mean - float(contraction(profile(bare, length)).mean[-1]),
         "first order": mean - float(profile(stack, length, finite=False).inter_cosine[-1]),
-        "across seeds": float(whole.seed_std[-1]),
-        "second order": float(whole.theory_std[-1]),
+        "across seeds": float(complete.seed_std[-1]),
+        "second order": float(complete.theory_std[-1]),
     }
 
 

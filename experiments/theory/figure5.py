@@ -99,9 +99,9 @@ def run(context: Context) -> dict[str, Any]:
     with progress.bar(total, "figure5", unit="stacks", quiet=context.quiet) as advance:
         for name, cfg in chosen.items():
             x_ND = inputs.batch(0, inputs.num_inputs)[:, 0] * np.float32(cfg.embedding_std)
-            seen = []
+            cosines_by_seed = []
             for seed in settings["seeds"]:
-                seen.append(jax.device_get(measure(cfg, np.uint32(seed), x_ND)))
+                cosines_by_seed.append(jax.device_get(measure(cfg, np.uint32(seed), x_ND)))
                 advance()
             if name == BLOCK:
                 expected = contraction(profile(stack_of(cfg, tokens=False), 1), inputs.num_inputs)
@@ -111,7 +111,7 @@ def run(context: Context) -> dict[str, Any]:
             stacks.append(
                 {
                     "name": name,
-                    **{f"{key}_by_seed": [cosines[key] for cosines in seen] for key in seen[0]},
+                    **{f"{key}_by_seed": [cosines[key] for cosines in cosines_by_seed] for key in cosines_by_seed[0]},
                     "theory": mean,
                     "theory_std": std,
                 }
@@ -199,7 +199,7 @@ def tables(record: Record) -> Sequence[Table]:
 def claims(record: Record) -> Sequence[Claim]:
     """The last block of ReLU and tanh, and the largest drop with and without an epsilon."""
     stacks, settings = _stacks(record), record["settings"]
-    made = [
+    page_claims = [
         Claim(
             f"Cosine between inputs after {settings['num_layers']} {name} blocks, D = {settings['d_model']}",
             float(_mean(stacks[name], "cosine")[-1]),
@@ -208,16 +208,16 @@ def claims(record: Record) -> Sequence[Claim]:
         )
         for name in (RELU, TANH)
     ]
-    for key, how in (("cosine", "the cosine itself"), ("each", "a cosine with ε = 10⁻⁸ in each norm")):
+    for key, definition in (("cosine", "the cosine itself"), ("each", "a cosine with ε = 10⁻⁸ in each norm")):
         fall = float(np.max(-np.diff(stacks[RELU][f"{key}_by_seed"], axis=1)))
-        made.append(
+        page_claims.append(
             Claim(
-                f"Largest fall from one ReLU MLP₀ block to the next, any seed, of {how}",
+                f"Largest fall from one ReLU MLP₀ block to the next, any seed, of {definition}",
                 max(0.0, fall),
                 theory=0.0 if key == "cosine" else None,
             )
         )
-    return made
+    return page_claims
 
 
 EXPERIMENT = Experiment(

@@ -90,8 +90,8 @@ def run(context: Context) -> dict[str, Any]:
             step = BATCHES_A_CHUNK * batch_size(length)
             spans = [(start, min(start + step, num_inputs)) for start in range(0, num_inputs, step)]
             for name, cfg in stacks.items():
-                asked = {**settings, "stack": name, "seq_len": length, "num_inputs": num_inputs}
-                parts = context.parts("figure8/gaps", FUNCTION, asked, spans, advance=advance)
+                request = {**settings, "stack": name, "seq_len": length, "num_inputs": num_inputs}
+                parts = context.parts("figure8/gaps", FUNCTION, request, spans, advance=advance)
                 gaps_LN = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
                 curves.append(
                     {
@@ -125,8 +125,8 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
         parts = []
         for start in range(chunk.start, chunk.stop, size):
             x_BTD = inputs.batch(start, min(start + size, chunk.stop)) * np.float32(0.02)
-            found = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
-            parts.append(np.asarray(found, np.float64))
+            gaps = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
+            parts.append(np.asarray(gaps, np.float64))
         yield part_of(np.concatenate(parts, axis=1))
 
 
@@ -189,9 +189,9 @@ def tables(record: Record) -> Sequence[Table]:
     simple: list[tuple[Any, ...]] = []
     real: list[tuple[Any, ...]] = []
     for length in settings["lengths"]:
-        found = _curves(record, length)
+        curves = _curves(record, length)
         for n in layers:
-            curve = found[ATTN0]
+            curve = curves[ATTN0]
             forms = {
                 "1 − cosine": curve["theory_gap_by_layer"][n - 1],
                 "closed form": result["closed_form_gap"][n - 1],
@@ -203,8 +203,8 @@ def tables(record: Record) -> Sequence[Table]:
                 "1 − cosine": (significant(3), curve["gap_by_layer"][n - 1]),
             }
             simple.append(([length, n], measured, {}, forms))
-            cosine = {name: (fixed(4), 1 - curve["gap_by_layer"][n - 1]) for name, curve in found.items()}
-            expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in found.items()}
+            cosine = {name: (fixed(4), 1 - curve["gap_by_layer"][n - 1]) for name, curve in curves.items()}
+            expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in curves.items()}
             real.append(([length, n], cosine, {}, expected))
     note = (
         "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent "
@@ -225,15 +225,16 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """How far each stack is from Attn₀, after the block where it is furthest; and the last gap."""
-    made = []
+    page_claims = []
     for length in record["settings"]["lengths"]:
-        found = _curves(record, length)
+        curves = _curves(record, length)
         for name in REAL:
             apart = {
-                key: np.subtract(found[name][key], found[ATTN0][key]) for key in ("gap_by_layer", "theory_gap_by_layer")
+                key: np.subtract(curves[name][key], curves[ATTN0][key])
+                for key in ("gap_by_layer", "theory_gap_by_layer")
             }
             at = int(np.argmax(np.abs(apart["gap_by_layer"])))
-            made.append(
+            page_claims.append(
                 Claim(
                     f"Cosine within a sequence, {name} minus Attn₀, where they differ most (block "
                     f"{at + 1}), T = {length}",
@@ -242,7 +243,7 @@ def claims(record: Record) -> Sequence[Claim]:
                     format=significant(2),
                 )
             )
-    return made
+    return page_claims
 
 
 EXPERIMENT = Experiment(

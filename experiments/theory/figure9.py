@@ -59,15 +59,15 @@ def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
     """
     if cfg.attention_kernel not in ("softmax", "sigmoid") or cfg.prefix_length is not None:
         return None
-    found = profile(stack_of(cfg, tokens=False), seq_len)
-    return np.sqrt(found.grid.interpolation_Tn @ found.sublayers[0].aggregated_n)
+    prediction = profile(stack_of(cfg, tokens=False), seq_len)
+    return np.sqrt(prediction.grid.interpolation_Tn @ prediction.sublayers[0].aggregated_n)
 
 
 def run(context: Context) -> dict[str, Any]:
     """Standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
-    found = []
+    cure_rows = []
     plain = block(settings, {})
     inputs = gaussian(N, T, plain.d_model)
     x_NTD = inputs.batch(0, N) * plain.embedding_std
@@ -82,7 +82,7 @@ def run(context: Context) -> dict[str, Any]:
                     "attention_output"
                 ]
                 measured.append(np.sqrt(moments.pooled_LT[0]))
-            found.append(
+            cure_rows.append(
                 {
                     "cure": name,
                     "changes": changes,
@@ -91,7 +91,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_field": mean_field_theory(cfg, T),
                 }
             )
-    return {"cures": found, "inputs": inputs.describe()}
+    return {"cures": cure_rows, "inputs": inputs.describe()}
 
 
 def _mean(row: Mapping[str, Any]) -> np.ndarray:
@@ -103,8 +103,8 @@ def _error(row: Mapping[str, Any], theory: str) -> float | None:
     if row[theory] is None:
         return None
     predicted = np.asarray(row[theory])
-    some = predicted > 0
-    return float(np.max(np.abs(_mean(row)[some] / predicted[some] - 1)))
+    has_variance = predicted > 0
+    return float(np.max(np.abs(_mean(row)[has_variance] / predicted[has_variance] - 1)))
 
 
 def _first_over_last(values_T: Sequence[float] | np.ndarray) -> float | None:
@@ -150,11 +150,11 @@ def tables(record: Record) -> Sequence[Table]:
 
 def panels(record: Record) -> Sequence[Panel]:
     """Figure 9, then every mitigation."""
-    settings, every = record["settings"], record["result"]["cures"]
+    settings, cure_rows = record["settings"], record["result"]["cures"]
     T = settings["seq_len"]
     x = np.arange(1, T + 1)
     figure, ax = figures.new()
-    base = every[0]
+    base = cure_rows[0]
     low, high = np.min(base["std_by_seed"], axis=0), np.max(base["std_by_seed"], axis=0)
     figures.line(ax, x, _mean(base), low, high, name="measured", markers=T <= 40)
     figures.line(ax, x, base["uniform"], name="σ/√i", colour=figures.THEORY, dashed=True)
@@ -169,13 +169,13 @@ def panels(record: Record) -> Sequence[Panel]:
             "attention.",
         )
     ]
-    figure, axes = figures.new(columns=3, rows=-(-(len(every) - 1) // 3), width=8.6, height=9.0)
-    for ax, row in zip(axes.flat, every[1:], strict=False):
+    figure, axes = figures.new(columns=3, rows=-(-(len(cure_rows) - 1) // 3), width=8.6, height=9.0)
+    for ax, row in zip(axes.flat, cure_rows[1:], strict=False):
         figures.line(ax, x, _mean(row), name="measured")
         figures.line(ax, x, row["uniform"], name="uniform", colour=figures.THEORY, dashed=True)
         figures.label(ax, "", "", row["cure"])
         ax.set_ylim(0, 1.15 * max(np.max(_mean(row)), np.max(row["uniform"])))
-    for ax in axes.flat[len(every) - 1 :]:
+    for ax in axes.flat[len(cure_rows) - 1 :]:
         ax.set_axis_off()
     axes.flat[0].legend(frameon=False)
     drawn.append(Panel(figure, "The same for every other attention, each on a scale of its own, from zero."))

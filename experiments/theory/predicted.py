@@ -53,11 +53,11 @@ def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool 
     Gaussian, so that no input's own last token is favoured by a tied head.
     """
     cfg = preset(group["model"], **group["changes"])
-    found = profile(stack_of(cfg, tokens=False), group["seq_len"])
-    cosine = contraction(found, group["num_inputs"])
+    prediction = profile(stack_of(cfg, tokens=False), group["seq_len"])
+    cosine = contraction(prediction, group["num_inputs"])
     rho = float(np.clip(factor * cosine.mean[-1], 0.0, 1.0))
     std = factor * float(cosine.seed_std[-1])
-    scattered = Scatter(cfg.d_model) if isotropic else scatter(found)
+    scattered = Scatter(cfg.d_model) if isotropic else scatter(prediction)
     return top1_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=std, **scattered._asdict())
 
 
@@ -69,7 +69,7 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
     deviation across seeds when the inputs are many.
     """
     expected = expected_fraction(group)
-    seen = ranks(expected, np.asarray(counts))
+    rank_values = ranks(expected, np.asarray(counts))
     grid = np.linspace(0, 1.2 * max(counts), 200)
     controls = {
         "control_p": expected_fraction(group, WRONG),
@@ -77,8 +77,8 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
     }
     return {
         "curve": {"share": grid / group["num_inputs"], "cdf": distribution_function(expected, grid)},
-        "ranks": np.sort(seen),
-        "p": float(stats.kstest(seen, "uniform").pvalue),
+        "ranks": np.sort(rank_values),
+        "p": float(stats.kstest(rank_values, "uniform").pvalue),
         "share_mean": expected.fraction_mean,
         "share_std": expected.fraction_std,
         "share_p10": expected.fraction_p10,
@@ -92,12 +92,12 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Any]:
     """All groups; those whose places ``fits`` lists are tested for fit."""
-    done = births.run_groups(context)
-    fits: list[dict[str, Any] | None] = [None] * len(done["groups"])
+    probed_groups = births.run_groups(context)
+    fits: list[dict[str, Any] | None] = [None] * len(probed_groups["groups"])
     for place in context.settings["fits"]:
-        group = done["groups"][place]
+        group = probed_groups["groups"][place]
         fits[place] = fit(group["group"], [birth["preference"]["top1_count"] for birth in group["records"]])
-    return {**done, "fits": fits, "coverage": coverage(done["groups"])}
+    return {**probed_groups, "fits": fits, "coverage": coverage(probed_groups["groups"])}
 
 
 def deviations(outcome: Mapping[str, Any]) -> np.ndarray:
@@ -268,7 +268,7 @@ def tables(record: Record) -> Sequence[Table]:
         "normal distribution whose standard deviation is predicted exactly. Seeds of a row with random tokens share "
         "their inputs and embeddings, unless it says otherwise."
     )
-    made = [tabulate("Cosine between sequences after the last block", heads, rows, note)]
+    page_tables = [tabulate("Cosine between sequences after the last block", heads, rows, note)]
     if tests:
         fraction_note = (
             "The top-1 token's fraction of N inputs, over seeds with embeddings of their own. p of fit: "
@@ -279,15 +279,15 @@ def tables(record: Record) -> Sequence[Table]:
             "inputs that scatter evenly around their mean, so that every token's logit is about as noisy. Where "
             "the cosine is large the second makes little difference."
         )
-        made.append(tabulate("The top-1 token's fraction over seeds", heads, tests, fraction_note))
-    return made
+        page_tables.append(tabulate("The top-1 token's fraction over seeds", heads, tests, fraction_note))
+    return page_tables
 
 
 def claims(record: Record) -> Sequence[Claim]:
     """The coverage, and each test of fit."""
     covered = coverage(record["result"]["groups"])
     rate = covered["stated"]
-    made = [
+    page_claims = [
         Claim(
             f"Fraction of {covered['measurements']} cosines, of {covered['models']} models in "
             f"{len(record['result']['groups'])} configurations and lengths, inside theory's {100 * rate:g}% interval "
@@ -303,7 +303,7 @@ def claims(record: Record) -> Sequence[Claim]:
         half_width(outcome) for outcome in record["result"]["groups"] if outcome["group"]["model"].endswith("-nano")
     ]
     if nano:
-        made.append(
+        page_claims.append(
             Claim(
                 f"Half-width of that interval in measured standard deviations over seeds, the largest of {len(nano)} "
                 "configurations 768 wide",
@@ -317,7 +317,7 @@ def claims(record: Record) -> Sequence[Claim]:
         if fit is None:
             continue
         fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
-        made.append(
+        page_claims.append(
             Claim(
                 f"Mean fraction of the top-1 token over {len(fractions)} seeds of "
                 f"{births.name_of(outcome['group'])} (test of fit: p = {fit['p']:.2g})",
@@ -327,7 +327,7 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="ours",
             )
         )
-    return made
+    return page_claims
 
 
 def headline(record: Record) -> str:

@@ -47,8 +47,8 @@ def _work(cfg: ModelConfig) -> Work:
         again_BD = mlp0(params, 1, h_BTD[:, -1:])[:, 0]
         averaged_BD = attn0(h_BTD)[:, -1]
         nothing_B = jnp.zeros(len(again_BD), jnp.int32)
-        seen = Observation(jnp.stack([h_BTD[:, -1], again_BD]), averaged_BD, nothing_B, None)
-        return contraction.update(state, seen, batch["weight"], batch["last"])
+        observation = Observation(jnp.stack([h_BTD[:, -1], again_BD]), averaged_BD, nothing_B, None)
+        return contraction.update(state, observation, batch["weight"], batch["last"])
 
     return Work(
         birth=lambda seed: models.init_seed(cfg, seed),
@@ -67,18 +67,20 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     cfg = mlp0_config(num_layers=2, d_model=group["d_model"], d_ff=group["d_ff"])
     inputs = gaussian(group["num_inputs"], group["seq_len"], group["d_model"])
     batches = order_inputs(inputs, batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, None))
-    found = []
+    records = []
     total = batches.num_batches * len(group["seeds"])
     with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
         results = sweep(_work(cfg), group["seeds"], lambda: stream(inputs, batches), mesh=context.mesh, advance=advance)
         for seed, sums in results:
-            seen = contraction.summarise(
+            summary = contraction.summarise(
                 contraction.ContractionSums(**sums), d_model=cfg.d_model, intra=False, remove_same_last=False
             )
-            cosines = [*seen["inter_cosine_by_layer"], seen["inter_cosine_final"]]
-            found.append({"seed": seed, "cosine": cosines, "log10_p": [*seen["log10_p_by_layer"], seen["log10_p"]]})
+            cosines = [*summary["inter_cosine_by_layer"], summary["inter_cosine_final"]]
+            records.append(
+                {"seed": seed, "cosine": cosines, "log10_p": [*summary["log10_p_by_layer"], summary["log10_p"]]}
+            )
     mean, std = theory(cfg, group["seq_len"], group["num_inputs"])
-    return {"group": group, "records": found, "theory": mean, "theory_std": std}
+    return {"group": group, "records": records, "theory": mean, "theory_std": std}
 
 
 def mlp0_theory(cfg: ModelConfig, num_inputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -144,10 +146,10 @@ def tables(record: Record) -> Sequence[Table]:
 def claims(record: Record) -> Sequence[Claim]:
     """Averaging contracts more than a second MLP."""
     outcome = next(outcome for outcome in record["result"]["groups"] if outcome["group"]["seq_len"] > 1)
-    group, made = outcome["group"], []
+    group, page_claims = outcome["group"], []
     for index in (1, 2):
         same = same_configuration(group, index)
-        made.append(
+        page_claims.append(
             Claim(
                 f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
                 float(np.mean([row["cosine"][index] for row in outcome["records"]])),
@@ -157,7 +159,7 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="paper" if same else "other",
             )
         )
-    return made
+    return page_claims
 
 
 def _group(seeds: Sequence[int], seq_len: int, num_inputs: int, d_model: int = 768) -> dict[str, Any]:

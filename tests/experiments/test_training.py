@@ -32,7 +32,7 @@ def trained(config, bos_id=None):
         config,
         load_data(config).train.with_bos(bos_id),
         on_snapshot=lambda step, weights: seen.append((step, len(weights))),
-        every=4,
+        interval=4,
         advance=steps.append,
     )
     assert seen == [(0, 2), (4, 2), (6, 2)] and steps == [1] * 6
