@@ -20,7 +20,7 @@ from experiments.base import Context, Experiment, Record, by_scale
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Numbers only: what is drawn from them is drawn from the record on disk.
+    """Compute numbers only: what is drawn from them is drawn from the record on disk.
 
     What takes long goes through ``context.cached``: named, keyed by everything that it depends on, computed again when
     its code has changed. ``compute`` is given a folder of its own for what lets a killed call resume.
@@ -39,13 +39,13 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
+    """Show paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
     rows = [([row["seed"]], {"share": (percent(2), row["share"])}) for row in record["result"]["seeds"]]
     return [tabulate("The most predicted token", ["seed"], rows)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The rows of the page's first screen."""
+    """Return the rows of the page's first screen."""
     largest = max(row["share"] for row in record["result"]["seeds"])
     return [Claim("Largest share of one token over seeds", largest, format=percent(2), configuration="ours")]
 

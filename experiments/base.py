@@ -64,11 +64,11 @@ class Context:
     engine: Engine = local
 
     def cached(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Any:
-        """:func:`cached` in the output folder, shared by its experiments."""
+        """Call :func:`cached` in the output folder, shared by its experiments."""
         return cached(self.work.parent / name, identity, compute)
 
     def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
-        """The folder of :meth:`cached` for the same arguments: what ``compute`` writes lies there."""
+        """Return the folder of :meth:`cached` for the same arguments, where the files that ``compute`` writes lie."""
         return cache_folder(self.work.parent / name, identity, compute)
 
     def parts(
@@ -82,7 +82,7 @@ class Context:
         sources: Mapping[str, Any] | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Any]:
-        """Values of the parts of a long loop, each kept, and computed by the engine of ``--engine``.
+        """Compute values of the parts of a long loop, each kept, with the engine of ``--engine``.
 
         Args:
             name: of the ledger's folder, shared by the output folder's experiments.
@@ -100,12 +100,12 @@ class Context:
 
 
 def part_of(value: Any) -> dict[str, Any]:
-    """A JSON-ready value as a ledger keeps it."""
+    """Return a JSON-ready value as a store keeps it."""
     return {"value": np.asarray(json.dumps(jsonable(value), allow_nan=False))}
 
 
 def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
-    """What ``compute`` gives, kept on disk and computed again when the code behind it or a library has changed.
+    """Return the value of ``compute``, kept on disk and computed again when its code or a library has changed.
 
     Args:
         place: folder and name; the key is added to it: ``births/gpt2-nano`` -> ``births/gpt2-nano-0123456789abcdef``.
@@ -135,7 +135,7 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
 
 
 def _whole(store: Folder, path: Path) -> bool:
-    """Whether a value is as it was written; one of the versions that noted no digest, whether it can be read."""
+    """Check whether a value is as written; one of a version that noted no digest, whether it can be read."""
     if store.knows(path.name):
         return store.owns(path.name)
     try:
@@ -145,14 +145,14 @@ def _whole(store: Folder, path: Path) -> bool:
 
 
 def cache_folder(place: Path, identity: Any, compute: Callable[..., Any]) -> Path:
-    """Where :func:`cached` keeps its value for these arguments; nothing is made or written."""
+    """Return where :func:`cached` keeps its value for these arguments; nothing is made or written."""
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return place.with_name(f"{place.name}-{digest}")
 
 
 def split_data(data: str | None) -> list[tuple[str | None, str]]:
-    """The sources of ``--data``: SOURCE;… or ROLE=SOURCE;… as (role or None, source).
+    """Split the sources of ``--data``: SOURCE;… or ROLE=SOURCE;… as (role or None, source).
 
     A path may hold "=": what lies there as a whole is no role, nor is what holds a slash before the "=".
 
@@ -171,7 +171,7 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
 
 
 def by_scale(scales: Sequence[str] = SCALES, /, **settings: Any) -> dict[str, dict[str, Any]]:
-    """Settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
+    """Build settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
 
     A mapping holds further settings in the same form; an ellipsis leaves a setting out at its scale.
 

@@ -70,12 +70,12 @@ class Block:
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """The documents that hold blocks."""
+    """List the documents that hold blocks."""
     return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def parse(options: str) -> Block:
-    """The block of a comment's words.
+    """Parse the words of a comment into a block.
 
     Raises:
         InputError: a word that means nothing, or neither show nor value.
@@ -97,13 +97,13 @@ def parse(options: str) -> Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of a document."""
+    """List the blocks of a document."""
     for match in _BLOCK.finditer(text):
         yield parse(match["options"])
 
 
 def record_of(block: Block) -> Record | None:
-    """The record behind a block, or None."""
+    """Return the record behind a block, or None."""
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
         return files.read_json(path) if path.exists() else None
@@ -120,13 +120,13 @@ def record_of(block: Block) -> Record | None:
 
 
 def missing(root: Path = ROOT) -> list[str]:
-    """The commands that make the records which the documents name and which are not there."""
+    """List the commands that make the records which the documents name and which are not there."""
     named_blocks = [block for path in documents(root) for block in blocks(path.read_text())]
     return list(dict.fromkeys(block.command for block in named_blocks if record_of(block) is None))
 
 
 def render(text: str) -> str:
-    """A document with its blocks generated anew.
+    """Generate the blocks of a document anew and return its text.
 
     Raises:
         InputError: a block that cannot be understood or shown.
@@ -135,7 +135,7 @@ def render(text: str) -> str:
 
 
 def content(block: Block) -> str:
-    """What stands in a block.
+    """Return the text of a block.
 
     Raises:
         InputError: the record has no such value, or cannot be shown.
@@ -158,7 +158,7 @@ def _together(summary: Record) -> str:
 
 
 def _together_shown(summary: Record, kind: str, number: str) -> str:
-    """The claims of several records, or the tables at one place of them as one table."""
+    """Show the claims of several records, or the tables at one place of them as one table."""
     experiment_records = [(runner.load(name), record) for name, record in summary["records"].items()]
     if kind == "claims":
         return claims_text([claim for experiment, record in experiment_records for claim in experiment.claims(record)])
@@ -204,7 +204,7 @@ def _value(block: Block, record: Record) -> str:
 
 
 def origin(block: Block, record: Record) -> str:
-    """The command that made a record, with what it took, where, and of which code and text."""
+    """Name the command that made a record, with what it took, where, and of which code and text."""
     if block.name in experiments.SELECTIONS:
         machines = {
             "{cores} cores of {cpu}".format_map(each["provenance"]["platform"]) for each in record["records"].values()
@@ -235,7 +235,7 @@ def origin(block: Block, record: Record) -> str:
 
 
 def table_text(table: Table) -> str:
-    """A table in Markdown: its title, one column for each quantity and source, its note."""
+    """Write a table in Markdown: its title, one column for each quantity and source, its note."""
     columns = [(quantity, source) for quantity in table.quantities for source in table.sources(quantity)]
     heads = [*table.settings, *(_head(table, quantity.name, source) for quantity, source in columns)]
     rows = [
@@ -247,13 +247,13 @@ def table_text(table: Table) -> str:
 
 
 def _head(table: Table, name: str, source: str) -> str:
-    """The quantity, and the source where any quantity has more than what was measured."""
+    """Name the quantity, and the source where any quantity has more than what was measured."""
     plain = all(table.sources(quantity) in ([], ["measured"]) for quantity in table.quantities)
     return name if plain else f"{name}, {source}"
 
 
 def claims_text(claims: Sequence[Claim]) -> str:
-    """Claims in Markdown: a row each, a column for each source that any of them has."""
+    """Write claims in Markdown: a row each, a column for each source that any of them has."""
     sources = [source for source in SOURCES if any(getattr(claim, source) is not None for claim in claims)]
     rows = [[claim.statement, *(_cell(getattr(claim, source), claim.format) for source in sources)] for claim in claims]
     return _grid(["", *sources], rows)

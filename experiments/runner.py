@@ -159,11 +159,11 @@ class _GrowingPage:
         self._next = -math.inf
 
     def due(self) -> bool:
-        """Whether it is time for another page."""
+        """Check whether it is time for another page."""
         return time.monotonic() >= self._next
 
     def write(self, folder: Folder) -> None:
-        """Draw what there is; what cannot be shown is told at the end."""
+        """Draw the page from the records so far; what cannot be shown is reported at the end."""
         began = time.monotonic()
         write_page(folder)
         ended = time.monotonic()
@@ -171,7 +171,7 @@ class _GrowingPage:
 
 
 def select(names: Sequence[str]) -> list[str]:
-    """The experiments that the names stand for, each once.
+    """Select the experiments that the names stand for, each once.
 
     Raises:
         InputError: an unknown name (the nearest one is suggested), or an empty selection.
@@ -190,7 +190,7 @@ def select(names: Sequence[str]) -> list[str]:
 
 
 def load(name: str) -> Experiment:
-    """The experiment of a known name; its module is imported only now."""
+    """Load the experiment of a known name; its module is imported only now."""
     module = importlib.import_module(experiments.MODULES[name])
     experiment: Experiment = module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
     return experiment
@@ -206,12 +206,12 @@ def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
 
 
 def record_path(out: Path | str, name: str) -> Path:
-    """Where the record of an experiment lies below the output folder."""
+    """Return where the record of an experiment lies below the output folder."""
     return Path(out) / RECORDS / f"{name}.json"
 
 
 def _check_data(data: str | None) -> None:
-    """Whether the files named in ``--data`` are there, before an experiment runs that reads none."""
+    """Check that the files named in ``--data`` are there, before an experiment runs that reads none."""
     for _, source in split_data(data):
         # What has a scheme or names a part of a run is not a plain path, and left to the experiment.
         plain = source and not {":", "@", ","} & set(source)
@@ -220,7 +220,7 @@ def _check_data(data: str | None) -> None:
 
 
 def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None) -> bool:
-    """Whether the record at a path is a finished one of just this run."""
+    """Check whether the record at a path is a finished one of exactly this run."""
     if not path.exists():
         return False
     try:
@@ -236,7 +236,7 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
 
 
 def is_current(record: Record, experiment: Experiment) -> bool:
-    """Whether the code and the libraries that made a record are those of now."""
+    """Check whether the code and the libraries that made a record are the present ones."""
     source = record.get("provenance", {})
     return source.get("code") == code_digest(experiment.run) and source.get("versions") == library_versions()
 
@@ -247,7 +247,7 @@ def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str,
 
 
 def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
-    """The folder of records and page, found to be new, empty or one of ours; nothing is written.
+    """Open the folder of records and page, checked to be new, empty or made by this package; nothing is written.
 
     Raises:
         InputError: it holds other things, or a page that somebody changed.
@@ -266,7 +266,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
 
 
 def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception | None:
-    """Run one experiment and write its record; the exception, if there was one."""
+    """Run one experiment and write its record; return the exception, if there was one."""
     record = _identity(experiment, context.scale, context.data)
     failure: Exception | None = None
     code = code_digest(experiment.run)
@@ -296,7 +296,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
 
 
 def corpora_of(value: Any) -> dict[str, str]:
-    """The built-in corpora that settings name, and their digests: they differ between installations."""
+    """Return the built-in corpora that settings name, and their digests: they differ between installations."""
     names = sorted(set(re.findall(r"builtin:(\w+)", json.dumps(value))))
     return {f"builtin:{name}": corpus(name).digest for name in names if name in BUILDERS}
 
@@ -306,7 +306,7 @@ def _reason(error: Exception) -> str:
 
 
 def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> dict[str, Exception]:
-    """Write ``OUT/index.html`` from the records in OUT; the names that could not be shown, and why.
+    """Write ``OUT/index.html`` from the records in OUT; return the names that could not be shown, and why.
 
     Args:
         out: the output folder.
@@ -338,7 +338,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
 
 
 def _write_figures(folder: Folder, shown: page.Section, again: bool) -> None:
-    """The figures of a section as files, those that are there only where they are to be drawn again."""
+    """Write the figures of a section as files, those that are there only where they are to be drawn again."""
     for index, panel in enumerate(shown.panels, 1):
         for name in page.figure_files(FIGURES, shown, index).values():
             is_present = os.path.lexists(folder.path / name)
@@ -349,7 +349,7 @@ def _write_figures(folder: Folder, shown: page.Section, again: bool) -> None:
 
 
 def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
-    """By experiment the sentence at the top of its part of the page, in the order of the page, where it has one."""
+    """Collect by experiment the sentence at the top of its part of the page, in page order, where it has one."""
     sentences = {}
     for name in (name for name in experiments.MODULES if name in names):
         path = record_path(out, name)
@@ -360,7 +360,7 @@ def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
 
 
 def section(experiment: Experiment, record: Record, out: Path | str = "out") -> page.Section:
-    """The part of the page that shows one record of an output folder."""
+    """Build the part of the page that shows one record of an output folder."""
     empty = _empty_section(experiment, record["scale"], record["data"], record.get("error", ""), out)
     if record["status"] != "complete":
         return dataclasses.replace(empty, record=record)

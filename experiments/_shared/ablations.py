@@ -21,7 +21,7 @@ PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
 def groups(
     model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: Any
 ) -> list[dict[str, Any]]:
-    """One group of births for each variant, in the order of ``VARIANTS``.
+    """Build one group of initializations for each variant, in the order of ``VARIANTS``.
 
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
     MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
@@ -35,7 +35,7 @@ def groups(
 
 
 def variant(group: births.Group) -> str:
-    """The name of a group's variant."""
+    """Return the name of a group's variant."""
     return next(
         name
         for name, fields in VARIANTS.items()
@@ -44,17 +44,17 @@ def variant(group: births.Group) -> str:
 
 
 def by_variant(record: Record) -> dict[str, Any]:
-    """Variant -> its group of a record."""
+    """Map each variant to its group of a record."""
     return {variant(group["group"]): group for group in record["result"]["groups"]}
 
 
 def length_of(group: births.Group) -> str:
-    """T, for a table; "any" without attention."""
+    """Return T, for a table; "any" without attention."""
     return "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
 
 
 def same_configuration(group: births.Group) -> bool:
-    """Whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
+    """Check whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
     name = variant(group)
     return (
         group["model"] == PAPER_MODEL

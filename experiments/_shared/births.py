@@ -30,7 +30,7 @@ def group(
     intra: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
-    """One group of births, as it stands in an experiment's settings."""
+    """Build one group of initializations, as it stands in an experiment's settings."""
     return {
         "model": model,
         "changes": changes,
@@ -44,7 +44,7 @@ def group(
 
 
 def run_group(context: Context, group: Group) -> dict[str, Any]:
-    """Records of the group's seeds, with theory's prediction; computed once per output folder.
+    """Compute records of the group's seeds, with theory's prediction, once per output folder.
 
     Returns:
         {"group", "records" (see :func:`bornbiased_jax.probes.run.probe`), "theory", "inputs", "wall_s",
@@ -97,23 +97,23 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
 
 
 def run_groups(context: Context) -> dict[str, Any]:
-    """All groups of an experiment's settings."""
+    """Run all groups of an experiment's settings."""
     return {"groups": [run_group(context, group) for group in context.settings["groups"]]}
 
 
 def name_of(group: Group) -> str:
-    """The model with its changes, for a table."""
+    """Name the model with its changes, for a table."""
     changes = ", ".join(f"{key}={value}" for key, value in group["changes"].items())
     return group["model"] + (f" ({changes})" if changes else "")
 
 
 def mean_of(values: Sequence[Any]) -> str:
-    """What a number is that stands for several seeds, to follow its name."""
+    """Say of a number that it stands for several seeds, to follow its name."""
     return f", mean of {len(values)} seeds" if len(values) > 1 else ""
 
 
 def inputs_of(group: Group) -> str:
-    """The kind of inputs, for a table."""
+    """Name the kind of inputs, for a table."""
     spec: str = group["inputs"]
     return KINDS[spec].title if spec in KINDS else spec
 

@@ -27,23 +27,23 @@ BASELINES = ("intrinsic", "reef", "pcs", "ics")
 def verdicts(
     base_ND: np.ndarray, suspect_ND: np.ndarray, tests: Sequence[str] = ("permutation", "paper", "iclr")
 ) -> dict[str, dict[str, Any]]:
-    """Test name -> verdict, p, log10 p, z; "paper" also with both of its p."""
+    """Map each test's name to its verdict, p, log10 p, z; "paper" also has both of its p."""
     return {name: row(lineage_test(name).load()(base_ND, suspect_ND)) for name in tests}
 
 
 def compared(base: Fingerprint, suspect: Fingerprint) -> Any:
-    """As :func:`verdicts`, of fingerprints: what is identical comes before any test."""
+    """Compare fingerprints as :func:`verdicts` does models: identity comes before any test."""
     return {name: row(compare(base, suspect, test=name)) for name in ("permutation", "paper", "iclr")}
 
 
 def row(verdict: Verdict) -> dict[str, Any]:
-    """What a record keeps of a verdict."""
+    """Return the fields of a verdict that a record keeps."""
     value = verdict.to_json()
     return {name: value[name] for name in _KEPT if name in value}
 
 
 def sentences(cfg: ModelConfig, settings: Mapping[str, Any]) -> Inputs:
-    """REEF's text for a model: {"text", "num_sentences", "sentence_len"}."""
+    """Return REEF's text for a model: {"text", "num_sentences", "sentence_len"}."""
     return parse_inputs(
         settings["text"], num_inputs=settings["num_sentences"], seq_len=settings["sentence_len"], cfg=cfg
     )
@@ -56,7 +56,7 @@ def baseline_scores(
     suspect: Params,
     reef_pair: tuple[np.ndarray, np.ndarray] | None,
 ) -> dict[str, float | None]:
-    """Baseline -> its score, None where it is not defined."""
+    """Map each baseline to its score, None where it is not defined."""
     base, suspect = (jax.tree.map(np.asarray, params) for params in (base, suspect))
     scores = {
         "intrinsic": intrinsic(base, suspect).value,

@@ -7,7 +7,7 @@ from bornbiased_jax.pretrain.throughput import flops_per_token
 
 
 def of_sequence(cfg: ModelConfig, seq_len: int, *, head: bool) -> float:
-    """Floating-point operations of one sequence through all blocks, and the head at its last position where asked."""
+    """Count operations of one sequence through all blocks, and the head at its last position where asked."""
     of_head = 2.0 * cfg.d_model * cfg.vocab_size
     # A trained token needs three times its forward pass, with the head at every position.
     position = flops_per_token(cfg, seq_len) / 3 - of_head

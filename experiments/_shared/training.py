@@ -22,7 +22,7 @@ from bornbiased_jax.pretrain import PretrainConfig, begin, train
 def in_memory(
     cfg: ModelConfig, data: str, schedule: Mapping[str, Any], seeds: Sequence[int] = (0,), **options: Any
 ) -> PretrainConfig:
-    """A run on the bytes of a text of which nothing is written."""
+    """Configure a run on the bytes of a text of which nothing is written."""
     return PretrainConfig(
         model=cfg,
         data=data,
@@ -37,7 +37,7 @@ def in_memory(
 
 
 def token_batches(config: PretrainConfig, windows: Windows) -> Iterator[jax.Array]:
-    """The batches of a run's steps, [accumulation, micro-batch, T + 1]."""
+    """Return an iterator over the batches of a run's steps, [accumulation, micro-batch, T + 1]."""
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     stream = batches(windows, batch_size=config.batch_size, data_seed=config.data_seed)
     return (jnp.asarray(rows).reshape(shape) for rows in itertools.islice(stream, config.steps))
@@ -93,13 +93,13 @@ def train_with_snapshots(
 
 
 def held_out_rows(windows: Windows, count: int) -> np.ndarray:
-    """The first windows of held-out text, at most ``count`` of them: [N, T + 1]."""
+    """Return the first windows of held-out text, at most ``count`` of them: [N, T + 1]."""
     rows_NT = np.concatenate(list(held_out(windows, count, batch_size=count)))
     return np.asarray(rows_NT[rows_NT[:, 0] >= 0])
 
 
 def loss_of(cfg: ModelConfig, params: Params, rows_NT: np.ndarray) -> float:
-    """Mean next-token loss over rows [N, T], in nats per token."""
+    """Compute the mean next-token loss over rows [N, T], in nats per token."""
     total = count = 0.0
     for start in range(0, len(rows_NT), 16):
         nats, tokens = _loss(cfg, params, jnp.asarray(rows_NT[start : start + 16]))

@@ -11,7 +11,7 @@ from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """One pair of panels for each group: ranked counts, and cosine by layer with its standard deviation over pairs."""
+    """Draw a pair of panels for each group: ranked counts; cosine by layer with its standard deviation over pairs."""
     drawn = []
     for probed in record["result"]["groups"]:
         group, first = probed["group"], probed["records"][0]

@@ -13,7 +13,7 @@ from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The top dimension after every block and after the final norm."""
+    """Show the top dimension after every block and after the final norm."""
     page_tables = []
     for probed in record["result"]["groups"]:
         group, first = probed["group"], probed["records"][0]
@@ -41,7 +41,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Tokens above, dimensions below, ranked."""
+    """Draw tokens above, dimensions below, ranked."""
     drawn = []
     for probed in record["result"]["groups"]:
         group, preference = probed["group"], probed["records"][0]["preference"]

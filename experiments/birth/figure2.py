@@ -13,7 +13,7 @@ from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Cosine by layer, every group and seed, with theory's interval."""
+    """Draw the cosine by layer, every group and seed, with theory's interval."""
     drawn = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -47,7 +47,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The last block and the final norm."""
+    """Show the last block and the final norm."""
     rows: list[tuple[Any, ...]] = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -87,7 +87,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The last block's cosine of the first group."""
+    """Claim the last block's cosine of the first group."""
     probed = record["result"]["groups"][0]
     group = probed["group"]
     values = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]

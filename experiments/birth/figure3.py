@@ -14,7 +14,7 @@ NUM_RANKED = 20
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """The first seed's most predicted tokens, one panel a variant on one scale."""
+    """Draw the first seed's most predicted tokens, one panel a variant on one scale."""
     groups_by_variant = ablations.by_variant(record)
     figure, axes = figures.new(columns=len(groups_by_variant), width=3.3 * len(groups_by_variant), height=3.0)
     highest = 0.0
@@ -37,7 +37,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The top-1 fraction, every variant and seed."""
+    """Show the top-1 fraction, every variant and seed."""
     rows = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]

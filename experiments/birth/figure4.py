@@ -15,7 +15,7 @@ from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Mean and standard deviation over pairs after each block, with theory's interval for the mean."""
+    """Draw mean and standard deviation over pairs after each block, with theory's interval for the mean."""
     (probed,) = record["result"]["groups"]
     group, theory, pulled = probed["group"], probed["theory"], probed["records"][0]["contraction"]
     mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
@@ -37,7 +37,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Mean ± standard deviation over pairs, a row a block."""
+    """Show mean ± standard deviation over pairs, a row a block."""
     (probed,) = record["result"]["groups"]
     theory = probed["theory"]
     names = [f"seed {birth['seed']}" for birth in probed["records"]][:4]
@@ -58,7 +58,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Steadily rising."""
+    """Claim a steady rise."""
     (probed,) = record["result"]["groups"]
     rises = [np.diff(birth["contraction"]["inter_cosine_by_layer"]).min() for birth in probed["records"]]
     theory = np.diff(probed["theory"]["inter_cosine_by_layer"]).min()

@@ -25,12 +25,12 @@ BINS = np.linspace(-4.0, 4.0, 81)
 
 
 def expected_std(d_model: int, norm: str, embedding_std: float = 0.02) -> float:
-    """0.02·√D behind a norm, 0.02·√D times the inputs' standard deviation without one (first block)."""
+    """Return 0.02·√D behind a norm, 0.02·√D times the inputs' standard deviation without one (first block)."""
     return 0.02 * float(np.sqrt(d_model)) * (1.0 if norm != "none" else embedding_std)
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Pre-activations of the MLP-only stack by layer, and its contraction with theory's prediction."""
+    """Measure pre-activations of the MLP-only stack by layer, and its contraction with theory's prediction."""
     settings = context.settings
     N, T = settings["num_inputs"], settings["seq_len"]
     norm_rows = []
@@ -67,14 +67,14 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _linear_fraction(std: float) -> float:
-    """Fraction of E[GELU(u)²] that its odd part u/2 carries, u ~ N(0, std²): 1 means no asymmetry."""
+    """Return the fraction of E[GELU(u)²] that its odd part u/2 carries, u ~ N(0, std²): 1 means no asymmetry."""
     u, w = np.polynomial.hermite_e.hermegauss(80)
     gelu = std * u * ndtr(std * u)
     return float(np.sum(w * (std * u / 2) ** 2) / np.sum(w * gelu**2))
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """σ in the first block and the last, and the contraction at the end."""
+    """Show σ in the first block and the last, and the contraction at the end."""
     rows = []
     for variant in record["result"]["norms"]:
         last = [cosine[-1] for cosine in variant["cosine_by_seed"]]
@@ -105,7 +105,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """GELU over both distributions, and the contraction by layer."""
+    """Draw GELU over both distributions, and the contraction by layer."""
     norm_rows: list[Mapping[str, Any]] = record["result"]["norms"]
     figure, axes = figures.new(columns=2, width=8.2)
     for ax, variant in zip(axes, norm_rows, strict=True):
@@ -153,7 +153,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Both spreads."""
+    """Claim both spreads."""
     page_claims = []
     for variant in record["result"]["norms"]:
         is_paper = record["settings"]["model"] == "gpt2-nano"

@@ -15,12 +15,12 @@ from experiments.base import Experiment, Record
 
 
 def measured_by_layer(probed: Any) -> np.ndarray:
-    """Mean across seeds of the cosine after each block [L]."""
+    """Return the mean across seeds of the cosine after each block [L]."""
     return np.mean([birth["contraction"]["inter_cosine_by_layer"] for birth in probed["records"]], axis=0)
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """All three by layer, every seed, with theory."""
+    """Draw all three by layer, every seed, with theory."""
     groups_by_variant = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
     for index, (name, probed) in enumerate(groups_by_variant.items()):
@@ -43,7 +43,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The mean across seeds after each block."""
+    """Show the mean across seeds after each block."""
     groups_by_variant = ablations.by_variant(record)
     curves = {name: measured_by_layer(probed) for name, probed in groups_by_variant.items()}
     rows: list[tuple[Any, ...]] = []
@@ -64,7 +64,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """What attention adds to the MLPs' contraction, after the first block and after the last."""
+    """Claim what attention adds to the MLPs' contraction, after the first block and after the last."""
     groups_by_variant = ablations.by_variant(record)
     full, alone = groups_by_variant["full model"], groups_by_variant["MLP only"]
     gain = measured_by_layer(full) - measured_by_layer(alone)

@@ -15,7 +15,7 @@ from experiments.base import Experiment, Record
 
 
 def overlap(probed: Mapping[str, Any]) -> tuple[int, int, float, float]:
-    """Seeds whose direction picks the top-1 token, all seeds, and a 95% Clopper–Pearson interval of the fraction."""
+    """Count seeds whose direction picks the top-1 token and all seeds; add a 95% Clopper–Pearson interval."""
     hits = sum(birth["direction_matches_top1"] for birth in probed["records"])
     n = len(probed["records"])
     interval = stats.binomtest(hits, n).proportion_ci(method="exact")
@@ -23,7 +23,7 @@ def overlap(probed: Mapping[str, Any]) -> tuple[int, int, float, float]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Overlap by configuration."""
+    """Show the overlap by configuration."""
     rows = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -52,7 +52,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The overlap of the first group."""
+    """Claim the overlap of the first group."""
     probed = record["result"]["groups"][0]
     hits, n, _, _ = overlap(probed)
     name = births.name_of(probed["group"])
@@ -69,7 +69,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """Chance level, for contrast."""
+    """State the chance level, for contrast."""
     probed = record["result"]["groups"][0]
     hits, n, _, _ = overlap(probed)
     return f"In {hits} of {n} seeds the contraction direction names the top-1 token; chance would be 1 in thousands."

@@ -15,7 +15,7 @@ from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Mean and standard deviation across seeds of share and cosine, for every configuration."""
+    """Show mean and standard deviation across seeds of share and cosine, for every configuration."""
     rows: list[tuple[Any, ...]] = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -52,7 +52,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Predicted against measured cosine over all configurations."""
+    """Draw predicted against measured cosine over all configurations."""
     series: dict[str, tuple[list[float], list[float]]] = {}
     for probed in record["result"]["groups"]:
         if not probed["theory"]:
@@ -71,7 +71,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """How many different top-1 tokens the seeds have."""
+    """Claim how many different top-1 tokens the seeds have."""
     probed = record["result"]["groups"][0]
     top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
     return [

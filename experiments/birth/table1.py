@@ -39,7 +39,7 @@ PAPER_INPUTS = {"gpt2-nano": 2_000, "llama-nano": 10_000, "gpt2-1.2b": 2_000}
 
 
 def same_configuration(group: births.Group, seed: int) -> bool:
-    """Whether the paper printed a row for this model, length, seed, number and kind of inputs."""
+    """Check whether the paper printed a row for this model, length, seed, number and kind of inputs."""
     return (
         not group["changes"]
         and group["inputs"] == "tokens"
@@ -49,7 +49,7 @@ def same_configuration(group: births.Group, seed: int) -> bool:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """One row per model, length and seed."""
+    """Show one row per model, length and seed."""
     rows = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -93,7 +93,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The share of the first GPT-2 group (or the first of all, where there is none), and that seeds differ."""
+    """Claim the share of the first GPT-2 group (or the first of all, where there is none), and that seeds differ."""
     groups = record["result"]["groups"]
     probed = next((g for g in groups if g["group"]["model"].startswith("gpt2")), groups[0])
     group, theory = probed["group"], probed["theory"]
@@ -123,7 +123,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """What a newcomer should take home: the first GPT-2 that shows a preference, and which models show none."""
+    """Name the first GPT-2 that shows a preference, and the models that show none."""
     born = [probed for probed in record["result"]["groups"] if probed["group"]["inputs"] == "tokens"]
     # More than chance, of as many rows as there are.
     level = math.log10(LEVEL / sum(len(probed["records"]) for probed in born)) if born else 0.0

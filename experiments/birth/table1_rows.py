@@ -23,23 +23,23 @@ TENTHS = {"first tenth": "top1_share_p10", "median": "top1_share_p50", "last ten
 
 
 def name_of(part: str, seq_len: int, seed: int) -> str:
-    """A row's name on the command line."""
+    """Return a row's name on the command line."""
     return f"table1_{part}_{seq_len}_{seed}"
 
 
 def operations(group: births.Group) -> float:
-    """What a row's forward passes need, the head at the last position alone."""
+    """Count the operations of a row's forward passes, the head at the last position alone."""
     sequence = of_sequence(preset(group["model"]), group["seq_len"], head=True)
     return len(group["seeds"]) * group["num_inputs"] * sequence
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The row beside the printed one, its contraction, its dimensions, and its place among theory's seeds."""
+    """Show the row beside the printed one, its contraction, its dimensions, and its place among theory's seeds."""
     return [*table1.tables(record), *figure2.tables(record), *figure10.tables(record), _among_seeds(record)]
 
 
 def _among_seeds(record: Record) -> Table:
-    """The row's fraction and the printed one beside theory's tenths of seeds."""
+    """Show the row's fraction and the printed one beside theory's tenths of seeds."""
     (row,) = table1.tables(record)[0].rows
     theory = record["result"]["groups"][0]["theory"]
     measured, paper = (
@@ -60,12 +60,12 @@ def _among_seeds(record: Record) -> Table:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Figures 1, 2 and 10 of this birth."""
+    """Draw Figures 1, 2 and 10 of this model."""
     return [*figure1.panels(record), *figure2.panels(record), *figure10.panels(record)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The fraction alone, with its seed: one says nothing of others."""
+    """Claim the fraction alone, with its seed: one seed says nothing of others."""
     fraction, *_ = table1.claims(record)
     (seed,) = record["result"]["groups"][0]["group"]["seeds"]
     return [dataclasses.replace(fraction, statement=f"{fraction.statement}, seed {seed}")]

@@ -24,7 +24,7 @@ PRINTED: dict[str, tuple[float, float | None]] = {
 
 
 def log10_pairs_p(mean: float, std: float, num_inputs: int) -> float:
-    """log₁₀ p that the mean cosine over pairs is 0: two-sided normal test, N(N − 1)/2 pairs.
+    """Return log₁₀ p that the mean cosine over pairs is 0: two-sided normal test, N(N − 1)/2 pairs.
 
     Pairs that share a member are uncorrelated where the mean direction is zero, so the standard error is that
     of independent pairs whatever the covariance of the states.
@@ -38,12 +38,12 @@ def log10_pairs_p(mean: float, std: float, num_inputs: int) -> float:
 
 
 def effective_dimension(mean: float, std: float) -> float:
-    """1/E[cos²] over pairs, tr(Σ)²/tr(Σ²): D for isotropic directions, fewer where some are favoured."""
+    """Return 1/E[cos²] over pairs, tr(Σ)²/tr(Σ²): D for isotropic directions, fewer where some are favoured."""
     return 1.0 / (mean**2 + std**2)
 
 
 def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
-    """log₁₀ p that the mean direction is zero, with any covariance: Rayleigh's test in the effective dimension.
+    """Return log₁₀ p that the mean direction is zero, with any covariance: Rayleigh's test in the effective dimension.
 
     Under random signs of the states ‖Σĥ‖²/N has mean 1 and variance 2 E[cos²]; the χ² distribution with these two
     moments has 1/E[cos²] degrees of freedom (Satterthwaite).
@@ -53,7 +53,7 @@ def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """One row per variant and seed."""
+    """Show one row per variant and seed."""
     rows = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
@@ -103,7 +103,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """One claim per variant, the mean across seeds."""
+    """Return one claim per variant, the mean across seeds."""
     page_claims = []
     for name, probed in ablations.by_variant(record).items():
         group, same = probed["group"], ablations.same_configuration(probed["group"])

@@ -20,13 +20,13 @@ TOLERANCE = 1e-3
 
 
 def committed(name: str, scale: str) -> Record | None:
-    """The committed record of an experiment, or None."""
+    """Return the committed record of an experiment, or None."""
     path = FOLDER / scale / f"{name}.json"
     return files.read_json(path) if path.exists() else None
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """(name, scale) of every committed record, in the order of the catalogue."""
+    """List (name, scale) of every committed record, in the order of the catalogue."""
     for scale in SCALES:
         for name in experiments.MODULES:
             if (FOLDER / scale / f"{name}.json").exists():
@@ -34,7 +34,7 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def taken(record: Record) -> dict[str, float]:
-    """What a record takes from nothing: ``{"wall_time_s", "peak_memory_bytes"}``.
+    """Return what a record takes from nothing: ``{"wall_time_s", "peak_memory_bytes"}``.
 
     Experiments of one output folder share births: what is drawn from those of another took nothing more itself, and
     counts what they took. A record that says nothing of either gives no entry.
@@ -81,7 +81,7 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
 
 
 def _portable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with the names of its data and without their folders.
+    """Return the record with the names of its data and without their folders.
 
     Raises:
         InputError: another value is a path of this machine.
@@ -100,7 +100,7 @@ def _portable(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compact(record: Record) -> str:
-    """JSON with one line for each entry of the record and of its result."""
+    """Write JSON with one line for each entry of the record and of its result."""
     result = json.dumps(record.get("result"), ensure_ascii=False, allow_nan=False)
     lines = [
         f"  {json.dumps(key)}: {result if key == 'result' else json.dumps(value, ensure_ascii=False, allow_nan=False)}"
@@ -110,7 +110,7 @@ def _compact(record: Record) -> str:
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested JSON that is neither a list nor an object, with its place: ``result.groups.0.share``."""
+    """Yield every value of nested JSON but lists and objects, with its place: ``result.groups.0.share``."""
     if isinstance(value, dict):
         entries = [(str(key), entry) for key, entry in value.items()]
     elif isinstance(value, list):
@@ -123,7 +123,7 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(before: Record, after: Record) -> list[tuple[str, Any, Any]]:
-    """What moved between two results: (place, before, after) of every value that differs.
+    """List changes between two results: (place, before, after) of every value that differs.
 
     Numbers differ beyond ``TOLERANCE`` times the larger of the two, or 1e-12; times, memory and rates of the machine
     are passed over. What stands on one side only has None on the other.
@@ -143,7 +143,7 @@ def differences(before: Record, after: Record) -> list[tuple[str, Any, Any]]:
 
 
 def state(name: str, scale: str) -> str:
-    """One line on a committed record: by which revision, and whether the code has changed since."""
+    """Describe a committed record in one line: by which revision, and whether the code has changed since."""
     record = committed(name, scale)
     if record is None:
         return f"{scale}/{name}: none; bornbiased reproduce {name} --scale {scale}"

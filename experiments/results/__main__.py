@@ -7,7 +7,7 @@ from experiments import results
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; the exit code."""
+    """Run the command line; return the exit code."""
     if not arguments:
         for name, scale in results.names():
             print(results.state(name, scale))

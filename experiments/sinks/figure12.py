@@ -23,13 +23,13 @@ SMALL = (
 
 
 def grew_sinks(record: Record) -> bool:
-    """Whether any head of any seed of the baseline is a sink on average."""
+    """Check whether any head of any seed of the baseline is a sink on average."""
     base = record["result"]["cures"]["baseline"]
     return any(seed["largest_score"] > sink_training.EPSILON for seed in base["by_seed"])
 
 
 def setting_note(record: Record) -> str:
-    """What a reader must know about how these models were trained, and what uniform attention would score."""
+    """Describe how these models were trained, and what uniform attention would score."""
     lengths = record["settings"]["lengths"]
     floors = ", ".join(f"{sum(1 / i for i in range(1, length + 1)) / length:.3f} at T = {length}" for length in lengths)
     note = f"Uniform attention would score {floors}."
@@ -44,7 +44,7 @@ def setting_note(record: Record) -> str:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Sink rate at every length, and the largest score."""
+    """Show the sink rate at every length, and the largest score."""
     result, lengths = record["result"]["cures"], record["settings"]["lengths"]
     rows = []
     for name, run in result.items():
@@ -67,7 +67,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """The figure, and how the strongest head grew where that was watched."""
+    """Draw the figure, and how the strongest head grew where that was watched."""
     result = record["result"]["cures"]
     rates = {
         name: {
@@ -90,7 +90,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """The largest score of any head by step, one line a model."""
+    """Draw the largest score of any head by step, one line a model."""
     figure, ax = figures.new()
     for index, (name, run) in enumerate(result.items()):
         score_SE, colour = np.transpose(run["curve_largest_score"]), figures.SERIES[index % len(figures.SERIES)]
@@ -102,7 +102,7 @@ def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The mean over lengths."""
+    """Claim the mean over lengths."""
     page_claims = []
     for name, run in record["result"]["cures"].items():
         rate = float(np.mean([list(seed["sink_rate"].values()) for seed in run["by_seed"]]))
@@ -142,7 +142,7 @@ PRINTED = {
 
 
 def perplexities(record: Record) -> Sequence[Table]:
-    """Perplexity on every text, beside what is printed where the run is the paper's."""
+    """Show the perplexity on every text, beside what is printed where the run is the paper's."""
     is_paper = record["scale"] == "paper" and record["data"] is None
     texts, evaluation = list(record["settings"]["texts"]), record["settings"]["evaluation"]
     rows = []

@@ -23,7 +23,7 @@ INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
 
 
 def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Value:
-    """Mean and half of its 95% interval; how many seeds have no value and what that is called, where some have none."""
+    """Return the mean and half of its 95% interval; where seeds have no value, their number and the reason."""
     present = [value for value in values if value is not None]
     if len(present) < len(values):
         return f"{missing} in {len(values) - len(present)} of {len(values)}"
@@ -34,7 +34,7 @@ def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Va
 
 
 def cells(run: Mapping[str, Any], key: str, **labels: Any) -> list[float | None]:
-    """A quantity of one cell of the rounding by seed; None where that model was destroyed."""
+    """Return a quantity of one cell of the rounding by seed; None where that model was destroyed."""
     cell_values = []
     for seed in run["by_seed"]:
         (cell,) = (cell for cell in seed["price"]["quantisation"] if all(cell[name] == labels[name] for name in labels))
@@ -43,7 +43,7 @@ def cells(run: Mapping[str, Any], key: str, **labels: Any) -> list[float | None]
 
 
 def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "loss") -> list[Any]:
-    """Loss with a rolling cache by seed; with None for the window, with everything kept."""
+    """Return the loss with a rolling cache by seed; with None for the window, with everything kept."""
     return [
         next(e[key] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
         for seed in run["by_seed"]
@@ -51,7 +51,7 @@ def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "
 
 
 def tables(record: Record) -> list[Table]:
-    """Rounding, D_sink, spread and streaming of every attention; findings. Nothing where no price was measured."""
+    """Show rounding, D_sink, spread and streaming of every attention; findings. Empty where no price was measured."""
     if "price" not in record["settings"]:
         return []
     return [_rounding(record), _sinks_part(record), _unevenness(record), _streaming(record), *_findings(record)]
@@ -159,7 +159,7 @@ class _Ratio(NamedTuple):
 
 
 def _verdict(difference: Value, ratio: _Ratio | None, published: float) -> str:
-    """In words: the sign from the interval over seeds, the size from the ratio of means."""
+    """Describe in words the sign from the interval over seeds, the size from the ratio of means."""
     if not isinstance(difference, tuple):
         return "cannot be said"
     mean, half = difference
@@ -176,7 +176,7 @@ def _verdict(difference: Value, ratio: _Ratio | None, published: float) -> str:
 
 
 def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> tuple[Value, _Ratio | None]:
-    """Paired difference over seeds, and the ratio of means where both are above zero."""
+    """Return the paired difference over seeds, and the ratio of means where both are above zero."""
     pairs = [(a, b) for a, b in zip(over, under, strict=True) if a is not None and b is not None]
     if len(pairs) < max(2, len(over)):
         return "destroyed", None
@@ -233,7 +233,7 @@ def _finding(words: str, published: str, measured: str, difference: Value, verdi
 
 
 def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Least sink mass of all and yet destroyed by one scale a tensor?"""
+    """Check whether the least sink mass of all is yet destroyed by one scale a tensor."""
     mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
     rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())
     deltas = {
@@ -252,7 +252,7 @@ def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[
 
 
 def panels(record: Record) -> list[Panel]:
-    """Streaming loss against position with nothing and with one token kept, for some attentions."""
+    """Draw streaming loss against position with nothing and with one token kept, for some attentions."""
     if "price" not in record["settings"]:
         return []
     settings = record["settings"]["price"]

@@ -31,7 +31,7 @@ EPSILON = 0.25
 
 
 def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
-    """Every measurement on one model, or the reason why not."""
+    """Run every measurement on one model, or return the reason why not."""
     read = read_subject(context, must_be_named)
     if isinstance(read, str):
         return {"attempted": False, "reason": read}
@@ -64,7 +64,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
 
 
 def weights_by_kind(params: Params) -> list[dict[str, Any]]:
-    """Standard deviation and kurtosis of every kind of matrix over the blocks."""
+    """Compute standard deviation and kurtosis of every kind of matrix over the blocks."""
     kinds: dict[str, list[np.ndarray]] = defaultdict(list)
     for name, leaf in flatten(params).items():
         values = np.asarray(leaf, np.float64)
@@ -82,7 +82,7 @@ def weights_by_kind(params: Params) -> list[dict[str, Any]]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Sinks by length, by block, super neurons, rounding, rolling cache, weights."""
+    """Show sinks by length, by block, super neurons, rounding, rolling cache, weights."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -219,7 +219,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The rate at the greatest length, and what streaming without and with one first token loses."""
+    """Claim the rate at the greatest length, and what streaming without and with one first token loses."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -239,7 +239,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """The map of the sinks, and loss against position."""
+    """Draw the map of the sinks, and loss against position."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -267,7 +267,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def headline(record: Record) -> str:
-    """One sentence."""
+    """Return one sentence."""
     result = record["result"]
     if not result["attempted"]:
         return str(result["reason"])

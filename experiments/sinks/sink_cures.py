@@ -28,12 +28,12 @@ from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
 
 
 def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
-    """Validation loss less the baseline's of the same seed: mean and standard deviation across seeds."""
+    """Subtract the baseline's validation loss of the same seed: mean and standard deviation across seeds."""
     return mean_std(np.subtract(run["curve_validation_loss"][-1], base["curve_validation_loss"][-1]))
 
 
 def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
-    """Time of a step over the baseline's: median and standard deviation over rounds, or of the whole runs."""
+    """Divide the time of a step by the baseline's: median and standard deviation over rounds, or of the whole runs."""
     result = record["result"]
     if "step_seconds" in result:
         ratios = np.array(result["step_seconds"][name]) / np.array(result["step_seconds"]["baseline"])
@@ -43,7 +43,7 @@ def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The table that no paper has, then what was measured of prices."""
+    """Show the table that no paper has, then the measured prices."""
     result = record["result"]["cures"]
     base = result["baseline"]
     seeds = [seed for run in result.values() for seed in run["by_seed"]]
@@ -88,7 +88,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of a step of one seed, for each mitigation a list over rounds; timed here, beside the losses.
+    """Time a step of one seed in seconds, for each mitigation a list over rounds, beside the losses.
 
     In a round every mitigation does its ``steps`` steps, one after the other, so that what else the machine does meets
     all of them: compare within a round. Compilation and a first step come before. Batches are random ids.
@@ -109,7 +109,7 @@ def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, ste
 
 
 def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
-    """The compiled step, the state after one step, and a batch."""
+    """Return the compiled step, the state after one step, and a batch."""
     state, step = begin(dataclasses.replace(config, seeds=config.seeds[:1]))
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     rows = jnp.asarray(np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32))
@@ -118,7 +118,7 @@ def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
+    """Draw convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
     result = record["result"]["cures"]
     figure, ax = figures.new()
     for index, name in enumerate(("baseline", HEAD_NORM)):
@@ -152,7 +152,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Per-head RMSNorm against the baseline."""
+    """Claim per-head RMSNorm against the baseline."""
     result = record["result"]["cures"]
     return [
         Claim(

@@ -17,7 +17,7 @@ ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 
 
 def run(context: Context) -> dict[str, Any]:
-    """The baseline in every variant of the settings."""
+    """Train the baseline in every variant of the settings."""
     variants = {}
     for name, settings in context.settings["variants"].items():
         inner = dataclasses.replace(context, settings=settings)
@@ -26,7 +26,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _first_step(run: Mapping[str, Any]) -> int | None:
-    """The first step at which the strongest head of some seed was seen above ε."""
+    """Return the first step at which the strongest head of some seed was above ε."""
     for step, scores in zip(run["curve_steps"], run["curve_largest_score"], strict=True):
         if max(scores) > sink_training.EPSILON:
             return int(step)
@@ -34,7 +34,7 @@ def _first_step(run: Mapping[str, Any]) -> int | None:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Each variant with its strongest head."""
+    """Show each variant with its strongest head."""
     rows = []
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
@@ -80,7 +80,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Growth of the strongest head."""
+    """Draw the growth of the strongest head."""
     return [
         Panel(
             growth(record["result"]["variants"]),
@@ -90,7 +90,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The strongest head of the first variant and of the one without a BOS token."""
+    """Claim the strongest head of the first variant and of the one without a BOS token."""
     return [
         Claim(
             f"Largest score α₁ of any head after training: {name}",

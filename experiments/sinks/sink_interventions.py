@@ -24,7 +24,7 @@ from experiments.sinks.subject import ABSENT
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Everything about SmolLM2-135M, or the reason why not."""
+    """Measure everything about SmolLM2-135M, or return the reason why not."""
     path = find_smollm2()
     if path is None:
         return {"attempted": False, "reason": ABSENT}
@@ -101,7 +101,7 @@ def run(context: Context) -> dict[str, Any]:
 def _changes(
     settings: Mapping[str, Any], position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
 ) -> list[tuple[str, float | None, Edit | Edits | None]]:
-    """Name, λ and the edit of each intervention at one position."""
+    """List name, λ and the edit of each intervention at one position."""
     acted = settings["blocks"]
     changes: list[tuple[str, float | None, Edit | Edits | None]] = [
         ("none", None, None),
@@ -118,7 +118,7 @@ def _changes(
 def _maps(
     cfg: Any, params: Any, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Mean attention over the heads of the layer with the strongest sink, under each intervention."""
+    """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
     position, length = settings["drawn_position"], settings["drawn_length"]
     tokens_NT = tokens_NT[:, :length]
     largest = {**settings, "factors": [max(settings["factors"])]}
@@ -145,7 +145,7 @@ def _maps(
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Interventions; super neurons."""
+    """Show interventions; super neurons."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -200,7 +200,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Attention maps, the sink map, top channels, variance by position."""
+    """Draw attention maps, the sink map, top channels, variance by position."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -251,7 +251,7 @@ def _dominance(result: Mapping[str, Any]) -> Any:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The rate, and the three interventions at their strongest."""
+    """Claim the rate, and the three interventions at their strongest."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -283,7 +283,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """One sentence."""
+    """Return one sentence."""
     result = record["result"]
     if not result["attempted"]:
         return result["reason"]

@@ -49,7 +49,7 @@ NEAREST = 20
 
 
 def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
-    """Every cut and join on one model, or the reason why not."""
+    """Make every cut and join on one model, or return the reason why not."""
     read = read_subject(context, must_be_named)
     if isinstance(read, str):
         return {"attempted": False, "reason": read}
@@ -67,7 +67,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
 def knock_out(
     cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Mapping[str, Any], *, quiet: bool = True
 ) -> dict[str, Any]:
-    """All runs on one model: rows of what was done, the sink rate by block and the loss."""
+    """Make all runs on one model: rows with the target, the sink rate by block and the loss."""
     neurons = super_neurons(cfg, params, tokens_NT, top=settings["top"])
     chosen = [neuron for neuron in neurons if neuron["super"]] or neurons[:2]
     named = [Neuron(neuron["block"], neuron["neuron"]) for neuron in chosen]
@@ -87,7 +87,7 @@ def knock_out(
 
 
 def _nothing() -> None:
-    """No edit."""
+    """Make no edit."""
 
 
 Run = tuple[str, str, int, Callable[[], Any], int | None]
@@ -101,7 +101,7 @@ def _runs(
     first_LF: np.ndarray,
     settings: Mapping[str, Any],
 ) -> list[Run]:
-    """What is done, to what, at which position the sink is read, how the edit is made, which first token."""
+    """List each run's kind, its target, the position of the sink, how the edit is made, the first token."""
 
     def written(neurons: Sequence[Neuron], position: int) -> Any:
         values = {neuron: float(first_LF[neuron.block - 1, neuron.unit]) for neuron in neurons}
@@ -128,14 +128,14 @@ def _runs(
 
 
 def name(group: Sequence[Neuron]) -> str:
-    """Neurons as a reader would name them."""
+    """Name neurons as a reader would."""
     return " + ".join(str(neuron) for neuron in group)
 
 
 def controls(
     params: Params, strongest: Sequence[Neuron], named: Sequence[Neuron], count: int
 ) -> list[tuple[Neuron, ...]]:
-    """Random neurons of the same blocks in the place of the strongest, their rows of W_down of nearly equal norm."""
+    """Draw random neurons of the same blocks as the strongest, their rows of W_down of nearly equal norm."""
     down_LFD = np.asarray(params["blocks"]["mlp"]["down"]["kernel"], np.float64)
     norm_LF = np.linalg.norm(down_LFD, axis=-1)
     draws = np.random.default_rng(1)
@@ -161,12 +161,12 @@ def _base(record: Record, position: int = 1) -> dict[str, Any]:
 
 
 def change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
-    """Largest change of a block's sink rate."""
+    """Return the largest change of a block's sink rate."""
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
+    """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -198,7 +198,7 @@ def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """What the strongest neuron and pair carry, what random pairs do, and whether it all comes back."""
+    """Claim what the strongest neuron and pair carry, what random pairs do, and whether it all comes back."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -221,7 +221,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
+    """Draw the sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -250,7 +250,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def headline(record: Record) -> str:
-    """One sentence."""
+    """Return one sentence."""
     result = record["result"]
     if not result["attempted"]:
         return str(result["reason"])

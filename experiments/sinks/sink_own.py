@@ -36,7 +36,7 @@ from experiments.sinks.sink_knockout import (
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every seed of every variant: what it hangs on, and where sinks can be made."""
+    """Measure every seed of every variant: what it depends on, and where sinks can be made."""
     variants = {}
     for name, settings in context.settings["variants"].items():
         variants[name] = _of_variant(dataclasses.replace(context, settings=settings), context.settings)
@@ -87,7 +87,7 @@ def _rows(model: Mapping[str, Any], kind: str, position: int | None = None) -> l
 
 
 def links(model: Mapping[str, Any], position: int) -> dict[str, float]:
-    """Fractions of heads that are sinks after each cut and join of one model."""
+    """Compute fractions of heads that are sinks after each cut and join of one model."""
     base, elsewhere = _rows(model, AS_IT_IS, 1)[0], _rows(model, ELSEWHERE)
     silenced = [row["sink_rate"] for row in _rows(model, SILENCED)]
     random = [change(row, base) for row in _rows(model, CONTROL)]
@@ -107,7 +107,7 @@ def links(model: Mapping[str, Any], position: int) -> dict[str, float]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Cuts and joins of every model; what one block can make."""
+    """Show cuts and joins of every model; what one block can make."""
     settings = record["settings"]
     position = settings["knockout"]["position"]
     cut = [([name], _cells(links(model, position))) for name, model in _models(record)]
@@ -140,7 +140,7 @@ def _cells(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Every intervention by block and position, of the first seed of each setting."""
+    """Draw every intervention by block and position, of the first seed of each setting."""
     drawn = []
     for name, model in _models(record):
         if model["seed"] == record["settings"]["seeds"][0]:
@@ -155,7 +155,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """What holds of all models at once."""
+    """Claim what holds of all models at once."""
     position = record["settings"]["knockout"]["position"]
     fractions_by_model = [links(model, position) for _, model in _models(record)]
     left = max(each["without the neuron or pair"] / max(each["as it is"], 1e-9) for each in fractions_by_model)
@@ -176,7 +176,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def _variant(base: Mapping[str, Any]) -> dict[str, Any]:
-    """Its training and text alone: what the models are measured by is said once for all."""
+    """Return a variant's training and text alone: what the models are measured by is said once for all."""
     return {key: value for key, value in base.items() if key not in ("cures", "texts", "evaluation")}
 
 

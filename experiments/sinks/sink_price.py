@@ -28,7 +28,7 @@ _POWERS = ("first", "second", "third", "fourth")
 def price(
     settings: Mapping[str, Any], cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, long_NT: np.ndarray
 ) -> dict[str, Any]:
-    """Everything that the table of prices shows of one model.
+    """Measure everything that the table of prices shows of one model.
 
     Args:
         settings: ``schemes``, ``granularities``, ``keep_sinks`` of the rounding; ``window`` and ``streaming_keep`` of
@@ -79,7 +79,7 @@ def unevenness(cfg: ModelConfig, params: Params, tokens_NT: Any) -> dict[str, di
 
 
 def _statistics(parts: list[dict[str, np.ndarray]], num_sequences: int) -> dict[str, float | None]:
-    """The statistics of one site from the sums of its batches, in float64."""
+    """Compute the statistics of one site from the sums of its batches, in float64."""
     total = {
         name: np.sum([np.sum(part[name], axis=1, dtype=np.float64) for part in parts], axis=0)
         for name in (*_POWERS, "dispersion")
@@ -100,7 +100,7 @@ def _statistics(parts: list[dict[str, np.ndarray]], num_sequences: int) -> dict[
 
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _batch_sums(cfg: ModelConfig, params: Params, x: jax.Array) -> dict[str, dict[str, jax.Array]]:
-    """By site, of every block and sequence [L, B]: means of powers, largest value, dispersion."""
+    """Sum by site, of every block and sequence [L, B]: means of powers, largest value, dispersion."""
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
         return {site: _of_site(captured[site].astype(jnp.float32)) for site in sites(cfg)}

@@ -40,7 +40,7 @@ BATCHED_COLUMNS: Columns = {
 
 
 def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
-    """Every setting that was tried, with the outcome of every seed in the order of the settings."""
+    """Show every setting that was tried, with the outcome of every seed in the order of the settings."""
     rows = []
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
@@ -69,7 +69,7 @@ def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
 
 
 def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: Any) -> dict[str, Any]:
-    """The base setting with other layers, widths, heads or schedule; the last learning rate is a tenth of the first."""
+    """Vary layers, widths, heads or schedule of the base setting; the last learning rate is a tenth of the first."""
     schedule = dict(base["schedule"])
     schedule |= {key: changes.pop(key) for key in SCHEDULE if key in changes}
     schedule["min_learning_rate"] = schedule["learning_rate"] / 10

@@ -47,7 +47,7 @@ MADE = 0.1
 
 
 def run(context: Context) -> dict[str, Any]:
-    """The sweep on one model, or the reason why not."""
+    """Run the sweep on one model, or return the reason why not."""
     read = read_subject(context)
     if isinstance(read, str):
         return {"attempted": False, "reason": read}
@@ -73,7 +73,7 @@ def sweep(
     *,
     quiet: bool = True,
 ) -> dict[str, Any]:
-    """Every intervention of one model in every block at every position: fractions of heads, [blocks + all, positions].
+    """Make every intervention in every block at every position: fractions of heads, [blocks + all, positions].
 
     Args:
         cfg: the architecture.
@@ -129,7 +129,7 @@ def sweep(
 def _kinds(
     L: int, T: int, factor: float, mu_LTHK: np.ndarray
 ) -> dict[str, Callable[[int, list[int] | None], Edit | Edits]]:
-    """Each intervention as a function of the position and the blocks."""
+    """Return each intervention as a function of the position and the blocks."""
     return {
         MASK: lambda k, blocks: self_only(T, [k], num_layers=L, blocks=blocks),
         AMPLIFICATION: lambda k, blocks: amplify_variance([k], factor, mean_LTHK=mu_LTHK, blocks=blocks),
@@ -138,13 +138,13 @@ def _kinds(
 
 
 def added(swept: Mapping[str, Any], kind: str) -> np.ndarray:
-    """Fraction of later heads beyond those as they are, [blocks, positions], by single blocks; NaN after the last."""
+    """Subtract the plain model's fraction of later heads, [blocks, positions], by single blocks; NaN after the last."""
     fractions = np.array(swept["kinds"][kind]["made"], float)
     return (fractions - np.array(swept["plain"], float))[:-1]
 
 
 def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
+    """Find where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
     added_BK = added(swept, kind)
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
     block, position = np.unravel_index(int(np.argmax(reached)), reached.shape)
@@ -172,7 +172,7 @@ NOTE = (
 
 
 def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """A row of the table."""
+    """Build a row of the table."""
     totals = summary(swept, kind)
     has_sinks = totals["largest"] > 0
     return {
@@ -187,7 +187,7 @@ def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """The interventions by what they make."""
+    """Show the interventions by the sinks they make."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -197,7 +197,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def maps(swept: Mapping[str, Any], kind: str) -> Figure:
-    """Blocks × positions of one intervention."""
+    """Draw blocks × positions of one intervention."""
     added_BK = np.nan_to_num(added(swept, kind))
     figure, ax = figures.new(height=0.16 * len(added_BK) + 1.4)
     figures.heatmap(
@@ -208,7 +208,7 @@ def maps(swept: Mapping[str, Any], kind: str) -> Figure:
 
 
 def by_block(swept: Mapping[str, Any]) -> Figure:
-    """Mean over positions, a line an intervention."""
+    """Draw the mean over positions, a line an intervention."""
     figure, ax = figures.new()
     for index, kind in enumerate(swept["kinds"]):
         added_BK = np.nan_to_num(added(swept, kind))
@@ -220,7 +220,7 @@ def by_block(swept: Mapping[str, Any]) -> Figure:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """By block, and every intervention by block and position."""
+    """Draw by block, and every intervention by block and position."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -232,7 +232,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The most that each intervention makes, and at how many positions."""
+    """Claim the most that each intervention makes, and at how many positions."""
     result = record["result"]
     if not result["attempted"]:
         return []
@@ -247,7 +247,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """One sentence."""
+    """Return one sentence."""
     result = record["result"]
     if not result["attempted"]:
         return str(result["reason"])

@@ -75,7 +75,7 @@ def run_mitigations(context: Context) -> dict[str, Any]:
 
 
 def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name, trained and measured."""
+    """Train and measure some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name."""
     for chunk in chunks:
         mitigation = list(MITIGATIONS)[chunk.seed]
         settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
@@ -111,7 +111,7 @@ def _trained(context: Context, mitigation: str) -> dict[str, Any]:
 
 
 def _joined(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One mitigation's blocks of seeds as if they had been trained together."""
+    """Join one mitigation's blocks of seeds as if they had been trained together."""
     first, *later_blocks = blocks
     if not later_blocks:
         return first
@@ -130,7 +130,7 @@ def _joined(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
-    """The pretraining run of one mitigation."""
+    """Configure the pretraining run of one mitigation."""
     settings = context.settings
     schedule = settings["schedule"]
     changes = {**settings.get("changes", {}), "max_seq_len": schedule["context"], **MITIGATIONS[mitigation]}
@@ -147,7 +147,7 @@ def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
 
 
 def _pretrained(config: PretrainConfig) -> dict[str, Any]:
-    """Train with checkpoints: killed, it goes on where it was."""
+    """Train with checkpoints: killed, it resumes where it was."""
     summary = pretrain(config)
     lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
     speed = summary["tokens_per_second"]
@@ -194,7 +194,7 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
 
 
 def bos_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
-    """The id in front of every sequence: the model's last one, which its tokenizer must not have.
+    """Return the id in front of every sequence: the model's last one, which its tokenizer must not have.
 
     Raises:
         InputError: the tokenizer has it.
@@ -242,7 +242,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
 
 
 def sink_sequences(context: Context, data: Data, length: int, bos_id: int | None = None) -> np.ndarray:
-    """Sequences of running text on which sinks are looked for, with the BOS token in front where the model knows it."""
+    """Return sequences of running text to look for sinks, with the BOS token in front where the model knows it."""
     settings = context.settings
     if settings.get("sink_text") is not None:
         ids = data.tokenizer.encode(read_text(settings["sink_text"]))
@@ -264,7 +264,7 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
 
 
 def over_seeds(run: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
-    """Mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
+    """Return mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
     return mean_std(value(seed) for seed in run["by_seed"])
 
 
@@ -315,7 +315,7 @@ _SIZES = by_scale(
 
 
 def settings_of(size: str, mitigations: Iterable[str], **changes: Any) -> dict[str, Any]:
-    """Settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
+    """Return settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 
 

@@ -23,7 +23,7 @@ UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'.
 
 
 def _named(data: str | None) -> tuple[Path | None, str]:
-    """The model's path (None where none is installed) and the source of the text, from ``--data``."""
+    """Return the model's path (None where none is installed) and the source of the text, from ``--data``."""
     roles = dict((role or "text", source) for role, source in split_data(data))
     model = roles.get("model")
     return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
@@ -39,7 +39,7 @@ class Subject(NamedTuple):
 
 
 def read_subject(context: Context, must_be_named: bool = False) -> Subject | str:
-    """The model and the beginning of the text, as many characters as the settings say; a text why there is none.
+    """Read the model and the beginning of the text, as many characters as the settings say; a text why there is none.
 
     Args:
         context: of the run.
@@ -61,7 +61,7 @@ def read_subject(context: Context, must_be_named: bool = False) -> Subject | str
 
 
 def about(read: Subject) -> dict[str, Any]:
-    """What the model is: its name, the file's SHA-256, its licence as far as it is known."""
+    """Describe the model: its name, the file's SHA-256, its licence as far as it is known."""
     opened, path, source, _ = read
     return {
         "checkpoint": path.name,

@@ -27,7 +27,7 @@ ROWS = {
 
 
 def ablate(stack: Stack, length: int) -> dict[str, float]:
-    """The cosine after the last block with every correction, without any, and what it loses without each one.
+    """Compute the cosine after the last block with every correction, without any, and what it loses without each one.
 
     Returns:
         One value for each of :data:`ROWS`.
@@ -47,7 +47,7 @@ def ablate(stack: Stack, length: int) -> dict[str, float]:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Every model and length of the settings."""
+    """Run every model and length of the settings."""
     rows = [
         {"model": model, "seq_len": length, "cosine": ablate(stack_of(preset(model)), length)}
         for model, length in context.settings["cases"]
@@ -56,7 +56,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """One row for each model and length."""
+    """Show one row for each model and length."""
     cases: Sequence[Mapping[str, Any]] = record["result"]["cases"]
     rows: list[tuple[Any, ...]] = [
         (
@@ -77,7 +77,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def headline(record: Record) -> str:
-    """What finite width adds to a plain model and to a gated one."""
+    """State what finite width adds to a plain model and to a gated one."""
     gated = {True: 0.0, False: 0.0}
     for case in record["result"]["cases"]:
         kind = preset(case["model"]).gated_mlp

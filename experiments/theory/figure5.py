@@ -31,7 +31,7 @@ EPSILON = 1e-8
 
 
 def configurations(num_layers: int, d_model: int) -> dict[str, ModelConfig]:
-    """The three stacks. A weight depends on the seed and its name alone: all three share theirs (footnote 4)."""
+    """Return the three stacks. A weight depends on the seed and its name alone: all three share theirs (footnote 4)."""
     sizes: dict[str, Any] = dict(num_layers=num_layers, d_model=d_model, d_ff=4 * d_model)
     return {
         RELU: mlp0_config(**sizes, activation="relu"),
@@ -41,21 +41,21 @@ def configurations(num_layers: int, d_model: int) -> dict[str, ModelConfig]:
 
 
 def norms(x: jax.Array) -> jax.Array:
-    """‖x‖ over the last axis [...]; squares of tiny entries do not underflow."""
+    """Compute ‖x‖ over the last axis [...]; squares of tiny entries do not underflow."""
     largest = jnp.max(jnp.abs(x), axis=-1)
     scaled = x / jnp.where(largest > 0, largest, 1.0)[..., None]
     return largest * jnp.sqrt(jnp.sum(jnp.square(scaled), axis=-1))
 
 
 def _mean_over_pairs(vectors_ND: jax.Array) -> jax.Array:
-    """Mean of x_i·x_j over i ≠ j."""
+    """Compute the mean of x_i·x_j over i ≠ j."""
     n = vectors_ND.shape[0]
     total = jnp.sum(jnp.square(jnp.sum(vectors_ND, axis=0)))
     return (total - jnp.sum(jnp.square(vectors_ND))) / (n * (n - 1))
 
 
 def mean_cosines(x_ND: jax.Array) -> dict[str, jax.Array]:
-    """Mean pairwise cosine of N vectors by three definitions, and their mean norm.
+    """Compute the mean pairwise cosine of N vectors by three definitions, and their mean norm.
 
     Args:
         x_ND: the vectors, N at least 2.
@@ -78,7 +78,7 @@ def mean_cosines(x_ND: jax.Array) -> dict[str, jax.Array]:
 
 @functools.partial(jax.jit, static_argnames="cfg")
 def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax.Array]:
-    """:func:`mean_cosines` after each block [L] of the stack born from a seed."""
+    """Compute :func:`mean_cosines` after each block [L] of the stack initialized from a seed."""
     params = models.init_seed(cfg, seed)
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -90,7 +90,7 @@ def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax
 
 
 def run(context: Context) -> dict[str, Any]:
-    """All three stacks, each seed, with theory's cosine."""
+    """Run all three stacks, each seed, with theory's cosine."""
     settings = context.settings
     chosen = configurations(settings["num_layers"], settings["d_model"])
     inputs = gaussian(settings["num_inputs"], 1, settings["d_model"])
@@ -128,7 +128,7 @@ def _stacks(record: Record) -> dict[str, Any]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Cosines of all three with theory; and the ReLU stack with and without epsilons, over its norms."""
+    """Draw cosines of all three with theory; and the ReLU stack with and without epsilons, over its norms."""
     stacks, settings = _stacks(record), record["settings"]
     depth = np.arange(1, settings["num_layers"] + 1)
     figure, ax = figures.new(height=3.8)
@@ -162,7 +162,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Every block of the ReLU stack, and the last block of all three."""
+    """Show every block of the ReLU stack, and the last block of all three."""
     stacks, result = _stacks(record), record["result"]
     relu = stacks[RELU]
     names = {"cosine": "cosine", "each": "ε in each norm", "product": "ε in the product", "norm": "norm"}
@@ -197,7 +197,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The last block of ReLU and tanh, and the largest drop with and without an epsilon."""
+    """Claim the last block of ReLU and tanh, and the largest drop with and without an epsilon."""
     stacks, settings = _stacks(record), record["settings"]
     page_claims = [
         Claim(

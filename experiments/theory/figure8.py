@@ -38,7 +38,7 @@ FUNCTION = "experiments.theory.figure8:compute"
 
 
 def gap(x_BTD: jax.Array) -> jax.Array:
-    """1 − mean cosine over all T² ordered pairs of positions of each sequence [B].
+    """Compute 1 − mean cosine over all T² ordered pairs of positions of each sequence [B].
 
     Computed as the variance of the unit vectors, mean ‖x̂ − mean x̂‖², so that it keeps its digits where tokens
     are nearly the same.
@@ -50,7 +50,7 @@ def gap(x_BTD: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="num_layers")
 def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
-    """:func:`gap` after each of so many Attn₀ blocks [L, B]."""
+    """Compute :func:`gap` after each of so many Attn₀ blocks [L, B]."""
 
     def block(stream: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         averaged = attn0(stream)
@@ -61,7 +61,7 @@ def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="cfg")
 def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
-    """:func:`gap` after each block of a model [L, B]."""
+    """Compute :func:`gap` after each block of a model [L, B]."""
 
     def reduce(captured: dict[str, jax.Array]) -> jax.Array:
         return gap(captured["residual"])
@@ -71,7 +71,7 @@ def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
 
 
 def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
-    """The real attention stacks; positions are RoPE's, as in the paper's models."""
+    """Return the real attention stacks; positions are RoPE's, as in the paper's models."""
     sizes = {key: settings[key] for key in ("num_layers", "num_heads", "d_model")}
     longest = max(settings["lengths"])
     base = preset("gpt2-nano", **sizes, mlp=False, vocab_size=2, max_seq_len=longest)
@@ -79,7 +79,7 @@ def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Mean and standard deviation over sequences of the gap, by length, stack and layer."""
+    """Compute mean and standard deviation over sequences of the gap, by length, stack and layer."""
     settings = context.settings
     num_layers = settings["num_layers"]
     stacks: dict[str, ModelConfig | None] = {ATTN0: None, **configurations(settings)}
@@ -110,12 +110,12 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def batch_size(length: int) -> int:
-    """Sequences of one forward pass."""
+    """Return the number of sequences of one forward pass."""
     return max(1, BATCH_POSITIONS // length)
 
 
 def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Gaps of some sequences in one stack [L, N]."""
+    """Compute gaps of some sequences in one stack [L, N]."""
     length, num_layers = settings["seq_len"], settings["num_layers"]
     cfg = configurations(settings).get(settings["stack"])
     params = None if cfg is None else models.init_seed(cfg, settings["seeds"][0])
@@ -131,7 +131,7 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
 
 
 def theory_gap(cfg: ModelConfig | None, length: int, num_layers: int) -> np.ndarray:
-    """Exact for Attn₀; mean-field theory for a model. 1 − cosine over all T² pairs after each block [L]."""
+    """Predict 1 − cosine over all T² pairs after each block [L]: exact for Attn₀, mean-field theory for a model."""
     if cfg is None:
         return prop5_exact_gap(length, num_layers)
     different = profile(stack_of(cfg, tokens=False), length).intra_cosine[1:]
@@ -143,7 +143,7 @@ def _curves(record: Record, seq_len: int) -> dict[str, Any]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """The paper's figure, and the gap on a logarithmic scale against all forms of Proposition 5."""
+    """Draw the paper's figure, and the gap on a logarithmic scale against all forms of Proposition 5."""
     settings, result = record["settings"], record["result"]
     depth = np.arange(1, settings["num_layers"] + 1)
     lengths = settings["lengths"]
@@ -183,7 +183,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """1 − cosine of Attn₀ against the forms of Proposition 5; and the cosine of every stack."""
+    """Show 1 − cosine of Attn₀ against the forms of Proposition 5; and the cosine of every stack."""
     result, settings = record["result"], record["settings"]
     layers = [n for n in (1, 2, 3, 4, 6, 8, 12, 24) if n <= settings["num_layers"]]
     simple: list[tuple[Any, ...]] = []
@@ -224,7 +224,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """How far each stack is from Attn₀, after the block where it is furthest; and the last gap."""
+    """Claim how far each stack is from Attn₀, after the block where it is furthest; and the last gap."""
     page_claims = []
     for length in record["settings"]["lengths"]:
         curves = _curves(record, length)

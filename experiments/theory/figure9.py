@@ -23,13 +23,13 @@ from theory.variance import output_variance
 
 
 def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfig:
-    """One attention block as it stands in the model, behind its norm; T is its maximum length."""
+    """Configure one attention block as it stands in the model, behind its norm; T is its maximum length."""
     fields = dict(num_layers=1, mlp=False, max_seq_len=settings["seq_len"], vocab_size=2)
     return preset(settings["model"], **{**settings.get("changes", {}), **fields, **changes})
 
 
 def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
-    """Standard deviation [T] for uniform attention over independent values: Equation 2, and each mitigation's.
+    """Predict the standard deviation [T] of uniform attention over independent values: Equation 2, each mitigation.
 
     Centred attention is what the logits differ by, whose variance enters there alone.
     """
@@ -53,7 +53,7 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
 
 
 def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
-    """The same with the variance of the logits and the norm's epsilon, from the theory of the whole block.
+    """Predict the same with the variance of the logits and the norm's epsilon, from the theory of the whole block.
 
     None for the kernels that this theory does not have, and for a learned key.
     """
@@ -64,7 +64,7 @@ def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Standard deviation [T] of every mitigation and seed, with both theories."""
+    """Measure the standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
     cure_rows = []
@@ -99,7 +99,7 @@ def _mean(row: Mapping[str, Any]) -> np.ndarray:
 
 
 def _error(row: Mapping[str, Any], theory: str) -> float | None:
-    """The largest relative error over the positions that have any variance; None without such a theory."""
+    """Return the largest relative error over positions with any variance; None without such a theory."""
     if row[theory] is None:
         return None
     predicted = np.asarray(row[theory])
@@ -108,12 +108,12 @@ def _error(row: Mapping[str, Any], theory: str) -> float | None:
 
 
 def _first_over_last(values_T: Sequence[float] | np.ndarray) -> float | None:
-    """None where nothing is left at the last position, as under clipped softmax."""
+    """Return first over last; None where nothing is left at the last position, as under clipped softmax."""
     return float(values_T[0] / values_T[-1]) if values_T[-1] > 0 else None
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """First position against last, and how far each theory is off at worst."""
+    """Show first position against last, and how far each theory is off at worst."""
     rows: list[tuple[Any, ...]] = []
     for row in record["result"]["cures"]:
         rows.append(
@@ -149,7 +149,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Figure 9, then every mitigation."""
+    """Draw Figure 9, then every mitigation."""
     settings, cure_rows = record["settings"], record["result"]["cures"]
     T = settings["seq_len"]
     x = np.arange(1, T + 1)
@@ -183,7 +183,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """How exact σ/√i is."""
+    """Claim how exact σ/√i is."""
     base = record["result"]["cures"][0]
     return [
         Claim(

@@ -31,12 +31,12 @@ WRONG = 1.25
 
 
 def distribution_function(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
-    """P(top count ≤ counts) over seeds; between the tabulated counts it is interpolated, below 0 it is 0."""
+    """Return P(top count ≤ counts) over seeds, interpolated between the tabulated counts, 0 below 0."""
     return np.where(counts < 0, 0.0, np.interp(counts, fraction.counts, fraction.cdf / fraction.cdf[-1]))
 
 
 def ranks(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
-    """Probability integral transform of measured top counts [S]: uniform on (0, 1) if theory is right.
+    """Compute the probability integral transform of measured top counts [S]: uniform on (0, 1) if theory is right.
 
     A count stands for the interval between the values of the distribution function below and at it; where in
     the interval is drawn, always with the same generator, so that equal counts fall as they should.
@@ -47,7 +47,7 @@ def ranks(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
 
 
 def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
-    """Theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
+    """Return theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
 
     With ``isotropic``, inputs scatter evenly around their mean, which real ones do not. The group's inputs are
     Gaussian, so that no input's own last token is favoured by a tied head.
@@ -62,7 +62,7 @@ def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool 
 
 
 def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
-    """Test of fit of the top counts over seeds: Kolmogorov and Smirnov's, of their ranks under theory.
+    """Test the fit of the top counts over seeds: Kolmogorov and Smirnov's, of their ranks under theory.
 
     Controls are the same test of a theory whose cosine is ``WRONG`` times as large, and of one whose inputs scatter
     evenly. All seeds see the same inputs; what those have in common is small against the standard
@@ -91,7 +91,7 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """All groups; those whose places ``fits`` lists are tested for fit."""
+    """Run all groups; those whose places ``fits`` lists are tested for fit."""
     probed_groups = births.run_groups(context)
     fits: list[dict[str, Any] | None] = [None] * len(probed_groups["groups"])
     for place in context.settings["fits"]:
@@ -101,21 +101,21 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def deviations(outcome: Mapping[str, Any]) -> np.ndarray:
-    """(measured − predicted)/predicted std of each seed's cosine after the last block [S]."""
+    """Return (measured − predicted)/predicted std of each seed's cosine after the last block [S]."""
     theory = outcome["theory"]
     cosines = np.asarray([birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]])
     return np.asarray((cosines - theory["inter_cosine_by_layer"][-1]) / theory["inter_cosine_by_layer_std"][-1])
 
 
 def inside(outcome: Mapping[str, Any]) -> int:
-    """How many seeds' cosines lie within theory's interval."""
+    """Count the seeds whose cosines lie within theory's interval."""
     theory = outcome["theory"]
     low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
     return sum(low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high for birth in outcome["records"])
 
 
 def half_width(outcome: Mapping[str, Any]) -> float:
-    """Of theory's interval, in standard deviations of the measured cosine over seeds."""
+    """Return half the width of theory's interval, in standard deviations of the measured cosine over seeds."""
     theory = outcome["theory"]
     cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
     width = theory["inter_cosine_by_layer_high"][-1] - theory["inter_cosine_by_layer_low"][-1]
@@ -123,7 +123,7 @@ def half_width(outcome: Mapping[str, Any]) -> float:
 
 
 def by_model(groups: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Per newborn model, how many of its measurements lie inside their interval, and how many there are [models, 2].
+    """Count per untrained model its measurements inside their interval, and all its measurements [models, 2].
 
     A model is a configuration, with how its embeddings are drawn, and a seed: at three lengths it is measured three
     times, and the three are not independent.
@@ -141,7 +141,7 @@ def by_model(groups: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def coverage(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Measurements inside their interval, with a 95% interval of that fraction, resampled by model.
+    """Count measurements inside their interval, with a 95% interval of that fraction, resampled by model.
 
     Percentiles of ``RESAMPLES`` draws of as many models as there are, each with all of its measurements. Where every
     measurement lies inside, resampling cannot move the fraction; the lower end is then that of none outside among the
@@ -173,7 +173,7 @@ def _in_words(fit: Mapping[str, Any]) -> str:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Every seed's cosine against theory; the fraction's distribution and ranks for the groups tested for fit."""
+    """Draw every seed's cosine against theory; the fraction's distribution and ranks for the groups tested for fit."""
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     series: dict[str, tuple[list[float], list[float]]] = {}
     for outcome in groups:
@@ -211,7 +211,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 
 def _unseen(record: Record) -> str:
-    """How the fits went of configurations that nothing was looked at for, as a sentence; or nothing."""
+    """Describe the fits of configurations that nothing was looked at for, as a sentence; or nothing."""
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     places = [place for place in record["settings"].get("unseen", []) if fits[place] is not None]
     if not places:
@@ -225,7 +225,7 @@ def _unseen(record: Record) -> str:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Cosines of every configuration; and the tests of fit of the top-1 fraction."""
+    """Show cosines of every configuration; and the tests of fit of the top-1 fraction."""
     groups, fits = record["result"]["groups"], record["result"]["fits"]
     covered = coverage(groups)
     rows: list[tuple[Any, ...]] = []
@@ -284,7 +284,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """The coverage, and each test of fit."""
+    """Claim the coverage, and each test of fit."""
     covered = coverage(record["result"]["groups"])
     rate = covered["stated"]
     page_claims = [
@@ -331,7 +331,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """The largest deviation that there is to find."""
+    """State the largest deviation that there is to find."""
     covered = coverage(record["result"]["groups"])
     return (
         "Theory, with nothing fitted or sampled, places "

@@ -35,7 +35,7 @@ PAPER_SIZES = {"d_model": 768, "d_ff": 3072, "num_inputs": 2_000, "seq_len": 128
 
 @functools.lru_cache(maxsize=4)
 def _work(cfg: ModelConfig) -> Work:
-    """Two MLP₀ blocks are born; the second one and Attn₀ are applied to what the first one makes."""
+    """Initialize two MLP₀ blocks; apply the second one and Attn₀ to the output of the first one."""
     block = cfg.replace(num_layers=1)
 
     def mlp0(params: Any, layer: int, x_BTD: jax.Array) -> jax.Array:
@@ -59,7 +59,7 @@ def _work(cfg: ModelConfig) -> Work:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Cosines of every group's seeds, with theory's."""
+    """Compute cosines of every group's seeds, with theory's."""
     return {"groups": [_run_group(context, group) for group in context.settings["groups"]]}
 
 
@@ -84,7 +84,7 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mlp0_theory(cfg: ModelConfig, num_inputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation over seeds of the cosine after each MLP₀ block [L], at finite width."""
+    """Predict mean and standard deviation over seeds of the cosine after each MLP₀ block [L], at finite width."""
     stack = stack_of(cfg, tokens=False)
     mean, _ = mlp0_finite_width(
         stack.activation,
@@ -101,7 +101,7 @@ def mlp0_theory(cfg: ModelConfig, num_inputs: int) -> tuple[np.ndarray, np.ndarr
 
 
 def theory(cfg: ModelConfig, seq_len: int, num_inputs: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation over seeds of the three cosines.
+    """Predict mean and standard deviation over seeds of the three cosines.
 
     For Attn₀ ∘ MLP₀ a seed's cosine is Proposition 4's function of that seed's ρ_1, so the standard deviation of
     ρ_1 is carried through its slope.
@@ -112,13 +112,13 @@ def theory(cfg: ModelConfig, seq_len: int, num_inputs: int) -> tuple[list[float]
 
 
 def same_configuration(group: Mapping[str, Any], index: int) -> bool:
-    """Whether the paper printed this row; the length matters to Attn₀ alone."""
+    """Check whether the paper printed this row; the length matters to Attn₀ alone."""
     sizes = {key: group[key] for key in PAPER_SIZES}
     return sizes == PAPER_SIZES or (index < 2 and {**sizes, "seq_len": 128} == PAPER_SIZES)
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """A row per setting of each group; without a second position there is nothing to average."""
+    """Show a row per setting of each group; without a second position there is nothing to average."""
     rows = []
     for outcome in record["result"]["groups"]:
         group = outcome["group"]
@@ -144,7 +144,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Averaging contracts more than a second MLP."""
+    """Claim that averaging contracts more than a second MLP."""
     outcome = next(outcome for outcome in record["result"]["groups"] if outcome["group"]["seq_len"] > 1)
     group, page_claims = outcome["group"], []
     for index in (1, 2):
