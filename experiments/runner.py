@@ -97,6 +97,7 @@ def reproduce(
     # Now, and once: what is on disk later may be edited by then.
     for experiment in chosen:
         code_digest(experiment.run)
+    # Check the output before anything is computed.
     folder = output_folder(out, overwrite)
     out = folder.path
     target = files.check_writable(out / PAGE)
@@ -137,6 +138,7 @@ def reproduce(
     finally:
         # Also after Ctrl-C: the page shows what is finished.
         not_shown = write_page(folder, completed)
+    # A record that cannot be shown counts as failed.
     for experiment in chosen:
         if experiment.name in not_shown:
             failed.setdefault(experiment.name, not_shown[experiment.name])

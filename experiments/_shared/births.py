@@ -64,11 +64,13 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
     cfg = preset(group["model"], **group["changes"])
     spec = group["inputs"]
     inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
+    # The untrained model.
     subject = newborn(cfg, fixed_embedding_seed=0 if group["fix_embeddings"] else None)
     label = f"{group['model']} T={group['seq_len']} {spec}"
     with measure() as measurement:
         total = len(group["seeds"]) * inputs.num_inputs
         with progress.bar(total, label, unit="sequences", quiet=context.quiet) as advance:
+            # A record per seed, resumed from ``resume``.
             records = list(
                 probe(
                     subject,
@@ -82,6 +84,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
                 )
             )
     theory = None
+    # Theory, where the kind of inputs has one.
     if KINDS[inputs.kind].predicted:
         theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=not inputs.vectors)
         theory.pop("attention_std_by_layer")

@@ -17,6 +17,7 @@ def panels(record: Record) -> Sequence[Panel]:
         group, first = probed["group"], probed["records"][0]
         preference, pulled = first["preference"], first["contraction"]
         figure, (left, right) = figures.new(columns=2, width=9.0)
+        # (a) ranked counts of the first seed.
         figures.ranked_bars(
             left,
             preference["ranked_counts"][:20],
@@ -30,6 +31,7 @@ def panels(record: Record) -> Sequence[Panel]:
             f"times predicted in {preference['num_inputs']:,}",
             "(a) most frequent predictions",
         )
+        # (b) cosine by layer, ± std over pairs, with theory.
         layers = range(1, len(pulled["inter_cosine_by_layer"]) + 1)
         mean, std = pulled["inter_cosine_by_layer"], pulled["inter_cosine_std_by_layer"]
         low = [m - s for m, s in zip(mean, std, strict=True)]

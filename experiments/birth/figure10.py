@@ -47,6 +47,7 @@ def panels(record: Record) -> Sequence[Panel]:
         group, preference = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
         figure, (top, bottom) = figures.new(rows=2, height=5.2)
+        # Tokens by count.
         figures.ranked_bars(
             top,
             preference["ranked_counts"][:30],
@@ -54,6 +55,7 @@ def panels(record: Record) -> Sequence[Panel]:
             baseline_name="N / V",
         )
         figures.label(top, "rank", "times predicted", "tokens")
+        # Dimensions by count.
         figures.ranked_bars(
             bottom,
             preference["final_dimension_counts"][:30],

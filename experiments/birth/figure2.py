@@ -19,6 +19,7 @@ def panels(record: Record) -> Sequence[Panel]:
         group, theory = probed["group"], probed["theory"]
         figure, ax = figures.new()
         depth = list(range(1, len(probed["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
+        # Theory's mean and band, where the kind of inputs has a theory.
         if theory:
             figures.line(
                 ax,
@@ -58,6 +59,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "final norm": (significant(3), pulled["inter_cosine_final"]),
                 "p": (from_log10(3), pulled["log10_p"]),
             }
+            # Only some kinds of inputs have a theory.
             predicted = {}
             if theory:
                 std = theory["inter_cosine_by_layer_std"][-1]

@@ -40,9 +40,11 @@ def run(context: Context) -> dict[str, Any]:
             cfg = preset(settings["model"], **changes)
             params = init_seed(cfg, settings["seeds"][0])
             inputs = gaussian(N, T, cfg.d_model)
+            # Scale the bins by the expected standard deviation.
             std = expected_std(cfg.d_model, norm, cfg.embedding_std)
             x_NTD = inputs.batch(0, N) * cfg.embedding_std
             measured = preactivation(cfg, params, x_NTD, edges=BINS * std, advance=advance)
+            # Cosines of every seed; shared with the other experiments of the folder.
             pulled = births.run_group(
                 context,
                 births.group(settings["model"], settings["seeds"], T, N, inputs="gaussian", **changes),
@@ -115,6 +117,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.label(
             ax, "pre-activation u", "density", f"{NORMS[variant['norm']]}: σ = {variant['std_by_layer'][0]:.3g}"
         )
+        # GELU and its odd part on an axis of their own.
         other = ax.twinx()
         other.plot(middle, middle * ndtr(middle), color=figures.THEORY, linewidth=1.6, label="GELU(u)")
         other.plot(middle, middle / 2, color=figures.MUTED, linewidth=1.0, linestyle="--", label="u/2")
@@ -126,6 +129,7 @@ def panels(record: Record) -> Sequence[Panel]:
         "What enters GELU in the first block, over the function itself. Without the norm it acts as the "
         "straight line u/2, which is odd and contracts nothing.",
     )
+    # Contraction of each variant by layer.
     figure, ax = figures.new()
     for index, variant in enumerate(norm_rows):
         colour = figures.SERIES[index]

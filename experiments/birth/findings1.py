@@ -19,6 +19,7 @@ def tables(record: Record) -> Sequence[Table]:
     rows: list[tuple[Any, ...]] = []
     for probed in record["result"]["groups"]:
         group, theory = probed["group"], probed["theory"]
+        # Statistics over the seeds of one configuration.
         fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
         ratios = [birth["preference"]["ratio_to_uniform"] for birth in probed["records"]]
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]

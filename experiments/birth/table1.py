@@ -62,6 +62,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "p": (from_log10(3), preference["log10_p"]),
             }
             paper: dict[str, Any] = {}
+            # The paper's value, only where it measured the same configuration.
             if same_configuration(group, birth["seed"]):
                 fraction, log10_p = PRINTED[group["model"], group["seq_len"], birth["seed"]]
                 paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}

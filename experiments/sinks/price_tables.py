@@ -203,11 +203,13 @@ def _findings(record: Record) -> list[Table]:
         ("a scale for each token makes D_sink 30 to 45 times smaller", sink_part(BASELINE, "token"), 30.0),
         ("a head-wise gate makes D_sink 50 times smaller", sink_part(HEAD_GATE, "tensor"), 50.0),
     ]
+    # Ratios of D_sink against the published ones.
     for words, other, published in compared:
         difference, ratio = _ratio(base, other)
         rows.append(_finding(words, f"{published:.0f}×", _times(ratio), difference,
                              _verdict(difference, ratio, published)))  # fmt: skip
     rows.append(_elementwise(runs, settings))
+    # Loss of the rolling cache without its first tokens.
     window = settings["window"]
     first = min((count for count in settings["streaming_keep"] if count), default=None)
     if first is not None:

@@ -55,6 +55,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
             opened.cfg, opened.params, tokens_NT, window=chosen["window"], keep=chosen["keep_sinks"]
         )
 
+    # Each measurement cached by itself, so that a killed run resumes.
     steps = {"protocol": protocol, "rounding": rounding, "streaming": rolling}
     measured = {
         name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)

@@ -120,11 +120,12 @@ def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
 def panels(record: Record) -> Sequence[Panel]:
     """Draw convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
     result = record["result"]["cures"]
+    # Per-head RMSNorm and the baseline.
     figure, ax = figures.new()
     for index, name in enumerate(("baseline", HEAD_NORM)):
-        cure = result[name]
-        curve_SE = np.transpose(cure["curve_validation_loss"])
-        figures.band(ax, cure["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
+        mitigation = result[name]
+        curve_SE = np.transpose(mitigation["curve_validation_loss"])
+        figures.band(ax, mitigation["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
     figures.label(ax, "step", "validation loss (nats per token)")
     ax.legend(frameon=False)
     first = Panel(
@@ -132,6 +133,7 @@ def panels(record: Record) -> Sequence[Panel]:
         "Convergence of per-head RMSNorm and of the baseline; bands span the seeds. The paper reports "
         "2.7812 → 2.7421 after 20 billion tokens at 152 million parameters.",
     )
+    # Every gap to the baseline.
     figure, ax = figures.new(height=4.2)
     base = np.asarray(result["baseline"]["curve_validation_loss"])
     for index, (name, run) in enumerate((name, run) for name, run in result.items() if name != "baseline"):

@@ -39,6 +39,7 @@ def tables(record: Record) -> Sequence[Table]:
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
         schedule, changes = settings["schedule"], settings["changes"]
+        # The first snapshot with a head above ε.
         grown = _first_step(run)
         rows.append(
             Row(

@@ -35,6 +35,7 @@ def run(context: Context) -> dict[str, Any]:
     source = context.data or "builtin:prose"
     ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])
     T, N = max(settings["lengths"]), settings["num_sequences"]
+    # Sequences: full length, shorter ones to intervene on, random tokens for the mean.
     tokens_NT = cut_sequences(ids_T, T, N)
     short_NT = tokens_NT[: settings["intervened_sequences"], : settings["intervened_length"]]
     rng = np.random.default_rng(0)
@@ -51,6 +52,7 @@ def run(context: Context) -> dict[str, Any]:
     moments = position_moments(cfg, params, random_NT)
     layer = int(np.argmax(outliers.largest_L))
     mu_LTHK = ensemble_mean(cfg, params, random_NT)
+    # Every intervention at every position.
     rows = []
     total = len(settings["positions"]) * (2 + 2 * len(settings["factors"]))
     with progress.bar(total, "interventions", unit="runs", quiet=context.quiet) as advance:
@@ -149,6 +151,7 @@ def tables(record: Record) -> Sequence[Table]:
     result = record["result"]
     if not result["attempted"]:
         return []
+    # A row per intervention and position.
     rows = [
         (
             [row["position"], row["intervention"], "" if row["factor"] is None else f"{row['factor']:g}"],
@@ -171,6 +174,7 @@ def tables(record: Record) -> Sequence[Table]:
             "for these."
         ),
     )
+    # A row per neuron.
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
@@ -207,6 +211,7 @@ def panels(record: Record) -> Sequence[Panel]:
     maps, settings = result["maps"], record["settings"]
     names = list(maps["by_intervention"])
     first = sink_figures.attention_maps({name: maps["by_intervention"][name] for name in names})
+    # Variance of the first three blocks alone.
     variance = result["variance"]["attention_output"]["across"]
     shown = {f"block {index + 1}": variance[index] for index in (0, 1, 2)}
     return [

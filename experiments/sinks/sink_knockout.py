@@ -109,19 +109,24 @@ def _runs(
 
     k = settings["position"]
     runs: list[Run] = [(AS_IT_IS, "", 1, _nothing, None), (AS_IT_IS, "", k, _nothing, None)]
+    # Silence single neurons and pairs, then restore the strongest alone.
     groups = [(neuron,) for neuron in named] + list(itertools.combinations(named, 2))
     for group in groups:
         runs.append((SILENCED, name(group), 1, functools.partial(silence, cfg, group), None))
     strongest = tuple(named[:2])
     for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
         runs.append((RESTORED, name(group), 1, functools.partial(written, group, 1), None))
+    # Random pairs, as controls.
     for pair in controls(params, strongest, named, settings["controls"]):
         runs.append((CONTROL, name(pair), 1, functools.partial(silence, cfg, pair), None))
+    # The strongest neurons' output written at another position.
     for position in (1, k):
         runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, functools.partial(written, strongest, k), None))
+    # Clear the channel after one block or every block.
     for blocks in [*([block] for block in range(1, cfg.num_layers + 1, settings["cleared_every"])), None]:
         target = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
         runs.append((CLEARED, target, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
+    # Replace the first token.
     ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
     runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
     return runs

@@ -49,6 +49,7 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
     def compute(folder: Path) -> list[dict[str, Any]]:
         config = sink_training.run_config(context, "baseline", folder / "run")
         assert config.steps is not None
+        # Train all seeds in memory.
         data = load_data(config)
         bos_id = sink_training.bos_of(settings, config, data)
         windows = data.train.with_bos(bos_id)
@@ -56,6 +57,7 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
             params_by_seed, _ = train_with_snapshots(
                 config, windows, on_snapshot=lambda step, weights: None, interval=config.steps, advance=advance
             )
+        # Running text and random tokens, with the BOS token in front where there is one.
         length = max(settings["lengths"])
         tokens_NT = sink_training.sink_sequences(context, data, length, bos_id)[: outer["num_sequences"]]
         shape = (outer["random_sequences"], tokens_NT.shape[1])

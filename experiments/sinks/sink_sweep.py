@@ -101,6 +101,7 @@ def sweep(
         heads = is_sink_LHT[0 if block is None else block :, :, position - 1]
         return float(heads.mean()) if heads.size else None
 
+    # The unedited model, then every edit by block and position.
     plain_LHT = sinks(None)
     rows_by_kind: dict[str, dict[str, list[list[float | None]]]] = {}
     total = 3 * len(blocks) * len(positions)

@@ -131,6 +131,7 @@ def panels(record: Record) -> Sequence[Panel]:
     """Draw cosines of all three with theory; and the ReLU stack with and without epsilons, over its norms."""
     stacks, settings = _stacks(record), record["settings"]
     depth = np.arange(1, settings["num_layers"] + 1)
+    # Cosines of all stacks.
     figure, ax = figures.new(height=3.8)
     for index, (name, stack) in enumerate(stacks.items()):
         colour, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
@@ -142,6 +143,7 @@ def panels(record: Record) -> Sequence[Panel]:
     caption = f"{sizes}. Dashed: theory, ± its standard deviation over seeds. All stacks have the same weights."
     first = Panel(figure, caption)
     relu = stacks[RELU]
+    # The ReLU stack with and without ε.
     figure, (left, right) = figures.new(columns=2, width=9.0)
     names = {"cosine": "no ε", "each": "ε in each norm", "product": "ε in the product"}
     for index, (key, name) in enumerate(names.items()):
@@ -167,6 +169,7 @@ def tables(record: Record) -> Sequence[Table]:
     relu = stacks[RELU]
     names = {"cosine": "cosine", "each": "ε in each norm", "product": "ε in the product", "norm": "norm"}
     rows = []
+    # A row per block of the ReLU stack.
     for layer in range(len(relu["theory"])):
         measured = {title: float(_mean(relu, key)[layer]) for key, title in names.items()}
         predicted = {"cosine": relu["theory"][layer], "limit of Proposition 2": result["prop2"][layer]}
@@ -179,6 +182,7 @@ def tables(record: Record) -> Sequence[Table]:
     )
     by_block = Table("The ReLU MLP₀ stack by block", ["block"], quantities, rows, note)
     rows = []
+    # The last block of every stack.
     for name, stack in stacks.items():
         cosine = mean_std(np.asarray(stack["cosine_by_seed"])[:, -1])
         rows.append(

@@ -147,6 +147,7 @@ def panels(record: Record) -> Sequence[Panel]:
     settings, result = record["settings"], record["result"]
     depth = np.arange(1, settings["num_layers"] + 1)
     lengths = settings["lengths"]
+    # Cosine within a sequence, a panel a length.
     figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
         for index, (name, curve) in enumerate(_curves(record, length).items()):
@@ -161,6 +162,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figure,
         f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
     )
+    # Attn₀ against every form of Proposition 5, on a logarithmic scale.
     figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
         curve = _curves(record, length)[ATTN0]
@@ -192,6 +194,7 @@ def tables(record: Record) -> Sequence[Table]:
         curves = _curves(record, length)
         for n in layers:
             curve = curves[ATTN0]
+            # Attn₀ against the forms of Proposition 5.
             forms = {
                 "1 − cosine": curve["theory_gap_by_layer"][n - 1],
                 "closed form": result["closed_form_gap"][n - 1],
@@ -203,6 +206,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "1 − cosine": (significant(3), curve["gap_by_layer"][n - 1]),
             }
             simple.append(([length, n], measured, {}, forms))
+            # Every stack at the same depth.
             cosine = {name: (fixed(4), 1 - curve["gap_by_layer"][n - 1]) for name, curve in curves.items()}
             expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in curves.items()}
             real.append(([length, n], cosine, {}, expected))

@@ -67,7 +67,7 @@ def run(context: Context) -> dict[str, Any]:
     """Measure the standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
-    cure_rows = []
+    mitigation_rows = []
     plain = block(settings, {})
     inputs = gaussian(N, T, plain.d_model)
     x_NTD = inputs.batch(0, N) * plain.embedding_std
@@ -82,7 +82,7 @@ def run(context: Context) -> dict[str, Any]:
                     "attention_output"
                 ]
                 measured.append(np.sqrt(moments.pooled_LT[0]))
-            cure_rows.append(
+            mitigation_rows.append(
                 {
                     "cure": name,
                     "changes": changes,
@@ -91,7 +91,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_field": mean_field_theory(cfg, T),
                 }
             )
-    return {"cures": cure_rows, "inputs": inputs.describe()}
+    return {"cures": mitigation_rows, "inputs": inputs.describe()}
 
 
 def _mean(row: Mapping[str, Any]) -> np.ndarray:
@@ -150,11 +150,12 @@ def tables(record: Record) -> Sequence[Table]:
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw Figure 9, then every mitigation."""
-    settings, cure_rows = record["settings"], record["result"]["cures"]
+    settings, mitigation_rows = record["settings"], record["result"]["cures"]
     T = settings["seq_len"]
     x = np.arange(1, T + 1)
     figure, ax = figures.new()
-    base = cure_rows[0]
+    # The baseline with both theories.
+    base = mitigation_rows[0]
     low, high = np.min(base["std_by_seed"], axis=0), np.max(base["std_by_seed"], axis=0)
     figures.line(ax, x, _mean(base), low, high, name="measured", markers=T <= 40)
     figures.line(ax, x, base["uniform"], name="σ/√i", colour=figures.THEORY, dashed=True)
@@ -169,13 +170,14 @@ def panels(record: Record) -> Sequence[Panel]:
             "attention.",
         )
     ]
-    figure, axes = figures.new(columns=3, rows=-(-(len(cure_rows) - 1) // 3), width=8.6, height=9.0)
-    for ax, row in zip(axes.flat, cure_rows[1:], strict=False):
+    # Every other mitigation, a small panel each.
+    figure, axes = figures.new(columns=3, rows=-(-(len(mitigation_rows) - 1) // 3), width=8.6, height=9.0)
+    for ax, row in zip(axes.flat, mitigation_rows[1:], strict=False):
         figures.line(ax, x, _mean(row), name="measured")
         figures.line(ax, x, row["uniform"], name="uniform", colour=figures.THEORY, dashed=True)
         figures.label(ax, "", "", row["cure"])
         ax.set_ylim(0, 1.15 * max(np.max(_mean(row)), np.max(row["uniform"])))
-    for ax in axes.flat[len(cure_rows) - 1 :]:
+    for ax in axes.flat[len(mitigation_rows) - 1 :]:
         ax.set_axis_off()
     axes.flat[0].legend(frameon=False)
     drawn.append(Panel(figure, "The same for every other attention, each on a scale of its own, from zero."))

@@ -180,6 +180,7 @@ def panels(record: Record) -> Sequence[Panel]:
         x, y = series.setdefault(outcome["group"]["model"], ([], []))
         x += [outcome["theory"]["inter_cosine_by_layer"][-1]] * len(outcome["records"])
         y += [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
+    # All configurations: predicted against measured cosine.
     figure, ax = figures.new(height=4.6)
     figures.predicted_against_measured(ax, series)
     figures.label(ax, "predicted cosine", "measured cosine")
@@ -192,6 +193,7 @@ def panels(record: Record) -> Sequence[Panel]:
         if fit is None:
             continue
         figure, (left, right) = figures.new(columns=2, width=8.6)
+        # Distribution of the fraction over seeds.
         fractions = np.sort([birth["preference"]["top1_share"] for birth in outcome["records"]])
         curve = fit["curve"]
         name = f"{births.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
@@ -202,6 +204,7 @@ def panels(record: Record) -> Sequence[Panel]:
         )
         figures.label(left, "fraction of the top-1 token, %", "fraction of seeds", "(a) distribution over seeds")
         figures.legend(left)
+        # Ranks against uniform quantiles.
         uniform = (np.arange(len(fractions)) + 0.5) / len(fractions)
         figures.line(right, [0, 1], [0, 1], colour=figures.THEORY, dashed=True)
         figures.points(right, uniform, fit["ranks"], colour=figures.MEASURED)
@@ -232,6 +235,7 @@ def tables(record: Record) -> Sequence[Table]:
     tests: list[tuple[Any, ...]] = []
     for outcome, fit in zip(groups, fits, strict=True):
         group, theory = outcome["group"], outcome["theory"]
+        # The cosine of every configuration.
         cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
         z = deviations(outcome)
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
@@ -245,6 +249,7 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append((settings, measured, {}, predicted))
         if fit is None:
             continue
+        # The fraction, only of configurations tested for fit.
         fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
         measured_fraction = {
             "fraction": (percent(2), mean_std(fractions)),
@@ -299,6 +304,7 @@ def claims(record: Record) -> Sequence[Claim]:
             key="of cosines inside an interval that nothing was fitted for",
         )
     ]
+    # The width of the intervals, at the smallest models.
     nano = [
         half_width(outcome) for outcome in record["result"]["groups"] if outcome["group"]["model"].endswith("-nano")
     ]
@@ -313,6 +319,7 @@ def claims(record: Record) -> Sequence[Claim]:
                 configuration="ours",
             )
         )
+    # A claim per test of fit.
     for outcome, fit in zip(record["result"]["groups"], record["result"]["fits"], strict=True):
         if fit is None:
             continue
