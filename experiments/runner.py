@@ -183,7 +183,11 @@ def select(names: Sequence[str]) -> list[str]:
         if name not in experiments.MODULES and name not in experiments.SELECTIONS:
             choices = [*experiments.SELECTIONS, *experiments.MODULES]
             near = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}"
+            # Rows of one table have names of their own, too many for a sentence: their selection stands for them.
+            tables = {key: rows for key, rows in experiments.SELECTIONS.items() if key not in ("demo", "all")}
+            rows = {row for members in tables.values() for row in members}
+            listed = ", ".join(choice for choice in choices if choice not in rows)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {listed}"
             raise InputError(f"unknown experiment {name!r}: {hint}")
         chosen += experiments.SELECTIONS.get(name, (name,))
     if not chosen:
