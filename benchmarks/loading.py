@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.child import run_child
 from benchmarks.recorded import run
 from bornbiased_jax.checkpoints.reader import open_reader
-from bornbiased_jax.models.memory import weights_bytes
+from bornbiased_jax.model.memory import weights_bytes
 
 FACTOR, CONSTANT = 1.25, 0.5e9
 LENGTH, SEQUENCES = 32, 4

@@ -33,13 +33,13 @@ from benchmarks.recorded import run
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.data.windows import batches
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
-from bornbiased_jax.pretrain import PretrainConfig
-from bornbiased_jax.pretrain.optimiser import optimiser, schedule
-from bornbiased_jax.pretrain.setup import abstract_state, compiled_step, first_state, load_data
-from bornbiased_jax.pretrain.throughput import flops_per_token
+from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.data.windows import batches
+from bornbiased_jax.training.optimiser import optimiser, schedule
+from bornbiased_jax.training.setup import abstract_state, compiled_step, first_state, load_data
+from bornbiased_jax.training.throughput import flops_per_token
 
 SEED = 42
 _llama = functools.partial(preset, "llama-tiny")
@@ -55,7 +55,7 @@ SIZES: dict[str, tuple[ModelConfig, int, int, str | None, int]] = {
 
 
 class Ours:
-    """Our loop: the compiled step of :mod:`bornbiased_jax.pretrain` and its read-behind of losses."""
+    """Our loop: the compiled step of :mod:`bornbiased_jax.training` and its read-behind of losses."""
 
     def __init__(self, config: PretrainConfig, steps: int) -> None:
         mesh = build_mesh(parse_mesh(None))

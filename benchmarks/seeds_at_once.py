@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.pretrain_vs_torch import TINY, Ours, seconds
 from benchmarks.recorded import run
-from bornbiased_jax.pretrain import PretrainConfig
+from bornbiased_jax.training import PretrainConfig
 
 
 def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int) -> dict[str, Any]:

@@ -32,11 +32,11 @@ from bornbiased_jax.checkpoints import open_streamed
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.models.memory import weights_bytes
-from bornbiased_jax.models.operations import needed_operations
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.model.memory import weights_bytes
+from bornbiased_jax.model.operations import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
-from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.probes.inputs import random_tokens
 
 SIZES = dict(d_model=4096, d_ff=11008, num_heads=32, vocab_size=32_000)
 NUM_INPUTS, LENGTH = 64, 64

@@ -31,11 +31,11 @@ from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import Inputs, random_tokens
-from bornbiased_jax.models import apply, logits_of
-from bornbiased_jax.models.operations import needed_operations
+from bornbiased_jax.model import apply, logits_of
+from bornbiased_jax.model.operations import needed_operations
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import preference
+from bornbiased_jax.probes.inputs import Inputs, random_tokens
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Work, sweep

@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.pretrain_vs_torch import Ours, seconds
 from benchmarks.recorded import run
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.models.operations import linear_shapes
-from bornbiased_jax.pretrain import PretrainConfig
-from bornbiased_jax.pretrain.throughput import flops_per_token
+from bornbiased_jax.model.operations import linear_shapes
+from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.throughput import flops_per_token
 
 # Rows and columns of the head that are multiplied at once: all of a small batch, a chunk of a large one.
 MAX_ROWS_HEAD = 8192

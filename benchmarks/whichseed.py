@@ -26,9 +26,9 @@ from benchmarks.child import run_child
 from benchmarks.recorded import run
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.seedprint import seed_search
-from bornbiased_jax.seedprint.whichseed import NUM_SEEDS as ALL_SEEDS
+from bornbiased_jax.lineage import seed_search
+from bornbiased_jax.lineage.whichseed import NUM_SEEDS as ALL_SEEDS
+from bornbiased_jax.training import PretrainConfig, pretrain
 
 MODEL, SEED, UNRELATED = "llama-tiny", 31_337, 3_000_000_000
 NUM_SEEDS, STEPS, GOAL_SECONDS = 1_000_000, 600, 90.0

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PACKAGES = ("theory", "bornbiased_jax", "experiments")
 
-# "bornbiased_jax.seedprint.paper:paper_test" in a table of what is loaded when it is asked for.
+# "bornbiased_jax.lineage.paper:paper_test" in a table of what is loaded when it is asked for.
 _LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
 
 SILENT = (

@@ -2,7 +2,7 @@
 
 Wide enough for any model and any use there is, and narrow enough that what lies outside is a mistake or damage, refused
 before it is computed with. Whether what is asked for fits this machine is another question
-(:mod:`bornbiased_jax.models.memory`).
+(:mod:`bornbiased_jax.model.memory`).
 """
 
 from __future__ import annotations

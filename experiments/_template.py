@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.report.numbers import percent

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax import seedprint
+from bornbiased_jax import lineage
 
 ROOT = Path(__file__).resolve().parent.parent
 # A room for the command line alone, and those that are used module by module (their __init__ say why).
-APART = {"cli", "audit", "ledger"}
+APART = {"cli", "lineage.audit", "ledger"}
 # Names that a room exports beside its own: a model is used with its initial weights and their tree.
-HANDED_ON = {"models": ("bornbiased_jax.init", "bornbiased_jax.parameters")}
-ROOMS = sorted(
-    path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/__init__.py") if path.parent.name not in APART
-)
+HANDED_ON = {"model": ("bornbiased_jax.init", "bornbiased_jax.parameters")}
+NESTED = {"lineage.audit", "probes.inputs", "training.data"}
+FOLDERS = {path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/__init__.py")} | NESTED
+ROOMS = sorted(FOLDERS - APART)
 
 
 def test_every_room_is_a_package():
     folders = {path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/*.py")}
-    assert folders == {*ROOMS, *APART}
+    assert folders | NESTED == FOLDERS
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -35,7 +35,7 @@ def test_what_a_room_exports_is_its_own(room):
         # Aliases of types and tables of values know no module.
         assert home.startswith((module.__name__, "typing", "builtins", *HANDED_ON.get(room, ()))), name
         # Importing a module later would put it in the place of what has its name.
-        assert not (ROOT / "bornbiased_jax" / room / f"{name}.py").exists(), name
+        assert not (ROOT / "bornbiased_jax" / room.replace(".", "/") / f"{name}.py").exists(), name
 
 
 def _resolve(path: str) -> bool:
@@ -68,13 +68,13 @@ def test_what_the_glossary_points_to_is_there():
 
 
 def test_names_of_lineage_tests_do_not_wait_for_jax():
-    code = "import sys, bornbiased_jax.seedprint.lineage_tests, bornbiased_jax.stats; sys.exit('jax' in sys.modules)"
+    code = "import sys, bornbiased_jax.lineage.lineage_tests, bornbiased_jax.stats; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_type_checkers_are_told_the_names_that_are_loaded_when_used():
-    stub = (ROOT / "bornbiased_jax" / "seedprint" / "__init__.pyi").read_text()
+    stub = (ROOT / "bornbiased_jax" / "lineage" / "__init__.pyi").read_text()
     told = re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)
-    assert sorted(name for _, name in told) == seedprint.__all__ == sorted(set(seedprint.__all__))
+    assert sorted(name for _, name in told) == lineage.__all__ == sorted(set(lineage.__all__))
     for home, name in told:
-        assert getattr(importlib.import_module(home), name) is getattr(seedprint, name)
+        assert getattr(importlib.import_module(home), name) is getattr(lineage, name)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from jax.errors import KeyReuseError
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import keys
+from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints.reader import birth_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import gaussian, random_tokens
+from bornbiased_jax.probes.inputs import gaussian, random_tokens
 
 
 def test_stable_hash_is_pinned():
@@ -37,7 +38,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.checkpoints.reader import birth_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import gaussian, random_tokens
+from bornbiased_jax.probes.inputs import gaussian, random_tokens
 from bornbiased_jax.parameters import flatten
 
 cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=60)

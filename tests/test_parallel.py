@@ -89,8 +89,8 @@ TRAIN = """
 import json, sys
 from bornbiased_jax import parallel
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.pretrain.metrics import read_metrics
+from bornbiased_jax.training import PretrainConfig, pretrain
+from bornbiased_jax.training.metrics import read_metrics
 
 arguments = json.loads(sys.argv[1])
 if "coordinator" in arguments:
@@ -180,8 +180,8 @@ MOVED = """
 import json, re, sys
 from bornbiased_jax import parallel
 from bornbiased_jax.config import preset
-from bornbiased_jax.pretrain import PretrainConfig, setup
-from bornbiased_jax.pretrain.optimiser import optimiser
+from bornbiased_jax.training import PretrainConfig, setup
+from bornbiased_jax.training.optimiser import optimiser
 
 for spec in ("fsdp=4", "data=2,fsdp=2"):
     mesh = parallel.build_mesh(parallel.parse_mesh(spec))

@@ -18,16 +18,16 @@ FLOORS: tuple[set[str], ...] = (
     {"parameters", "init"},
     {"ledger"},
     {"stats"},
-    {"models"},
+    {"model", "models"},
     {"given_table", "predict", "text"},
-    {"inputs", "data", "doctor"},
+    {"probes.inputs", "training.data", "doctor"},
     {"checkpoints"},
     {"probes"},
-    {"seedprint"},
-    {"quantise"},
-    {"evaluation", "pretrain"},
-    {"adapt"},
-    {"audit"},
+    {"lineage"},
+    {"quantization"},
+    {"evaluation", "training"},
+    {"derive"},
+    {"lineage.audit"},
     {"report"},
     {"results"},
     {"cli", "experiments"},
@@ -43,7 +43,9 @@ def _room(module: str) -> str:
     package, _, rest = module.partition(".")
     if package != "bornbiased_jax":
         return package
-    return rest.partition(".")[0] or "__init__"
+    top, _, below = rest.partition(".")
+    nested = f"{top}.{below.partition('.')[0]}"
+    return nested if nested in RANK else top or "__init__"
 
 
 def _module(path: Path) -> str:

@@ -14,7 +14,7 @@ from scipy import integrate
 
 from bornbiased_jax import keys
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply, attn0, mlp0_config
+from bornbiased_jax.model import apply, attn0, mlp0_config
 from tests.compilation import THOROUGH
 from theory import attention, mlp
 

@@ -17,7 +17,7 @@ from scipy import stats
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.predict import stack_of
 from tests.compilation import THOROUGH
 from theory.mean_field import profile

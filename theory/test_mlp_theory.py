@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax import keys
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply, mlp0_config
+from bornbiased_jax.model import apply, mlp0_config
 from tests.compilation import THOROUGH
 from theory import kernels, mlp
 

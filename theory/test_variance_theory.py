@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply, attn0
+from bornbiased_jax.model import apply, attn0
 from tests.compilation import THOROUGH
 from theory import attention, attention_weights, variance
 

@@ -1,4 +1,4 @@
-"""A checkpoint whose weights stay in their file, read block by block (:mod:`bornbiased_jax.models.streamed`)."""
+"""A checkpoint whose weights stay in their file, read block by block (:mod:`bornbiased_jax.model.streamed`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from bornbiased_jax.checkpoints.run import RunInfo
 from bornbiased_jax.checkpoints.streaming import aligned_zeros
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.models.memory import streamed_bytes
-from bornbiased_jax.models.streamed import StreamedWeights
+from bornbiased_jax.model.memory import streamed_bytes
+from bornbiased_jax.model.streamed import StreamedWeights
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.text.cache import cache_dir
 
@@ -108,7 +108,7 @@ def open_streamed(ref: str | Path, scratch: str | Path | None = None) -> Checkpo
 
 
 def read_block(reader: WeightsReader, layer: int) -> Params:
-    """Read all parameters of one block (from 0) to the device, as :func:`bornbiased_jax.models.apply` takes them."""
+    """Read all parameters of one block (from 0) to the device, as :func:`bornbiased_jax.model.apply` takes them."""
     flat = {}
     for path, row in parameter_table(reader.cfg).items():
         if row.is_stacked:

@@ -22,8 +22,8 @@ from bornbiased_jax.checkpoints.streaming import Shardings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
-from bornbiased_jax.models.memory import check_weights
-from bornbiased_jax.models.streamed import StreamedWeights, Weights
+from bornbiased_jax.model.memory import check_weights
+from bornbiased_jax.model.streamed import StreamedWeights, Weights
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
@@ -35,7 +35,7 @@ class Checkpoint:
 
     Attributes:
         cfg: its architecture.
-        params: its weights, as :func:`bornbiased_jax.models.init` lays them out.
+        params: its weights, as :func:`bornbiased_jax.model.init` lays them out.
         reference: what was asked for.
         source_format: "birth", "run", "huggingface" or "gguf".
         description: one line for a reader.

@@ -19,7 +19,7 @@ from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, check_entries, load
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models.memory import FLOAT, check_weights
+from bornbiased_jax.model.memory import FLOAT, check_weights
 from bornbiased_jax.parameters import Params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_fi
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
-from bornbiased_jax.models.memory import largest_tensor_bytes
+from bornbiased_jax.model.memory import largest_tensor_bytes
 from bornbiased_jax.parameters import Params, flatten, parameter_table
 
 ReadTensor = Callable[[str, int | None, int | None], np.ndarray]
@@ -132,7 +132,7 @@ def open_reader(ref: str | Path) -> WeightsReader:
 def params_reader(
     cfg: ModelConfig, params: Params, *, seed: int | None = None, is_birth: bool = False
 ) -> WeightsReader:
-    """Make a reader of weights that are in memory already, as :func:`bornbiased_jax.models.init` lays them out."""
+    """Make a reader of weights that are in memory already, as :func:`bornbiased_jax.model.init` lays them out."""
     flat = flatten(params)
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
@@ -166,7 +166,7 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _draw(key: jax.Array, path: jax.Array, layer: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
-    """Draw one initial parameter as :func:`bornbiased_jax.models.init` does; layer −1 where it has none."""
+    """Draw one initial parameter as :func:`bornbiased_jax.model.init` does; layer −1 where it has none."""
     leaf = jax.random.fold_in(key, path)
     stacked = jax.random.fold_in(leaf, jnp.maximum(layer, 0).astype(jnp.uint32))
     data = jnp.where(layer < 0, jax.random.key_data(leaf), jax.random.key_data(stacked))

@@ -4,7 +4,7 @@
 seeds), and ``progress``: the step, the seeds, the place in the data, and a checksum of every array. Orbax writes under
 a temporary name and renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
 
-Of a run that trains an adapter (:mod:`bornbiased_jax.models.adapters`) ``params`` are the adapter alone; the frozen
+Of a run that trains an adapter (:mod:`bornbiased_jax.model.adapters`) ``params`` are the adapter alone; the frozen
 model lies once in ``RUN/base``, and what is read back is the adapted model.
 """
 
@@ -26,8 +26,8 @@ from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libr
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.models.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
-from bornbiased_jax.models.memory import check_weights
+from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
+from bornbiased_jax.model.memory import check_weights
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.ranges import Length, Seed, Steps
 

@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import ModelConfig
-    from bornbiased_jax.models.adapters import Adapter
+    from bornbiased_jax.model.adapters import Adapter
 
 # What belongs to one method: parameter -> methods.
 _OF = {
@@ -115,8 +115,8 @@ def adapt(
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
     seed_list = options.parse_seeds(seeds)
     options.start(quiet=quiet)
-    from bornbiased_jax.adapt.tune import adapt as train
-    from bornbiased_jax.models.adapters import lora, prefix, prefix_plus
+    from bornbiased_jax.derive.tune import adapt as train
+    from bornbiased_jax.model.adapters import lora, prefix, prefix_plus
 
     adapter: Adapter | None = None
     if method == "lora":
@@ -155,7 +155,7 @@ def _architecture(checkpoint: str) -> ModelConfig:
 
 def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:
     """Return the adapter with as many parameters as the budget allows."""
-    from bornbiased_jax.models.adapters import count_trained, prefix_plus, within_budget
+    from bornbiased_jax.model.adapters import count_trained, prefix_plus, within_budget
 
     if budget == "prefix-plus":
         return within_budget(cfg, adapter, count_trained(cfg, prefix_plus()))

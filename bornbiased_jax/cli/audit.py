@@ -52,9 +52,9 @@ def audit(
       bornbiased audit 'hf:EleutherAI/pythia-160m-seed*@step*' --json suite.json
     """
     from bornbiased_jax import files, hub, progress
-    from bornbiased_jax.audit.labels import pattern_of
-    from bornbiased_jax.audit.markdown import write_report
     from bornbiased_jax.errors import InputError
+    from bornbiased_jax.lineage.audit.labels import pattern_of
+    from bornbiased_jax.lineage.audit.markdown import write_report
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
@@ -67,15 +67,15 @@ def audit(
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
     if hub.is_named(place):
-        from bornbiased_jax.audit.suite import audit_suite
+        from bornbiased_jax.lineage.audit.suite import audit_suite
 
         result = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
     elif files.user_path(place).is_file():
-        from bornbiased_jax.audit.listing import audit_listing
+        from bornbiased_jax.lineage.audit.listing import audit_listing
 
         result = audit_listing(place, names)
     else:
-        from bornbiased_jax.audit.audit import audit_folder
+        from bornbiased_jax.lineage.audit.audit import audit_folder
 
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
     # The report for people, the page, and JSON.
@@ -93,6 +93,6 @@ def audit(
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:
-    from bornbiased_jax.audit.labels import regular_expression
+    from bornbiased_jax.lineage.audit.labels import regular_expression
 
     return None if text is None else regular_expression(text, "--frozen")

@@ -61,14 +61,14 @@ def derive(
       bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 --out derived/a
       bornbiased seedprint seed:42@llama-tiny derived/a
     """
-    from bornbiased_jax.adapt.changes import Context, parse_change
-    from bornbiased_jax.adapt.derive import derive as change_weights
     from bornbiased_jax.checkpoints import export_hugging_face
     from bornbiased_jax.checkpoints.export import check_folder
     from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.derive.changes import Context, parse_change
+    from bornbiased_jax.derive.derive import derive as change_weights
     from bornbiased_jax.keys import check_seed
+    from bornbiased_jax.lineage.weights.tokens import seen_ids
     from bornbiased_jax.results import sentences
-    from bornbiased_jax.seedprint.weights.tokens import seen_ids
 
     options.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)

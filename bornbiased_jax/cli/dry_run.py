@@ -15,8 +15,8 @@ from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import ModelConfig
-    from bornbiased_jax.pretrain import PretrainConfig
     from bornbiased_jax.results.birth import Part
+    from bornbiased_jax.training import PretrainConfig
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the operations and the memory that it needs; run and write nothing."
@@ -45,10 +45,10 @@ def probe_requirements(
     Raises:
         InputError: a model or inputs that the probe refuses.
     """
-    from bornbiased_jax.inputs.spec import outline_inputs
-    from bornbiased_jax.models.memory import FLOAT, weights_bytes
-    from bornbiased_jax.models.operations import loop_operations, needed_operations
+    from bornbiased_jax.model.memory import FLOAT, weights_bytes
+    from bornbiased_jax.model.operations import loop_operations, needed_operations
     from bornbiased_jax.probes.batching import batch_size_by_tokens
+    from bornbiased_jax.probes.inputs.spec import outline_inputs
     from bornbiased_jax.probes.measure import memory_needed
     from bornbiased_jax.results.birth import check_number
 
@@ -75,11 +75,11 @@ def pretrain_requirements(config: PretrainConfig) -> Requirements:
         InputError: an output folder, data or initial weights that the run refuses, or no number of steps.
     """
     from bornbiased_jax import parallel
-    from bornbiased_jax.models.memory import FLOAT, weights_bytes
-    from bornbiased_jax.pretrain.initial import initial_references
-    from bornbiased_jax.pretrain.setup import check_architecture, check_folder, memory_needed
-    from bornbiased_jax.pretrain.throughput import flops_per_token
+    from bornbiased_jax.model.memory import FLOAT, weights_bytes
     from bornbiased_jax.text.documents import check_source
+    from bornbiased_jax.training.initial import initial_references
+    from bornbiased_jax.training.setup import check_architecture, check_folder, memory_needed
+    from bornbiased_jax.training.throughput import flops_per_token
 
     if config.init_from is not None:
         for reference in initial_references(config.init_from, config.seeds):

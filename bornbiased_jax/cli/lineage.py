@@ -10,12 +10,12 @@ import click
 
 from bornbiased_jax.cli import engines, options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, Vocabulary
-from bornbiased_jax.seedprint.lineage_tests import TESTS
 
 F = TypeVar("F", bound=Callable[..., Any])
 STORAGES = ("float32", "bfloat16")
-# What the choices leave open is settled by the models (bornbiased_jax.seedprint.trace.Probe).
+# What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
 
 
@@ -84,9 +84,9 @@ def fingerprint(
       bornbiased fingerprint model --out model.fingerprint --storage bfloat16
     """
     from bornbiased_jax import files, parallel
+    from bornbiased_jax.lineage import trace
+    from bornbiased_jax.lineage.fingerprint import save_fingerprint
     from bornbiased_jax.results import sentences
-    from bornbiased_jax.seedprint import trace
-    from bornbiased_jax.seedprint.fingerprint import save_fingerprint
 
     options.prepare_json(json_file)
     # Check the options before any work.
@@ -197,9 +197,9 @@ def seedprint(
     """
     from bornbiased_jax import files
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.lineage import trace
+    from bornbiased_jax.lineage.baselines import weight_scores
     from bornbiased_jax.results import Lineage
-    from bornbiased_jax.seedprint import trace
-    from bornbiased_jax.seedprint.baselines import weight_scores
 
     options.prepare_json(json_file)
     if page is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
 
-# bornbiased_jax.inputs.RANDOM_KINDS, and those of them that theory predicts, named here because --help does not wait
+# probes.inputs.RANDOM_KINDS, and those of them that theory predicts, named here because --help does not wait
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")

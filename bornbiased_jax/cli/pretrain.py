@@ -11,7 +11,7 @@ from bornbiased_jax import ranges
 from bornbiased_jax.cli import dry_run, options
 
 if TYPE_CHECKING:
-    from bornbiased_jax.pretrain import PretrainConfig
+    from bornbiased_jax.training import PretrainConfig
 
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
 TERMINATED = 143
@@ -96,7 +96,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     Raises:
         InputError: a value out of range, or two that contradict each other.
     """
-    from bornbiased_jax.pretrain import from_schedule
+    from bornbiased_jax.training import from_schedule
 
     return from_schedule(
         arguments["schedule"],
@@ -147,8 +147,8 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     # Before anything of jax: the mesh is of all processes, and the run builds it.
     processes = ("quiet", "coordinator", "num_processes", "process_id", "dry_run")
     options.start(**{name: arguments[name] for name in processes})
-    from bornbiased_jax.pretrain import open_initial
-    from bornbiased_jax.pretrain import pretrain as train
+    from bornbiased_jax.training import open_initial
+    from bornbiased_jax.training import pretrain as train
 
     config = settings_of(arguments)
     if arguments["dry_run"]:
@@ -168,8 +168,8 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    from bornbiased_jax.pretrain import list_runs
     from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.training import list_runs
 
     options.prepare_json(json_file)
     listed = list_runs(directory)
@@ -204,8 +204,8 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     Example:
       bornbiased plot runs/a --out curves.svg
     """
-    from bornbiased_jax.pretrain import plot_run
     from bornbiased_jax.results import sentences
+    from bornbiased_jax.training import plot_run
 
     options.prepare_json(json_file)
     image = plot_run(directory, out)
@@ -235,7 +235,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
 
     options.prepare_json(json_file)
     if peft:
-        from bornbiased_jax.adapt.peft import export_adapter
+        from bornbiased_jax.derive.peft import export_adapter
 
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
         value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}

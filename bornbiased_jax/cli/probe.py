@@ -169,7 +169,7 @@ def _dry_run(arguments: dict[str, Any], part: Part) -> None:
 def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
     """Probe; return the configuration, and of each seed and length that part of its record."""
     from bornbiased_jax import parallel, progress
-    from bornbiased_jax.inputs import parse_inputs
+    from bornbiased_jax.probes.inputs import parse_inputs
     from bornbiased_jax.probes.subject import given, newborn
     from bornbiased_jax.results.birth import measured
 

@@ -56,8 +56,8 @@ def whichseed(
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.lineage.whichseed import which_seed
     from bornbiased_jax.results import sentences
-    from bornbiased_jax.seedprint.whichseed import which_seed
 
     options.prepare_json(json_file)
     ledger_settings = engines.ledger(arguments)

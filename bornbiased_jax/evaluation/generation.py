@@ -13,9 +13,9 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply, empty_cache
-from bornbiased_jax.models.limits import check_tokens
-from bornbiased_jax.models.memory import cache_bytes, check_forward
+from bornbiased_jax.model import apply, empty_cache
+from bornbiased_jax.model.limits import check_tokens
+from bornbiased_jax.model.memory import cache_bytes, check_forward
 from bornbiased_jax.parameters import Params
 
 

@@ -16,14 +16,14 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.models import apply, interventions
-from bornbiased_jax.models.interventions import Neuron, parse_neuron
-from bornbiased_jax.models.limits import check_length, check_sequences, check_tokens
-from bornbiased_jax.models.loss import chunk_length, cross_entropy
-from bornbiased_jax.models.memory import check_forward
-from bornbiased_jax.models.overflow import check_overflow
-from bornbiased_jax.models.sites import Edit, Edits, as_edits, combine
-from bornbiased_jax.models.vocabulary import head_table
+from bornbiased_jax.model import apply, interventions
+from bornbiased_jax.model.interventions import Neuron, parse_neuron
+from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
+from bornbiased_jax.model.loss import chunk_length, cross_entropy
+from bornbiased_jax.model.memory import check_forward
+from bornbiased_jax.model.overflow import check_overflow
+from bornbiased_jax.model.sites import Edit, Edits, as_edits, combine
+from bornbiased_jax.model.vocabulary import head_table
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bornbiased_jax.data.shards import Tokens
+from bornbiased_jax.training.data.shards import Tokens
 
 MAX_TOKENS = 20_000_000
 

@@ -12,8 +12,8 @@ import numpy as np
 from bornbiased_jax.checkpoints.checkpoint import open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.memory import check_forward
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.memory import check_forward
 
 
 def parity(

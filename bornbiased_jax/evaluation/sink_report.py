@@ -14,14 +14,14 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
 from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, streaming_losses
-from bornbiased_jax.models.limits import check_length, check_sequences
-from bornbiased_jax.models.memory import check_forward
-from bornbiased_jax.models.overflow import check_overflow
-from bornbiased_jax.models.streamed import StreamedWeights, Weights, check_plain
+from bornbiased_jax.model.limits import check_length, check_sequences
+from bornbiased_jax.model.memory import check_forward
+from bornbiased_jax.model.overflow import check_overflow
+from bornbiased_jax.model.streamed import StreamedWeights, Weights, check_plain
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
-from bornbiased_jax.quantise import Granularity, Price, Scheme, prices
+from bornbiased_jax.quantization import Granularity, Price, Scheme, prices
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 LENGTHS = (32, 64, 128, 256, 512)
@@ -124,7 +124,7 @@ def report_on_ids(
             prefixes.
         num_sequences: how many windows are drawn at random from the text.
         details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
-        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantise.prices`; measured on
+        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantization.prices`; on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
         streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
             :func:`~bornbiased_jax.evaluation.streaming.streaming_losses`, measured on the same sequences.

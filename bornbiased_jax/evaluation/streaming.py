@@ -17,9 +17,9 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.cache import RollingCache
-from bornbiased_jax.models.limits import check_length, check_tokens
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.cache import RollingCache
+from bornbiased_jax.model.limits import check_length, check_tokens
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.stats.intervals import mean_interval

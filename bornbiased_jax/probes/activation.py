@@ -12,8 +12,8 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.limits import check_sequences
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import hardware, keys, models
+from bornbiased_jax import hardware, keys
+from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.models.memory import FLOAT, check_forward, check_weights, forward_bytes, weights_bytes
+from bornbiased_jax.model.memory import FLOAT, check_forward, check_weights, forward_bytes, weights_bytes
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import contraction, preference
+from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Work
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply, logits_of
+from bornbiased_jax.model import apply, logits_of
 from bornbiased_jax.parameters import Params
 
 
@@ -65,7 +65,7 @@ def observe(
         x: tokens [B, T] or vectors [B, T, D].
         intra: also compute the cosines within sequences, which needs every position of the last block.
         dtype: compute dtype; float32 unless given.
-        precision: of the matrix products, as :func:`bornbiased_jax.models.apply` takes it.
+        precision: of the matrix products, as :func:`bornbiased_jax.model.apply` takes it.
     """
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -14,14 +14,14 @@ from bornbiased_jax import parallel
 from bornbiased_jax.checkpoints.elsewhere import named_for_others
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import Inputs
-from bornbiased_jax.inputs.facts import arrays_of
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.ledger import drive, engines
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.models.overflow import check_overflow
+from bornbiased_jax.model.overflow import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
+from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import (
     Batches,
     check_probe,
@@ -89,7 +89,7 @@ def probe(
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.inputs import random_tokens
+        >>> from bornbiased_jax.probes.inputs import random_tokens
         >>> from bornbiased_jax.probes.subject import newborn
         >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> records = list(probe(newborn(cfg), [42, 43], random_tokens(8, 4, 32)))

@@ -23,11 +23,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.sites import NO_EDITS, Edit, Edits, as_edits
-from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
-from bornbiased_jax.models.transformer import ReduceLayer
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.limits import check_sequences
+from bornbiased_jax.model.sites import NO_EDITS, Edit, Edits, as_edits
+from bornbiased_jax.model.streamed import Reading, Weights, check_plain, over_batches
+from bornbiased_jax.model.transformer import ReduceLayer
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -69,7 +69,7 @@ def measure_sinks(
         normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
             compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        edit: see :func:`bornbiased_jax.models.apply`; interventions make one.
+        edit: see :func:`bornbiased_jax.model.apply`; interventions make one.
         advance: called with the number of sequences done since the last call.
 
     Returns:

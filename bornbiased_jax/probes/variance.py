@@ -18,11 +18,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.limits import check_sequences
-from bornbiased_jax.models.sites import Edit, Edits, as_edits
-from bornbiased_jax.models.streamed import Reading, Weights, check_plain, over_batches
-from bornbiased_jax.models.transformer import ReduceLayer
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.limits import check_sequences
+from bornbiased_jax.model.sites import Edit, Edits, as_edits
+from bornbiased_jax.model.streamed import Reading, Weights, check_plain, over_batches
+from bornbiased_jax.model.transformer import ReduceLayer
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -59,7 +59,7 @@ def position_moments(
         quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the mitigations and
             before W_O.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        edit: see :func:`bornbiased_jax.models.apply`.
+        edit: see :func:`bornbiased_jax.model.apply`.
         advance: called with the number of sequences done since the last call.
 
     Returns:

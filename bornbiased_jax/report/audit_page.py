@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import bornbiased_jax
-from bornbiased_jax.audit.finding import INFORMATION, TITLES
+from bornbiased_jax.lineage.audit.finding import INFORMATION, TITLES
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.page import Section, render
 from bornbiased_jax.report.tables import Panel, Row, Table

@@ -7,7 +7,7 @@ from typing import Any
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import KINDS
+from bornbiased_jax.probes.inputs import KINDS
 
 # Of seeds, between the 10th and the 90th percentile.
 BAND = 0.8

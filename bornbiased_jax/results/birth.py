@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from bornbiased_jax.inputs import Inputs
     from bornbiased_jax.probes import ProbeRecord, Subject
+    from bornbiased_jax.probes.inputs import Inputs
 
 Part = Literal["preference", "contraction"]
 
@@ -330,8 +330,8 @@ def _newborn(
     input_seed: int = 0,
     embedding_seed: int | None = 0,
 ) -> list[dict[str, Any]]:
-    from bornbiased_jax.inputs import random_inputs
     from bornbiased_jax.probes import newborn
+    from bornbiased_jax.probes.inputs import random_inputs
 
     if theory:
         check(inputs)

@@ -104,7 +104,7 @@ class Training:
 
 
 def training(folder: str | Path) -> Training:
-    """Read what a run of :func:`bornbiased_jax.pretrain.pretrain` logged so far.
+    """Read what a run of :func:`bornbiased_jax.training.pretrain` logged so far.
 
     Args:
         folder: the run's.
@@ -113,8 +113,8 @@ def training(folder: str | Path) -> Training:
         InputError: no run, one that is damaged, or one that has logged nothing yet.
     """
     from bornbiased_jax import files
-    from bornbiased_jax.pretrain import read_metrics
-    from bornbiased_jax.pretrain.runs import describe
+    from bornbiased_jax.training import read_metrics
+    from bornbiased_jax.training.runs import describe
 
     path = files.user_path(folder)
     run, lines = describe(path), read_metrics(path)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from bornbiased_jax.audit.finding import INFORMATION, TITLES, Kind
+from bornbiased_jax.lineage.audit.finding import INFORMATION, TITLES, Kind
 from bornbiased_jax.results.phrases import among, count, percent, rounded
 
 

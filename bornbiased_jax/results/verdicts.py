@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.summary import summary
 from bornbiased_jax.results.listing import Listing, data_frame, fragment
-from bornbiased_jax.seedprint.summary import summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from bornbiased_jax.seedprint import Verdict
-    from bornbiased_jax.seedprint.baselines import Score
-    from bornbiased_jax.seedprint.trace import Source
+    from bornbiased_jax.lineage import Verdict
+    from bornbiased_jax.lineage.baselines import Score
+    from bornbiased_jax.lineage.trace import Source
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -104,7 +104,7 @@ def lineage(base: Source, suspect: Source, **options: Any) -> Lineage:
 
     Args:
         base, suspect: references to checkpoints, stored fingerprints, or either of them opened.
-        options: as :func:`bornbiased_jax.seedprint.trace.trace` takes them (``test``, ``alpha``, ``base_digest`` …).
+        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them (``test``, ``alpha``, ``base_digest`` …).
 
     Raises:
         InputError: what that function refuses.
@@ -116,7 +116,7 @@ def lineage(base: Source, suspect: Source, **options: Any) -> Lineage:
         >>> lineage(f"seed:1@{small}", f"seed:2@{small}").verdict.verdict
         'unrelated'
     """
-    from bornbiased_jax.seedprint import trace
+    from bornbiased_jax.lineage import trace
 
     verdict = trace.trace(base, suspect, **options)
     return Lineage(trace.Side(base).name, trace.Side(suspect).name, verdict)

@@ -8,8 +8,8 @@ from typing import Any
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import KINDS, parse_inputs
 from bornbiased_jax.predict import predict
+from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.record import measure

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.inputs import Inputs, parse_inputs
+from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs, reef
+from bornbiased_jax.lineage.compare import compare
+from bornbiased_jax.lineage.fingerprint import Fingerprint
+from bornbiased_jax.lineage.lineage_tests import lineage_test
+from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.seedprint.baselines import ics, intrinsic, pcs, reef
-from bornbiased_jax.seedprint.compare import compare
-from bornbiased_jax.seedprint.fingerprint import Fingerprint
-from bornbiased_jax.seedprint.lineage_tests import lineage_test
-from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.probes.inputs import Inputs, parse_inputs
 
 _KEPT = (
     *("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.pretrain.throughput import flops_per_token
+from bornbiased_jax.training.throughput import flops_per_token
 
 
 def of_sequence(cfg: ModelConfig, seq_len: int, *, head: bool) -> float:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.data.windows import Windows, batches, held_out
-from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import PretrainConfig, begin, train
+from bornbiased_jax.training import PretrainConfig, begin, train
+from bornbiased_jax.training.data.windows import Windows, batches, held_out
 
 
 def in_memory(
@@ -55,7 +55,7 @@ def train_with_snapshots(
 
     Args:
         config: the run; ``out`` and ``data`` are not used.
-        windows: what is trained on, as :func:`bornbiased_jax.pretrain.load_data` gives it for the run, with a BOS token
+        windows: what is trained on, as :func:`bornbiased_jax.training.load_data` gives it for the run, with a BOS token
             in front or without.
         on_snapshot: called with the step and every seed's weights, before the first step, every ``interval`` steps and
             at the end.

@@ -11,8 +11,8 @@ from scipy.special import ndtr
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.probes.activation import preactivation
+from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate

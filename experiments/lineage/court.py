@@ -28,7 +28,7 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.seedprint.baselines import THRESHOLD
+from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
 from experiments.base import Context, Experiment, by_scale, part_of
 from experiments.lineage import court_tables

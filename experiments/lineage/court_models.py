@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bornbiased_jax import models
+from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import begin, load_data, train
 from bornbiased_jax.record import jsonable
+from bornbiased_jax.training import begin, load_data, train
 from experiments._shared.training import in_memory, token_batches
 from experiments.base import Context
 from experiments.lineage.descendants_readings import Subject

@@ -9,17 +9,17 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
-from bornbiased_jax.seedprint.baselines import phi_match
-from bornbiased_jax.seedprint.baselines.score import LEVEL
-from bornbiased_jax.seedprint.permutation import permutation_test
-from bornbiased_jax.seedprint.verdict import Verdict
-from bornbiased_jax.seedprint.weights.align import match_layers, rotation
-from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
-from bornbiased_jax.seedprint.weights.compare import weights_test
-from bornbiased_jax.seedprint.weights.matching import match_units
-from bornbiased_jax.seedprint.weights.rank import rank_test
-from bornbiased_jax.seedprint.weights.tokens import shared_tokens
-from bornbiased_jax.seedprint.weights.units import unit_cosines
+from bornbiased_jax.lineage.baselines import phi_match
+from bornbiased_jax.lineage.baselines.score import LEVEL
+from bornbiased_jax.lineage.permutation import permutation_test
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights.align import match_layers, rotation
+from bornbiased_jax.lineage.weights.bilinear import bilinear_test
+from bornbiased_jax.lineage.weights.compare import weights_test
+from bornbiased_jax.lineage.weights.matching import match_units
+from bornbiased_jax.lineage.weights.rank import rank_test
+from bornbiased_jax.lineage.weights.tokens import shared_tokens
+from bornbiased_jax.lineage.weights.units import unit_cosines
 from experiments.lineage import descendants_readings
 from experiments.lineage.court_models import born
 from experiments.lineage.descendants_readings import Reads, Subject, read_published

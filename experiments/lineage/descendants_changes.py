@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bornbiased_jax.adapt import damage
-from bornbiased_jax.adapt.changes import Context as Drawing
-from bornbiased_jax.adapt.changes import parse_change
-from bornbiased_jax.adapt.damage import Model
+from bornbiased_jax.derive import damage
+from bornbiased_jax.derive.changes import Context as Drawing
+from bornbiased_jax.derive.changes import parse_change
+from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.parameters import Params
 from experiments.lineage.court_models import unpacked
 from experiments.lineage.descendants_families import Families

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bornbiased_jax import models
+from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.data.windows import batches
-from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import load_data, train
-from bornbiased_jax.pretrain.step import over_seeds
 from bornbiased_jax.record import jsonable
+from bornbiased_jax.training import load_data, train
+from bornbiased_jax.training.data.windows import batches
+from bornbiased_jax.training.step import over_seeds
 from experiments._shared.training import in_memory
 from experiments.base import Context
 from experiments.lineage.court_models import train_run, unpacked

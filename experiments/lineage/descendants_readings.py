@@ -19,9 +19,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import Inputs, gaussian, parse_inputs, random_tokens
-from bornbiased_jax.parameters import Params
-from bornbiased_jax.seedprint.baselines import (
+from bornbiased_jax.lineage.baselines import (
     Activations,
     awm,
     ics,
@@ -34,21 +32,23 @@ from bornbiased_jax.seedprint.baselines import (
     reef,
     reef_features,
 )
-from bornbiased_jax.seedprint.baselines.score import LEVEL, THRESHOLD, Score
-from bornbiased_jax.seedprint.iclr import iclr_test
-from bornbiased_jax.seedprint.outputs import last_outputs
-from bornbiased_jax.seedprint.paper import paper_test
-from bornbiased_jax.seedprint.permutation import permutation_test
-from bornbiased_jax.seedprint.verdict import Verdict
-from bornbiased_jax.seedprint.weights.align import Unaligned, align
-from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
-from bornbiased_jax.seedprint.weights.compare import AGREEMENT, weights_test
-from bornbiased_jax.seedprint.weights.coordinates import coordinate_scores
-from bornbiased_jax.seedprint.weights.matching import match_units
-from bornbiased_jax.seedprint.weights.outcome import ALPHA
-from bornbiased_jax.seedprint.weights.rank import coordinate_score
-from bornbiased_jax.seedprint.weights.tokens import shared_tokens
-from bornbiased_jax.seedprint.weights.units import form_a, unit_scores
+from bornbiased_jax.lineage.baselines.score import LEVEL, THRESHOLD, Score
+from bornbiased_jax.lineage.iclr import iclr_test
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.permutation import permutation_test
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights.align import Unaligned, align
+from bornbiased_jax.lineage.weights.bilinear import bilinear_test
+from bornbiased_jax.lineage.weights.compare import AGREEMENT, weights_test
+from bornbiased_jax.lineage.weights.coordinates import coordinate_scores
+from bornbiased_jax.lineage.weights.matching import match_units
+from bornbiased_jax.lineage.weights.outcome import ALPHA
+from bornbiased_jax.lineage.weights.rank import coordinate_score
+from bornbiased_jax.lineage.weights.tokens import shared_tokens
+from bornbiased_jax.lineage.weights.units import form_a, unit_scores
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, drawn_sums, moments
 

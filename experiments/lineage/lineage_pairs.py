@@ -16,16 +16,16 @@ from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import Inputs, random_inputs
+from bornbiased_jax.lineage.baselines import intrinsic, pcs
+from bornbiased_jax.lineage.births import final_outputs
+from bornbiased_jax.lineage.calibration import pair_test, summarise
+from bornbiased_jax.lineage.fingerprint import fingerprint
+from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.seedprint.baselines import intrinsic, pcs
-from bornbiased_jax.seedprint.births import final_outputs
-from bornbiased_jax.seedprint.calibration import pair_test, summarise
-from bornbiased_jax.seedprint.fingerprint import fingerprint
-from bornbiased_jax.seedprint.outputs import last_outputs
 from bornbiased_jax.stats.multiple import holm
 from experiments._shared.lineage import compared, verdicts
 from experiments.base import Context, Experiment, Record, by_scale

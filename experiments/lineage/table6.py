@@ -13,12 +13,12 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import parse_inputs, random_inputs
+from bornbiased_jax.lineage.baselines import reef_features
+from bornbiased_jax.lineage.fingerprint import Fingerprint, fingerprint
+from bornbiased_jax.lineage.outputs import embedding_moments
+from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Table, Value, tabulate
-from bornbiased_jax.seedprint.baselines import reef_features
-from bornbiased_jax.seedprint.fingerprint import Fingerprint, fingerprint
-from bornbiased_jax.seedprint.outputs import embedding_moments
 from experiments._shared.lineage import BASELINES, baseline_scores, compared
 from experiments.base import Context, Experiment, Record, split_data
 

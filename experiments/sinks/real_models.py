@@ -20,7 +20,7 @@ import numpy as np
 from bornbiased_jax.evaluation.sink_report import cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.evaluation.streaming import streaming_losses
 from bornbiased_jax.parameters import Params, flatten
-from bornbiased_jax.quantise import parse_scheme, prices
+from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value, tabulate

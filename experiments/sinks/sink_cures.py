@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.pretrain import PretrainConfig, State, begin
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.training import PretrainConfig, State, begin
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note

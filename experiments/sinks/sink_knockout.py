@@ -33,7 +33,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.models.interventions import Neuron, clear, silence, write
+from bornbiased_jax.model.interventions import Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures

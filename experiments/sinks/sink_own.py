@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.data.windows import prepend_bos
-from bornbiased_jax.pretrain.setup import load_data
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.training.data.windows import prepend_bos
+from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import train_with_snapshots
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_knockout, sink_sweep, sink_training

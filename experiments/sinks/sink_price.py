@@ -12,11 +12,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.streaming import streaming_losses
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.limits import check_sequences
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
-from bornbiased_jax.quantise import parse_scheme, prices
+from bornbiased_jax.quantization import parse_scheme, prices
 
 BIN = 8
 """Positions whose streaming losses are averaged, to keep records small."""
@@ -39,7 +39,7 @@ def price(
         long_NT: longer ones, for the rolling cache.
 
     Returns:
-        ``quantisation`` (see :func:`bornbiased_jax.quantise.prices`), ``unevenness`` (see :func:`unevenness`) and
+        ``quantisation`` (see :func:`bornbiased_jax.quantization.prices`), ``unevenness`` (see :func:`unevenness`) and
         ``streaming`` with losses averaged over ``BIN`` positions.
     """
     cells = prices(

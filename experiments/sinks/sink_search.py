@@ -7,9 +7,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bornbiased_jax.pretrain import PretrainConfig
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Table, tabulate
+from bornbiased_jax.training import PretrainConfig
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_growth, sink_training
 

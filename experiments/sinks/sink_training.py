@@ -11,20 +11,20 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.data.windows import prepend_bos
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.pretrain.metrics import read_metrics
-from bornbiased_jax.pretrain.setup import Data, load_data
 from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.report.numbers import mean_std
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
+from bornbiased_jax.training import PretrainConfig, pretrain
+from bornbiased_jax.training.data.windows import prepend_bos
+from bornbiased_jax.training.metrics import read_metrics
+from bornbiased_jax.training.setup import Data, load_data
 from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
 from experiments.base import Context, by_scale, cache_folder, part_of
 from experiments.sinks.mitigations import MITIGATIONS

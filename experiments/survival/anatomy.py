@@ -28,13 +28,13 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import Inputs, from_tokens
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.weights.coordinates import trace_z
 from bornbiased_jax.parameters import Params
+from bornbiased_jax.probes.inputs import Inputs, from_tokens
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.seedprint.outputs import last_outputs
-from bornbiased_jax.seedprint.weights.coordinates import trace_z
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.survival import anatomy_runs, persistence_settings

@@ -11,13 +11,13 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import Inputs, random_inputs
+from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain.setup import load_data
+from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.training.setup import load_data
 from experiments._shared.lineage import verdicts
 from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
 from experiments.base import Context, Experiment, Record, by_scale

@@ -25,11 +25,11 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.lineage.weights.coordinates import column_norms, prepared_pairs, trace_z
+from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.seedprint.weights.coordinates import column_norms, prepared_pairs, trace_z
-from bornbiased_jax.seedprint.weights.tokens import SharedTokens
 from experiments.base import Context, Experiment, Record
 from experiments.survival import anatomy_runs, persistence_settings
 from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit

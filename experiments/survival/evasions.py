@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.adapt import symmetries
 from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.models import apply
+from bornbiased_jax.derive import symmetries
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights.bilinear import bilinear_test
+from bornbiased_jax.lineage.weights.compare import weights_test
+from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.seedprint.verdict import Verdict
-from bornbiased_jax.seedprint.weights.bilinear import bilinear_test
-from bornbiased_jax.seedprint.weights.compare import weights_test
 from experiments.base import Context, Experiment, Record
 from experiments.survival import persistence, persistence_settings
 

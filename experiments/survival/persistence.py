@@ -3,7 +3,7 @@
 One family (an architecture with its settings) is trained once for all the tables and figures that look at it:
 every seed on the base corpus, in one program and in the same order; a distractor, another seed in another
 order; then one of the seeds and the distractor on two further corpora. All runs are those of
-:mod:`bornbiased_jax.pretrain`, below the output folder, and go on where they were stopped.
+:mod:`bornbiased_jax.training`, below the output folder, and go on where they were stopped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bornbiased_jax.checkpoints.run import find_steps, restore_params
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
-from bornbiased_jax.inputs import Inputs, from_tokens, random_inputs
+from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params, flatten
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
-from bornbiased_jax.pretrain.setup import load_data
-from bornbiased_jax.seedprint.outputs import last_outputs
+from bornbiased_jax.probes.inputs import Inputs, from_tokens, random_inputs
+from bornbiased_jax.training import PretrainConfig, pretrain
+from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import held_out_rows, loss_of
 from experiments.base import Context, cached, split_data
 from experiments.survival.stories import stories

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.seedprint.baselines import against_null, ics, intrinsic, linear_cka, pcs, reef_features
-from bornbiased_jax.seedprint.baselines.reef import standardised
-from bornbiased_jax.seedprint.baselines.score import Score, score
-from bornbiased_jax.seedprint.iclr import iclr_test
-from bornbiased_jax.seedprint.outputs import embedding_moments
-from bornbiased_jax.seedprint.paper import paper_test
-from bornbiased_jax.seedprint.permutation import permutation_test
-from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.lineage.baselines import against_null, ics, intrinsic, linear_cka, pcs, reef_features
+from bornbiased_jax.lineage.baselines.reef import standardised
+from bornbiased_jax.lineage.baselines.score import Score, score
+from bornbiased_jax.lineage.iclr import iclr_test
+from bornbiased_jax.lineage.outputs import embedding_moments
+from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.permutation import permutation_test
+from bornbiased_jax.lineage.verdict import Verdict
 from experiments.base import Context
 from experiments.survival import persistence
 from experiments.survival.persistence import Model

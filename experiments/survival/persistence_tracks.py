@@ -10,9 +10,9 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.run import find_steps
-from bornbiased_jax.seedprint.paper import paper_test
-from bornbiased_jax.seedprint.permutation import permutation_test, top_mean
-from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.permutation import permutation_test, top_mean
+from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.kendall import tau_b
 from experiments.base import Context
 from experiments.survival import persistence

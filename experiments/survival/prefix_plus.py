@@ -16,9 +16,8 @@ import numpy as np
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.data.windows import Windows
-from bornbiased_jax.models import apply
-from bornbiased_jax.models.adapters import (
+from bornbiased_jax.model import apply
+from bornbiased_jax.model.adapters import (
     Adapter,
     adapted,
     attach,
@@ -28,11 +27,12 @@ from bornbiased_jax.models.adapters import (
     prefix_plus,
     within_budget,
 )
-from bornbiased_jax.models.loss import loss_sum
+from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import PretrainConfig, begin, make_train_step, train
-from bornbiased_jax.pretrain.optimiser import optimiser
-from bornbiased_jax.pretrain.setup import abstract_state, first_state, load_data
+from bornbiased_jax.training import PretrainConfig, begin, make_train_step, train
+from bornbiased_jax.training.data.windows import Windows
+from bornbiased_jax.training.optimiser import optimiser
+from bornbiased_jax.training.setup import abstract_state, first_state, load_data
 from experiments._shared.training import held_out_rows, in_memory, token_batches
 from experiments.base import Context, Experiment, by_scale
 from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, panels, tables

@@ -18,13 +18,13 @@ from bornbiased_jax import files
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.run import RunRecord, find_steps, read_run, restore_params
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.data.windows import held_out
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.pretrain import PretrainConfig
-from bornbiased_jax.pretrain.optimiser import schedule
-from bornbiased_jax.pretrain.setup import Data, load_data
+from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.data.windows import held_out
+from bornbiased_jax.training.optimiser import schedule
+from bornbiased_jax.training.setup import Data, load_data
 
 _CHUNK = 1 << 22
 

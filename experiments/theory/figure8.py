@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import models, progress
+from bornbiased_jax import model as models
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.inputs import gaussian
 from bornbiased_jax.ledger.pages import Chunk
-from bornbiased_jax.models.simplified import attn0
+from bornbiased_jax.model.simplified import attn0
 from bornbiased_jax.predict import stack_of
+from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant

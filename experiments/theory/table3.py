@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import models, progress
+from bornbiased_jax import model as models
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.inputs import gaussian
-from bornbiased_jax.models.simplified import attn0, mlp0_config
+from bornbiased_jax.model.simplified import attn0, mlp0_config
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
+from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std

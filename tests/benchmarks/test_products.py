@@ -8,8 +8,8 @@ import pytest
 from benchmarks import matmul, products, self_test
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
+from bornbiased_jax.probes.inputs import random_tokens
 
 CFG = preset("gpt2-tiny", num_layers=1, d_model=32, d_ff=48, num_heads=2, vocab_size=64)
 HALF = jax.lax.DotAlgorithmPreset.F16_F16_F16  # the one algorithm that differs on a CPU

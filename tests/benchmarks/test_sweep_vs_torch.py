@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import sweep_vs_torch
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import random_tokens
+from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.measure import order_inputs, stream
 from bornbiased_jax.sweep import sweep
 

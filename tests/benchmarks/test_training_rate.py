@@ -12,8 +12,8 @@ from benchmarks import training_rate
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.models.loss import loss_sum
-from bornbiased_jax.pretrain.throughput import flops_per_token
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.training.throughput import flops_per_token
 
 
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])

@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"

@@ -10,7 +10,7 @@ from bornbiased_jax.checkpoints.reader import open_reader, params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten, parameter_table
-from bornbiased_jax.pretrain import PretrainConfig, pretrain
+from bornbiased_jax.training import PretrainConfig, pretrain
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 FAMILIES = sorted(path.parent.name for path in HF.glob("*/config.json"))

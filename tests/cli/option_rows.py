@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from bornbiased_jax.adapt.changes import parse_change
 from bornbiased_jax.config import preset
+from bornbiased_jax.derive.changes import parse_change
 
 SIZES = "--num-inputs 4 --seq-len 8"
 PAIR = "seedprint seed:1@gpt2-tiny seed:2@gpt2-tiny"
@@ -34,8 +34,8 @@ CALLS = {
     "doctor": "doctor",
     "status": "status folder",
 }
-INPUTS = "bornbiased_jax.inputs:parse_inputs"
-RANDOM = "bornbiased_jax.inputs:random_inputs"
+INPUTS = "bornbiased_jax.probes.inputs:parse_inputs"
+RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 NAMED = "bornbiased_jax.ledger.engines:engine_named"
 STREAMED = "bornbiased_jax.checkpoints:open_streamed"
@@ -47,18 +47,18 @@ TEXT = "bornbiased_jax.evaluation.generation:generate_text"
 EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
-PRINT = "bornbiased_jax.seedprint.fingerprint:fingerprint"
-COMPARE = "bornbiased_jax.seedprint.compare:compare"
-SIDES = "bornbiased_jax.seedprint.weights.sides"
+PRINT = "bornbiased_jax.lineage.fingerprint:fingerprint"
+COMPARE = "bornbiased_jax.lineage.compare:compare"
+SIDES = "bornbiased_jax.lineage.weights.sides"
 WEIGHTS = f"{SIDES}:weights"
-WEIGHT_SCORES = "bornbiased_jax.seedprint.baselines:weight_scores"
-TRAIN = "bornbiased_jax.pretrain:pretrain"
+WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
+TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
-WHICH = "bornbiased_jax.seedprint.whichseed:which_seed"
-ADAPT = "bornbiased_jax.adapt.tune:pretrain"
-PEFT = "bornbiased_jax.adapt.peft:export_adapter"
-DERIVE = "bornbiased_jax.adapt.derive:derive"
-AUDIT = "bornbiased_jax.audit.audit:audit_folder"
+WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
+ADAPT = "bornbiased_jax.derive.tune:pretrain"
+PEFT = "bornbiased_jax.derive.peft:export_adapter"
+DERIVE = "bornbiased_jax.derive.derive:derive"
+AUDIT = "bornbiased_jax.lineage.audit.audit:audit_folder"
 REPRODUCE = "experiments.runner:reproduce"
 PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
 DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
@@ -264,7 +264,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "fingerprint": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
-        ("--out b.fingerprint", "bornbiased_jax.seedprint.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
+        ("--out b.fingerprint", "bornbiased_jax.lineage.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
         ("--layer 2", PRINT, {"layer": 2}),
         ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),
@@ -282,7 +282,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--num-permutations 500", COMPARE, {"num_permutations": 500}),
         (
             "--test population --num-references 150",
-            "bornbiased_jax.seedprint.births:final_outputs",
+            "bornbiased_jax.lineage.births:final_outputs",
             {"seeds": range(3_000_000_000, 3_000_000_150)},
         ),
         *streamed("seed:1@gpt2-tiny"),
@@ -291,7 +291,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
         ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
         ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
-        (f"--base-digest {64 * 'A'}", "bornbiased_jax.seedprint.trace:check_commitment", {"published": 64 * "a"}),
+        (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
@@ -318,10 +318,10 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],
-    "runs": [("<directory>", "bornbiased_jax.pretrain:list_runs", {"folder": "folder"}), *prepared()],
+    "runs": [("<directory>", "bornbiased_jax.training:list_runs", {"folder": "folder"}), *prepared()],
     "plot": [
-        ("<directory>", "bornbiased_jax.pretrain:plot_run", {"folder": "runs/a"}),
-        ("--out b.svg", "bornbiased_jax.pretrain:plot_run", {"out": "b.svg"}),
+        ("<directory>", "bornbiased_jax.training:plot_run", {"folder": "runs/a"}),
+        ("--out b.svg", "bornbiased_jax.training:plot_run", {"out": "b.svg"}),
         *prepared(),
     ],
     "export": [
@@ -332,7 +332,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "adapt": [
-        ("<checkpoint>", "bornbiased_jax.adapt.tune:open_checkpoint", {"ref": "model.gguf"}),
+        ("<checkpoint>", "bornbiased_jax.derive.tune:open_checkpoint", {"ref": "model.gguf"}),
         ("--method full", ADAPT, {"config.adapter": None, "initial": [(preset("gpt2-tiny"), "weights of model.gguf")]}),
         ("--method prefix-plus --feature-map relu", ADAPT, {"config.adapter.feature_map": "relu"}),
         ("--method prefix --prefix-length 5", ADAPT, {"config.adapter.prefix_length": 5}),
@@ -352,7 +352,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", DERIVE, {"parent": "model.gguf"}),
         ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
         ("--seed 7", DERIVE, {"context.seed": 7}),
-        ("--text book.txt", "bornbiased_jax.seedprint.weights.tokens:seen_ids", {"text": "book.txt"}),
+        ("--text book.txt", "bornbiased_jax.lineage.weights.tokens:seen_ids", {"text": "book.txt"}),
         ("--out elsewhere", EXPORT, {"folder": "elsewhere"}),
         ("--overwrite", EXPORT, {"overwrite": True}),
         *prepared(),
@@ -405,7 +405,7 @@ INSTEAD = {
     ),
     ("audit", "--weights"): (
         "audit hf:owner/tiny* --weights",
-        "bornbiased_jax.audit.suite:audit_suite",
+        "bornbiased_jax.lineage.audit.suite:audit_suite",
         {"text": "hf:owner/tiny*", "weights": True},
     ),
     ("evaluate", "--text"): ("evaluate model.gguf --text book.txt", EVALUATE, {"source": "book.txt"}),

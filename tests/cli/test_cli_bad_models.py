@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint.weights import tokens
+from bornbiased_jax.lineage.weights import tokens
 from bornbiased_jax.text import ByteTokenizer
 
 SMALL = "llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32"

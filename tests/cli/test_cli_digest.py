@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.adapt.symmetries import permute_units
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.seedprint.verdict import WORD
+from bornbiased_jax.derive.symmetries import permute_units
+from bornbiased_jax.lineage.verdict import WORD
 
 BIRTH = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 

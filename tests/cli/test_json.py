@@ -11,8 +11,8 @@ from bornbiased_jax import results
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import sentences
-from bornbiased_jax.seedprint.verdict import undefined
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
@@ -77,17 +77,17 @@ WORK = {
     "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": EVALUATED,
     "bornbiased_jax.evaluation.sink_report:sinks_report": SINKS,
     "bornbiased_jax.evaluation.intervention:intervene_checkpoint": INTERVENED,
-    "bornbiased_jax.seedprint.fingerprint:fingerprint": PRINT,
-    "bornbiased_jax.seedprint.fingerprint:save_fingerprint": None,
-    "bornbiased_jax.seedprint.compare:compare": VERDICT,
-    "bornbiased_jax.seedprint.whichseed:which_seed": FOUND,
-    "bornbiased_jax.pretrain:pretrain": SUMMARY,
-    "bornbiased_jax.pretrain:list_runs": [],
-    "bornbiased_jax.pretrain:plot_run": Path("runs/a/curves.png"),
+    "bornbiased_jax.lineage.fingerprint:fingerprint": PRINT,
+    "bornbiased_jax.lineage.fingerprint:save_fingerprint": None,
+    "bornbiased_jax.lineage.compare:compare": VERDICT,
+    "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
+    "bornbiased_jax.training:pretrain": SUMMARY,
+    "bornbiased_jax.training:list_runs": [],
+    "bornbiased_jax.training:plot_run": Path("runs/a/curves.png"),
     "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
-    "bornbiased_jax.adapt.derive:derive": DERIVED,
-    "bornbiased_jax.adapt.tune:adapt": SUMMARY,
-    "bornbiased_jax.audit.audit:audit_folder": AUDITED,
+    "bornbiased_jax.derive.derive:derive": DERIVED,
+    "bornbiased_jax.derive.tune:adapt": SUMMARY,
+    "bornbiased_jax.lineage.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
     "bornbiased_jax.ledger.status:status": LEDGER,
 }
@@ -183,7 +183,7 @@ def test_runs_are_told_by_preset_loss_and_tokens(monkeypatch, capsys):
     told = {"path": "runs/a", "model": "4 layers", "preset": "gpt2-tiny", "data": "builtin:prose", "seeds": [1, 2]}
     told |= {"step": 2, "steps": 9, "loss": [4.25, 4.5], "tokens": 12_345, "checkpoints": [0], "finished": False}
     rows = [told, {**told, "preset": None, "loss": None}]
-    monkeypatch.setattr(*locate("bornbiased_jax.pretrain:list_runs"), lambda folder: rows)
+    monkeypatch.setattr(*locate("bornbiased_jax.training:list_runs"), lambda folder: rows)
     assert run(["runs", "runs"]) == 0
     first, second = (line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()[3:5])
     assert first == ["runs/a", "gpt2-tiny", "builtin:prose", "1,2", "2", "of", "9", "4.250,", "4.500", "12,345", "0"]

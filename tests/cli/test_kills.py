@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from bornbiased_jax.folders import MARKER
-from bornbiased_jax.pretrain.checkpoints import find_steps
 from bornbiased_jax.record import lasting
+from bornbiased_jax.training.checkpoints import find_steps
 
 pytestmark = pytest.mark.slow
 

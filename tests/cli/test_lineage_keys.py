@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.seedprint.lineage_tests import TESTS
+from bornbiased_jax.lineage.lineage_tests import TESTS
 
 SMALL = "llama-tiny,num_layers=1,num_heads=2,d_model=32,d_ff=48,vocab_size=64"
 INPUTS = "--num-inputs 50 --seq-len 4"

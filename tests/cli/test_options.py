@@ -17,7 +17,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
-from bornbiased_jax.seedprint.verdict import undefined
+from bornbiased_jax.lineage.verdict import undefined
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, READ, ROWS
 
@@ -112,11 +112,11 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # What stands before the function in question does nothing; what it is handed is told apart by its words.
     stubs = {
-        "bornbiased_jax.adapt.tune:open_checkpoint": fake_checkpoint,
+        "bornbiased_jax.derive.tune:open_checkpoint": fake_checkpoint,
         OPEN: fake_checkpoint,
-        "bornbiased_jax.seedprint.trace:open_reader": fake_checkpoint,
+        "bornbiased_jax.lineage.trace:open_reader": fake_checkpoint,
         READ: fake_checkpoint,
-        "bornbiased_jax.pretrain.initial:open_checkpoint": fake_checkpoint,
+        "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",

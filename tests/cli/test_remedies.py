@@ -191,7 +191,7 @@ FOLLOWED = {
     "another --out": another_folder,
     "without --layer": no_layer,
     "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",
-    "prefix-plus begins at zero": "tests/adapt/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
+    "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
     "no Ray cluster answers": "tests/ledger/test_engines.py::test_every_engine_writes_what_one_process_does",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.text import bpe
 from tests.fixtures.llama2c_files import (
     SCRIPT,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.faults import run_tests, scratch_copy
+from tests.docs.scratch import run_tests, scratch_copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIFFS = sorted((ROOT / "docs" / "extending").glob("*.diff"))

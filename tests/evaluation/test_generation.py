@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate, generate_text
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from tests.fixtures.llama2c_files import write_pair
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"

@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate
 from bornbiased_jax.evaluation.parity import parity
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 

@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import perplexity
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
 

@@ -11,10 +11,10 @@ import pytest
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.pretrain import pretrain
 from bornbiased_jax.probes.sinks import measure_sinks, measure_sinks_of_seeds
-from tests.pretrain.conftest import place  # noqa: F401
-from tests.pretrain.small_run import CFG, make
+from bornbiased_jax.training import pretrain
+from tests.training.conftest import place  # noqa: F401
+from tests.training.small_run import CFG, make
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (5, 12))
 

@@ -10,14 +10,14 @@ from bornbiased_jax.checkpoints.reader import params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.inputs import random_tokens
-from bornbiased_jax.models import apply
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.permutation import permutation_test
+from bornbiased_jax.lineage.weights.coordinates import trace_z
+from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
+from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from bornbiased_jax.seedprint.outputs import last_outputs
-from bornbiased_jax.seedprint.permutation import permutation_test
-from bornbiased_jax.seedprint.weights.coordinates import trace_z
 from experiments import results, runner
 from experiments.base import Context
 from experiments.results import leaves

@@ -7,10 +7,10 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.lineage.lineage_tests import TESTS
+from bornbiased_jax.lineage.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
+from bornbiased_jax.model import apply
 from bornbiased_jax.report import figures
-from bornbiased_jax.seedprint.lineage_tests import TESTS
-from bornbiased_jax.seedprint.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from experiments import results
 from experiments.lineage import court_tables
 from experiments.survival import birth_in_weights

@@ -120,7 +120,7 @@ def test_the_digest_does_not_know_where_the_packages_lie(scratch):
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
     found = set(code.closure("experiments._shared.births", "run_groups"))
-    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.models.transformer", "theory.seeds"):
+    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.transformer", "theory.seeds"):
         assert module in found
     for module in ("bornbiased_jax.report.tables", "experiments.base", "theory.test_kernels"):
         assert module not in found
@@ -145,15 +145,15 @@ def test_no_module_is_imported_out_of_sight():
     }
     # Names in full, which the closure follows; and packages that are refused where they hide a module.
     followed = {
-        "bornbiased_jax/seedprint/lineage_tests.py",
-        "bornbiased_jax/seedprint/__init__.py",
+        "bornbiased_jax/lineage/lineage_tests.py",
+        "bornbiased_jax/lineage/__init__.py",
         "theory/__init__.py",
     }
     assert seen == silent | followed
 
 
 def test_modules_named_in_full_by_strings_are_followed(tmp_path):
-    assert "bornbiased_jax.seedprint.paper" in set(code.closure("bornbiased_jax.seedprint.lineage_tests"))
+    assert "bornbiased_jax.lineage.paper" in set(code.closure("bornbiased_jax.lineage.lineage_tests"))
     (tmp_path / "odd.py").write_text("from theory import prop5_correlations\n")
     with pytest.raises(InputError, match="prop5_correlations of theory is found by name: import it from its module"):
         list(code.closure("odd", None, source=tmp_path / "odd.py"))

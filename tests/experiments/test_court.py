@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import models
+from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints.reader import birth_reader
-from bornbiased_jax.seedprint.verdict import Verdict
+from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
 from experiments.lineage import court, court_models, court_tests, weights_calibration
 from tests.experiments.smoke import record_of, show

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import models
-from bornbiased_jax.adapt.changes import KINDS
+from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
+from bornbiased_jax.derive.changes import KINDS
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments import results

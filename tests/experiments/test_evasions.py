@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from experiments import results
 from experiments.survival import evasions
 from tests.experiments.smoke import record_of

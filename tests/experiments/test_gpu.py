@@ -13,8 +13,8 @@ import pytest
 import experiments
 from bornbiased_jax import files, hardware
 from bornbiased_jax.config import preset
-from bornbiased_jax.models.memory import weights_bytes
-from bornbiased_jax.pretrain import from_schedule, setup
+from bornbiased_jax.model.memory import weights_bytes
+from bornbiased_jax.training import from_schedule, setup
 from experiments import gpu
 from experiments.gpu import Step
 

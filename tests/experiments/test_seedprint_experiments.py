@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax import inputs, models
+from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.seedprint import calibration as measured
-from bornbiased_jax.seedprint.fingerprint import fingerprint
+from bornbiased_jax.lineage import calibration as measured
+from bornbiased_jax.lineage.fingerprint import fingerprint
+from bornbiased_jax.probes import inputs
 from experiments._shared import lineage
 from experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
 from experiments.survival import birth_to_life

@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.evaluation.intervention import effect
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models.interventions import parse_neuron
+from bornbiased_jax.model.interventions import parse_neuron
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments.sinks import sink_knockout

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from experiments.sinks import sink_price
 from experiments.sinks.sink_price import sites
 

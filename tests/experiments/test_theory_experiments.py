@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax import models
+from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.record import jsonable

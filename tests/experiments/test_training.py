@@ -8,8 +8,8 @@ import pytest
 
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
-from bornbiased_jax.data import prepend_bos
-from bornbiased_jax.pretrain import PretrainConfig, load_data, pretrain
+from bornbiased_jax.training import PretrainConfig, load_data, pretrain
+from bornbiased_jax.training.data import prepend_bos
 from experiments._shared.training import loss_of, train_with_snapshots
 
 pytestmark = pytest.mark.slow

@@ -13,21 +13,21 @@ from unittest import mock
 
 import numpy as np
 
-from bornbiased_jax.adapt.peft import read_adapter
-from bornbiased_jax.audit.listing import audit_listing
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import from_tokens
+from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.pages import Chunk, Ledger, Page, task_of
 from bornbiased_jax.ledger.status import status
-from bornbiased_jax.pretrain.metrics import read_metrics
-from bornbiased_jax.pretrain.runs import list_runs
-from bornbiased_jax.pretrain.settings import PretrainConfig
-from bornbiased_jax.seedprint import fingerprint as prints
+from bornbiased_jax.lineage import fingerprint as prints
+from bornbiased_jax.lineage.audit.listing import audit_listing
+from bornbiased_jax.probes.inputs import from_tokens
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
+from bornbiased_jax.training.metrics import read_metrics
+from bornbiased_jax.training.runs import list_runs
+from bornbiased_jax.training.settings import PretrainConfig
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures.sentence_pieces import sentence_piece_model
 from tests.fuzz import own_kinds
@@ -142,7 +142,7 @@ def _run(name: str) -> Callable[[Path], str]:
 
 
 def _metrics(folder: Path, path: Path) -> Any:
-    from bornbiased_jax.pretrain.plot import plot_run
+    from bornbiased_jax.training.plot import plot_run
 
     return read_metrics(folder), plot_run(folder, folder / "a.svg")
 

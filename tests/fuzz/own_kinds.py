@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.data.shards import INDEX, prepare
 from bornbiased_jax.folders import MARKER, Folder
-from bornbiased_jax.models import scratch
-from bornbiased_jax.pretrain.checkpoints import INTERRUPTED, _read_interrupted
+from bornbiased_jax.model import scratch
 from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.training.checkpoints import INTERRUPTED, _read_interrupted
+from bornbiased_jax.training.data.shards import INDEX, prepare
 from experiments.base import cached
 from experiments.runner import is_complete, load
 

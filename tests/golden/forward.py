@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from tests.golden.record import Case, Tolerance, Values
 
 # Float32 activations of four blocks: sums of up to 512 terms in another order differ by some 1e-6 of the value.

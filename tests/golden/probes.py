@@ -6,8 +6,8 @@ import functools
 from typing import Literal
 
 from bornbiased_jax.config import PRESETS
-from bornbiased_jax.inputs import parse_inputs
 from bornbiased_jax.probes import newborn, probe
+from bornbiased_jax.probes.inputs import parse_inputs
 from tests.golden.record import Case, Tolerance, Value, Values
 
 # Cosines of float32 states, some of them differences of near-equal sums, over 300 inputs.

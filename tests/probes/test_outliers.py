@@ -9,7 +9,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.probes import outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 

@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax import models, progress
+from bornbiased_jax import model as models
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.ledger.jobs import perform
 from bornbiased_jax.ledger.pages import Chunk, Ledger, task_of
 from bornbiased_jax.probes.chunks import FUNCTION, Pass
+from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import given, newborn

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys, models
+from bornbiased_jax import keys
+from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import given, newborn
@@ -95,7 +96,7 @@ def test_given_weights_are_those_of_their_birth(inputs):
 MEMORY = """
 import json, resource, sys
 from bornbiased_jax.config import preset
-from bornbiased_jax.inputs import parse_inputs
+from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)

@@ -9,7 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 

@@ -7,7 +7,7 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.models import apply
+from bornbiased_jax.model import apply
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from theory.variance import output_variance
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from bornbiased_jax import progress, results
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.pretrain import from_schedule, pretrain
-from bornbiased_jax.seedprint.verdict import undefined
+from bornbiased_jax.lineage.verdict import undefined
+from bornbiased_jax.training import from_schedule, pretrain
 from tests.cli.test_json import KEYS
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")

@@ -1,9 +1,0 @@
-"""Training data: documents encoded once into shards, read back as shuffled windows.
-
-Importing this imports no jax: the processes that tokenise would spend more time on that than on their work.
-"""
-
-from bornbiased_jax.data.shards import Dataset, Tokens, prepare
-from bornbiased_jax.data.windows import Windows, batches, held_out, prepend_bos, split
-
-__all__ = ["Dataset", "Tokens", "Windows", "batches", "held_out", "prepare", "prepend_bos", "split"]

@@ -1,0 +1,10 @@
+"""Ways in which a model becomes another: changes that leave its function alone, damage, merges, adapters.
+
+``derive.derive`` has the name of its module and is imported from there.
+"""
+
+from bornbiased_jax.derive.changes import Change, Context, parse_change
+from bornbiased_jax.derive.derive import Derived
+from bornbiased_jax.derive.peft import Adapter, merge_adapter, read_adapter
+
+__all__ = ["Adapter", "Change", "Context", "Derived", "merge_adapter", "parse_change", "read_adapter"]

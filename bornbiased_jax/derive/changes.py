@@ -1,0 +1,361 @@
+"""The changes that ``bornbiased derive`` makes, by name: how each is written, and what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.derive import damage, symmetries
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.derive.peft import merge_adapter, read_adapter
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a change may need beside the model and its argument.
+
+    Attributes:
+        seed: of what is drawn by changes that name no seed of their own (noise).
+        used_ids: token ids that are in use, of the model that changes began with; None where nobody knows.
+    """
+
+    seed: int = 0
+    used_ids: np.ndarray | None = None
+
+    def is_used(self, cfg: ModelConfig) -> np.ndarray:
+        """Tell whether each token id is in use: [V]. Without knowledge the last tenth of the ids counts as unused."""
+        used_V = np.zeros(cfg.vocab_size, bool)
+        if self.used_ids is None:
+            used_V[: cfg.vocab_size - max(1, cfg.vocab_size // 10)] = True
+        else:
+            used_V[self.used_ids[self.used_ids < cfg.vocab_size]] = True
+        return used_V
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of change.
+
+    Attributes:
+        form: how it is written on the command line.
+        description: what it does, in words.
+        preserves: whether the function stays: all logits, or those of the token ids that ``kept`` names.
+        read: the text after the first colon to the argument; raises ValueError with what it should be.
+        apply: the change.
+        kept: whether each token id's logits stay, for changes of the vocabulary: [V], V before the change.
+    """
+
+    form: str
+    description: str
+    preserves: bool
+    read: Callable[[str], Any]
+    apply: Callable[[Model, Any, Context], Model]
+    kept: Callable[[ModelConfig, Any, Context], np.ndarray] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change as the user wrote it: ``text``, its kind, and the argument read."""
+
+    text: str
+    kind: Kind
+    argument: Any
+
+    def apply(self, model: Model, context: Context) -> Model:
+        """Return the changed model.
+
+        Raises:
+            InputError: the model does not allow the change.
+        """
+        try:
+            return self.kind.apply(model, self.argument, context)
+        except InputError as error:
+            raise InputError(f"{self.text}: {error}") from error
+
+    def kept(self, cfg: ModelConfig, context: Context) -> np.ndarray:
+        """Tell whether each token id's logits stay, of a change that preserves the function: [V]."""
+        if self.kind.kept is None:
+            return np.ones(cfg.vocab_size, bool)
+        return self.kind.kept(cfg, self.argument, context)
+
+
+def parse_change(text: str) -> Change:
+    """Read a change from the command line: its kind ends at the first colon.
+
+    Raises:
+        InputError: an unknown kind, or an argument that it cannot have.
+
+    >>> parse_change("merge:seed:42@llama-tiny:0.5").argument
+    ('seed:42@llama-tiny', 0.5)
+    """
+    name, colon, argument = text.partition(":")
+    if name not in KINDS:
+        raise InputError(f"unknown change {text!r}: choose from {', '.join(kind.form for kind in KINDS.values())}")
+    kind = KINDS[name]
+    try:
+        if not colon:
+            raise ValueError("it has no strength")
+        return Change(text, kind, kind.read(argument))
+    except ValueError as error:
+        raise InputError(f"cannot make the change {text!r}: {error}; write it as {kind.form}") from error
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not low <= value <= high or not math.isfinite(value):
+            most = "" if math.isinf(high) else f" and at most {high:g}"
+            raise ValueError(f"the strength must be at least {low:g}{most}")
+        return value
+
+    return read
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = whole(text)
+        if value is None or not low <= value <= high:
+            raise ValueError(f"{text!r} is not an integer from {low} to {high}")
+        return value
+
+    return read
+
+
+def _other(text: str) -> tuple[str, float]:
+    name, colon, strength = text.rpartition(":")
+    if not colon or not name:
+        raise ValueError("it names no other model, or no strength after the last colon")
+    return name, _number(0.0, 1.0)(strength)
+
+
+def _blocks(text: str) -> list[int]:
+    blocks = [whole(part) or 0 for part in text.split(",")]
+    if min(blocks) < 1 or len(set(blocks)) != len(blocks):
+        raise ValueError(f"{text!r} is not a list of blocks, each named once and counted from 1")
+    return blocks
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    low, high = whole(first), whole(last)
+    if low is None or high is None or not 1 <= low <= high:
+        raise ValueError(f"{text!r} is not a range of blocks, counted from 1")
+    return low, high
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise ValueError("it names no folder")
+    return text
+
+
+def _sign_seed(text: str) -> int | None:
+    return None if text == "all" else _SEED(text)
+
+
+_SEED = _integer(0, keys.MAX_SEED)
+
+
+def _draws(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def _orders(seed: int, *shape: int) -> np.ndarray:
+    """Draw random orders along the last axis."""
+    return np.argsort(_draws(seed).random(shape), axis=-1)
+
+
+def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
+    def apply(model: Model, argument: tuple[str, float], context: Context) -> Model:
+        second = open_checkpoint(argument[0])
+        return model[0], combine(model, (second.cfg, second.params), argument[1], argument[0])
+
+    return apply
+
+
+def _drop(model: Model, blocks: list[int], context: Context) -> Model:
+    cfg, params = model
+    _check_blocks(cfg, max(blocks))
+    remaining = [block for block in range(1, cfg.num_layers + 1) if block not in blocks]
+    if not remaining:
+        raise InputError(f"it would leave none of {cfg.num_layers} blocks: keep one")
+    return damage.keep_blocks(cfg, params, remaining)
+
+
+def _repeat(model: Model, span: tuple[int, int], context: Context) -> Model:
+    cfg, params = model
+    first, last = span
+    _check_blocks(cfg, last)
+    order = [*range(1, last + 1), *range(first, last + 1), *range(last + 1, cfg.num_layers + 1)]
+    return damage.keep_blocks(cfg, params, order)
+
+
+def _check_blocks(cfg: ModelConfig, largest: int) -> None:
+    if largest > cfg.num_layers:
+        raise InputError(f"the model has no block {largest}: it has {cfg.num_layers}, counted from 1")
+
+
+def _negate(model: Model, seed: int | None, context: Context) -> Model:
+    cfg, params = model
+    if seed is None:
+        return symmetries.negate(cfg, params, -np.ones(cfg.d_model))
+    if cfg.norm == "layernorm":
+        raise InputError("LayerNorm takes a mean over coordinates, so that only all can be negated: write negate:all")
+    return symmetries.negate(cfg, params, _draws(seed).choice([-1.0, 1.0], cfg.d_model))
+
+
+def _rescale(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    _check_has(cfg, "mlp")
+    draws = _draws(seed)
+    shape = (cfg.num_layers, cfg.d_ff)
+    factors_LF = np.exp(draws.standard_normal(shape)) * draws.choice([-1.0, 1.0], shape)
+    return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))
+
+
+def _permute(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    _check_has(cfg, "mlp")
+    experts = () if cfg.num_experts is None else (cfg.num_experts,)
+    return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff))
+
+
+def _experts(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    return symmetries.permute_experts(cfg, params, _orders(seed, cfg.num_layers, cfg.num_experts or 1))
+
+
+def _heads(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    _check_has(cfg, "attention")
+    groups, size = cfg.kv_heads, cfg.num_heads // cfg.kv_heads
+    within_LGR = _orders(seed + 1, cfg.num_layers, groups, size)
+    return symmetries.permute_heads(cfg, params, _orders(seed, cfg.num_layers, groups), within_LGR)
+
+
+def _check_has(cfg: ModelConfig, sublayer: str) -> None:
+    if not getattr(cfg, sublayer):
+        raise InputError(f"the model has {sublayer}=false: there is nothing to change")
+
+
+def _insert(model: Model, seed: int, context: Context) -> Model:
+    cfg, params = model
+    if not cfg.residual:
+        raise InputError("without residual connections no block is idle: choose a model with residual=true")
+    return symmetries.insert_idle_block(cfg, params, 0, seed)
+
+
+def _scale_unused(model: Model, factor: float, context: Context) -> Model:
+    unused_I = np.flatnonzero(~context.is_used(model[0]))
+    if not len(unused_I):
+        raise InputError("every token id is in use: name another text")
+    return damage.scale_rows(*model, unused_I, factor)
+
+
+KINDS: dict[str, Kind] = {
+    "noise": Kind(
+        "noise:0.1",
+        "Gaussian noise of so many standard deviations on every matrix",
+        False,
+        _number(0.0, math.inf),
+        lambda model, strength, context: (model[0], damage.add_noise(model[1], strength, seed=context.seed)),
+    ),
+    "prune": Kind(
+        "prune:0.5",
+        "this fraction of every matrix, the smallest entries, set to zero",
+        False,
+        _number(0.0, 1.0),
+        lambda model, fraction, context: (model[0], damage.prune(model[1], fraction)),
+    ),
+    "round": Kind(
+        "round:8",
+        "weights rounded to so many bits, symmetric, a step for each output channel",
+        False,
+        _integer(2, 16),
+        lambda model, bits, context: (model[0], damage.round_weights(model[1], bits)),
+    ),
+    "merge": Kind(
+        "merge:OTHER:0.5",
+        "this fraction of another model, the rest of this one",
+        False,
+        _other,
+        _with_other(damage.merge),
+    ),
+    "slerp": Kind(
+        "slerp:OTHER:0.5",
+        "so far on the great circle to another model, tensor by tensor",
+        False,
+        _other,
+        _with_other(damage.slerp),
+    ),
+    "lora": Kind(
+        "lora:DIR",
+        "a LoRA adapter of this model, as PEFT stores it, merged in",
+        False,
+        _folder,
+        lambda model, folder, context: (model[0], merge_adapter(*model, read_adapter(folder))),
+    ),
+    "drop-layers": Kind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
+    "rotate": Kind(
+        "rotate:SEED",
+        "the residual stream turned by a random orthogonal matrix, norm scales folded, the head untied",
+        True,
+        _SEED,
+        lambda model, seed, context: symmetries.rotate(*model, symmetries.random_rotation(model[0], seed)),
+    ),
+    "permute": Kind("permute:SEED", "hidden units of every MLP in a random order", True, _SEED, _permute),
+    "negate": Kind(
+        "negate:SEED",
+        "random residual coordinates with the other sign (RMSNorm; negate:all also with LayerNorm)",
+        True,
+        _sign_seed,
+        _negate,
+    ),
+    "rescale": Kind(
+        "rescale:SEED", "random factors of either sign moved from down to up (gated MLPs)", True, _SEED, _rescale
+    ),
+    "renumber": Kind(
+        "renumber:SEED",
+        "residual coordinates in a random order",
+        True,
+        _SEED,
+        lambda model, seed, context: symmetries.permute_coordinates(*model, _orders(seed, model[0].d_model)),
+    ),
+    "resize-vocab": Kind(
+        "resize-vocab:N",
+        "the vocabulary cut, or extended by rows equal to the mean",
+        True,
+        _integer(1, 1 << 24),
+        lambda model, size, context: damage.resize_vocabulary(*model, size),
+        lambda cfg, size, context: np.arange(cfg.vocab_size) < size,
+    ),
+    "repeat-layers": Kind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
+    "insert-layer": Kind(
+        "insert-layer:SEED", "a random block that writes nothing, before the first", True, _SEED, _insert
+    ),
+    "heads": Kind(
+        "heads:SEED", "attention heads in a random order, groups and query heads within them", True, _SEED, _heads
+    ),
+    "experts": Kind("experts:SEED", "experts in a random order, the router's columns with them", True, _SEED, _experts),
+    "unused-rows": Kind(
+        "unused-rows:SCALE",
+        "embedding rows of unused tokens times SCALE, the head untied",
+        True,
+        _number(0.0, math.inf),
+        _scale_unused,
+        lambda cfg, scale, context: context.is_used(cfg),
+    ),
+}
+"""Every change by name."""

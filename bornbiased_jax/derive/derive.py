@@ -1,0 +1,107 @@
+"""From a checkpoint and a list of changes to a descendant of known origin."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.derive.changes import Change, Context
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.weights.logits import probe_logits
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.text import Tokenizer
+
+# Sequences of tokens on which the function is compared, and their length at most.
+_SEQUENCES, _LENGTH = 4, 16
+# Logits of one function agree up to this part of their standard deviation: float32 leaves less.
+_SAME = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Derived:
+    """A changed model.
+
+    Attributes:
+        cfg, params: the model, in NumPy and float32.
+        preserved: whether every change leaves the function alone.
+        logit_difference: the largest difference of logits from the parent's on random tokens whose logits are to
+            stay, in their standard deviations; None where the function changed.
+        base_digest, digest: of the weights before and after.
+        tokenizer: of the parent, None where it has none.
+    """
+
+    cfg: ModelConfig
+    params: Params
+    preserved: bool
+    logit_difference: float | None
+    base_digest: str
+    digest: str
+    tokenizer: Tokenizer | None = None
+
+
+def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> Derived:
+    """Apply changes in order, and check by logits that the function stays where each of them says so.
+
+    The model is in memory before and after one change, and no third time: for its logits the parent is read again,
+    block by block.
+
+    Args:
+        parent: a reference to the model.
+        changes: at least one.
+        context: seed of what is drawn, token ids in use.
+
+    Raises:
+        InputError: no change, one that the model does not allow, or weights so far out of proportion that float32
+            does not hold the changed function.
+    """
+    if not changes:
+        raise InputError("no change: give at least one, as in --change rotate:7")
+    checkpoint = open_checkpoint(parent)
+    base_digest, tokenizer = checkpoint.digest(), checkpoint.tokenizer
+    model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params))
+    del checkpoint
+    # The function must stay for the ids that every change preserves.
+    kept_V = np.ones(model[0].vocab_size, bool)
+    for change in changes:
+        shared = min(len(kept_V), model[0].vocab_size)
+        if change.kind.preserves:
+            # Ids appended by an earlier change are none of the parent's.
+            kept_V[:shared] &= change.kept(model[0], context)[:shared]
+            kept_V[shared:] = False
+        model = change.apply(model, context)
+    # Compare logits with the parent, which is read again block by block.
+    preserved = all(change.kind.preserves for change in changes)
+    difference = None
+    if preserved and kept_V.any():
+        difference = logit_difference(open_reader(parent), params_reader(*model), np.flatnonzero(kept_V))
+        if difference > _SAME:
+            raise InputError(
+                f"{', '.join(change.text for change in changes)} should leave the function alone, and moved logits by "
+                f"{difference:.2g} of their standard deviation: the weights are out of float32's proportions; make "
+                "fewer changes at once"
+            )
+    return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer)
+
+
+def logit_difference(first: WeightsReader, second: WeightsReader, ids_I: np.ndarray) -> float:
+    """Return the largest difference of two models' logits on random tokens of these ids, over these ids.
+
+    Logits are centred over the ids at each position, and the difference is in standard deviations of the first
+    model's. Of a model whose logits do not vary, the difference itself.
+    """
+    length = min(_LENGTH, first.cfg.max_seq_len, second.cfg.max_seq_len)
+    tokens_ST = np.random.default_rng(0).choice(ids_I, (_SEQUENCES, length)).astype(np.int32)
+    logits = []
+    for reader in (first, second):
+        logits_PI = probe_logits(reader, tokens_ST)[:, ids_I]
+        logits.append(logits_PI - logits_PI.mean(axis=-1, keepdims=True))
+    return float(np.abs(logits[0] - logits[1]).max() / (logits[0].std() or 1.0))

@@ -1,0 +1,51 @@
+"""Train a descendant: a model in full, or an adapter beside it. What comes of it is a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.adapters import Adapter, adapted
+from bornbiased_jax.training import from_schedule, open_initial, pretrain
+
+
+def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, Any]:
+    """Fine-tune a checkpoint; the same call again resumes where it was stopped.
+
+    Args:
+        reference: the checkpoint to begin with.
+        adapter: what is trained beside its weights, which stay; None: the weights themselves.
+        changes: fields of :class:`~bornbiased_jax.training.PretrainConfig`, ``data``, ``out`` and ``steps`` among them,
+            beside the schedule "adapt". ``seeds`` are those of the adapter's beginning, ``data_seed`` that of the order
+            of the data.
+
+    Returns:
+        What :func:`bornbiased_jax.training.pretrain` returns, and ``checkpoint``, ``method`` ("full", "lora", "prefix"
+        or "prefix-plus") and ``adapter`` (its settings, or None).
+
+    Raises:
+        InputError: as :func:`~bornbiased_jax.training.pretrain`, the adapter does not fit the model, or several seeds
+            that would stay copies of one another.
+    """
+    seeds = changes.get("seeds", (0,))
+    if adapter is not None and adapter.method == "prefix-plus" and len(seeds) > 1:
+        raise InputError(
+            f"prefix-plus begins at zero whatever the seed, so that {len(seeds)} seeds would stay copies of each "
+            "other: give one, and another --data-seed for another order"
+        )
+    if adapter is None:
+        initial, tokenizer = open_initial(reference, list(seeds))
+    else:
+        opened = open_checkpoint(reference)
+        adapted(opened.cfg, adapter)
+        initial, tokenizer = [(opened.cfg, opened.params)], opened.tokenizer
+    settings = {"model": initial[0][0], "seeds": seeds, "init_from": reference, "adapter": adapter}
+    summary = pretrain(from_schedule("adapt", **{**changes, **settings}), initial, tokenizer)
+    method = "full" if adapter is None else adapter.method
+    return {
+        **summary,
+        "checkpoint": reference,
+        "method": method,
+        "adapter": None if adapter is None else adapter.to_dict(),
+    }

@@ -1,0 +1,41 @@
+"""Which birth a model descends from: lineage tests on outputs and on weights, and their verdicts.
+
+Four functions have the name of their module and are imported from there: ``trace.trace`` (from two references to a
+verdict), ``compare.compare`` (of two fingerprints), ``fingerprint.fingerprint`` and ``identity.identity``.
+
+Functions load their modules when first used, so that the names of tests are known without JAX; ``__init__.pyi`` tells
+type checkers of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "births": "final_outputs",
+    "calibration": "power",
+    "commitment": "check_commitment",
+    "fingerprint": "Fingerprint load_fingerprint save_fingerprint",
+    "iclr": "iclr_test",
+    "lineage_tests": "LineageTest lineage_test",
+    "outputs": "last_outputs",
+    "paper": "paper_test",
+    "permutation": "permutation_test",
+    "population": "population_test",
+    "verdict": "Verdict",
+    "weights": "bilinear_test rank_test weights_test",
+    "whichseed": "which_seed",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'bornbiased_jax.lineage' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bornbiased_jax.lineage.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,184 @@
+"""The audit of a folder: every checkpoint read once, pairs tested, and all that speaks against the labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import progress
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.breaks import find_breaks
+from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies, find_near_copies
+from bornbiased_jax.lineage.audit.finding import Finding, is_clean
+from bornbiased_jax.lineage.audit.folder import Item, find_items
+from bornbiased_jax.lineage.audit.gaps import find_gaps
+from bornbiased_jax.lineage.audit.law import find_distributions, law_rows
+from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarise
+from bornbiased_jax.lineage.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
+
+
+def audit_folder(
+    folder: str | Path,
+    pattern: re.Pattern[str] | None = None,
+    *,
+    all_pairs: bool = False,
+    frozen: re.Pattern[str] | None = None,
+) -> dict[str, Any]:
+    """Audit a folder of checkpoints.
+
+    Args:
+        folder: Hugging Face directories, files of weights, runs of this package; or one such run.
+        pattern: of names, with a group ``step`` and perhaps ``run``.
+        all_pairs: test every pair, however many checkpoints there are.
+        frozen: paths of tensors declared frozen or shared: equal ones are no evidence.
+
+    Returns:
+        JSON-ready: ``clean``, ``findings``, ``checkpoints``, ``pairs``, ``runs``, ``graph``.
+
+    Raises:
+        InputError: no such folder, or no checkpoint in it.
+    """
+    items, findings = find_items(folder, pattern)
+    return audit_items(items, findings, folder, all_pairs=all_pairs, frozen=frozen)
+
+
+def audit_items(
+    items: Sequence[Item],
+    findings: Sequence[Finding],
+    source: str | Path,
+    *,
+    all_pairs: bool = False,
+    frozen: re.Pattern[str] | None = None,
+) -> dict[str, Any]:
+    """Audit checkpoints wherever they lie.
+
+    Args:
+        items: the checkpoints.
+        findings: what was found before any was opened.
+        source: where they are from.
+        all_pairs: as of :func:`audit_folder`.
+        frozen: as of :func:`audit_folder`.
+
+    Returns:
+        As :func:`audit_folder`.
+    """
+    # Read every checkpoint once: digests, moments, a reader for later.
+    findings = list(findings)
+    summaries: dict[str, Summary] = {}
+    left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
+    with progress.bar(len(items), "reading", "checkpoints") as advance:
+        for item in items:
+            adapted = item.record.adapted if item.record is not None else None
+            try:
+                if item.record is not None and adapted is not None and adapted not in left_by_run:
+                    left_by_run[adapted] = frozen_digests(adapted, item.record.seed)
+                summaries[item.name] = summarise(item, frozen, left_by_run[adapted])
+            except (InputError, OSError) as error:
+                findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
+            advance()
+    labels = {name: summary.item.label for name, summary in summaries.items()}
+    names_by_step: dict[str, dict[int, str]] = {}
+    for item in items:  # a checkpoint that cannot be read is no gap
+        if item.label.step is not None:
+            names_by_step.setdefault(item.label.run, {})[item.label.step] = item.name
+    runs, stepless = _runs(summaries)
+    # Duplicates, exact and near.
+    copies = Copies(
+        labels,
+        {name: summary.forms["exact"] for name, summary in summaries.items()},
+        unit="tensors that are not constant",
+        file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
+        birth_seeds=_birth_seeds(summaries),
+    )
+    near = find_near_copies(labels, {name: summary.forms for name, summary in summaries.items()})
+    findings += [*find_copies(copies, near), *near]
+    # Gaps in the grid of steps, breaks in a trajectory.
+    findings += find_gaps(names_by_step)
+    with progress.bar(sum(max(0, 2 * len(run) - 3) for run in runs.values()), "distances", "pairs") as advance:
+        for run in runs.values():
+            findings += find_breaks(run, advance)
+    # Test pairs for a shared initialization, and compare what they say with the labels.
+    pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
+    with progress.bar(len(pairs), "shared births", "pairs") as advance:
+        ties = test_ties(summaries, runs, pairs, advance)
+    reported = {finding.subjects for finding in findings if finding.kind == "break"}
+    findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
+    findings += find_shared_births(runs, stepless, ties)
+    # Initial weights against the distribution that their configuration states.
+    births = [summary for summary in summaries.values() if summary.item.label.step == 0]
+    findings += find_distributions(births, ALPHA)
+    return {
+        "clean": is_clean(findings),
+        "findings": [finding.to_dict() for finding in findings],
+        "checkpoints": [_checkpoint(summary) for summary in summaries.values()],
+        "pairs": [tie.to_dict() for tie in ties.values()],
+        "runs": _run_rows(names_by_step, summaries),
+        "graph": {"nodes": list(summaries), "edges": edges(summaries, runs, ties)},
+        "source": str(source),
+        "alpha": ALPHA,
+        "basis": "all weights, read tensor by tensor",
+    }
+
+
+def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], list[Summary]]:
+    """Sort opened checkpoints by run and ascending step, and list those without a step."""
+    runs: dict[str, list[Summary]] = {}
+    stepless = []
+    for summary in summaries.values():
+        if summary.reader is None:
+            continue
+        if summary.item.label.step is None:
+            stepless.append(summary)
+        else:
+            runs.setdefault(summary.item.label.run, []).append(summary)
+    return {
+        run: sorted(members, key=lambda member: member.item.label.step or 0) for run, members in runs.items()
+    }, stepless
+
+
+def _birth_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
+    return {
+        summary.item.label.run: summary.item.record.seed
+        for summary in summaries.values()
+        if summary.item.record is not None and summary.item.record.born_here
+    }
+
+
+def _checkpoint(summary: Summary) -> dict[str, Any]:
+    item, reader = summary.item, summary.reader
+    return {
+        "name": item.name,
+        "run": item.label.run,
+        "step": item.label.step,
+        "opened": reader is not None,
+        "note": item.note,
+        "model": None if reader is None else reader.description,
+        "file_digest": summary.file_digest or None,
+        "digests": summary.forms["exact"],
+        "law": law_rows(summary),
+    }
+
+
+def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
+    """List runs with their steps, and which share their data as far as run records say."""
+    data: dict[str, Any] = {}
+    for run, by_step in names.items():
+        records = [summaries[name].item.record for name in by_step.values() if name in summaries]
+        data[run] = next((record.data for record in records if record is not None), "not known")
+    return [
+        {
+            "name": run,
+            "steps": sorted(by_step),
+            "data": data[run],
+            "shares_data_with": _sharing(run, data),
+        }
+        for run, by_step in names.items()
+    ]
+
+
+def _sharing(run: str, data: Mapping[str, Any]) -> Sequence[str] | str:
+    if data[run] == "not known":
+        return "not known"
+    return [name for name, source in data.items() if name != run and source == data[run]]

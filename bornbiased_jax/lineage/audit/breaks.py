@@ -1,0 +1,94 @@
+"""Breaks in a trajectory: a checkpoint farther from its neighbours than these are from each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bornbiased_jax.lineage.audit.finding import Finding
+from bornbiased_jax.lineage.audit.summary import Summary
+from bornbiased_jax.parameters import parameter_table
+
+THRESHOLD = 0.7
+"""Training moves on, so that the ratio of a run as it was left is 1 or more; content from elsewhere lies far from both
+neighbours, and gives far less."""
+
+
+def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: None) -> list[Finding]:
+    """Find the breaks of one run.
+
+    The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
+
+    Args:
+        run: its checkpoints by ascending step, all with readers.
+        advance: called when a pair of checkpoints has been read.
+    """
+    findings = _other_shapes(run)
+    before: Mapping[str, float] = {}
+    for index in range(1, len(run)):
+        step = distances(run[index - 1], run[index])
+        advance()
+        if index >= 2:
+            over = distances(run[index - 2], run[index])
+            advance()
+            ratio = _ratio(before, step, over)
+            if ratio is not None and ratio < THRESHOLD:
+                names = [summary.name for summary in run[index - 2 : index + 1]]
+                text = (
+                    f"{names[1]} does not lie between {names[0]} and {names[2]}: these are {ratio:.2f} times as far "
+                    "from each other as it is from them, where training gives 1 or more. It holds other content than "
+                    "its label says, or training was rolled back there."
+                )
+                findings.append(Finding("break", (names[1],), text))
+        before = step
+    return findings
+
+
+def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
+    """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
+    shapes = [_shapes(summary) for summary in run]
+    kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
+    if len(kinds) < 2:
+        return []
+    usual = dict(kinds.most_common(1)[0][0])
+    findings = []
+    for summary, own_shapes in zip(run, shapes, strict=True):
+        path = next((path for path in (*usual, *own_shapes) if usual.get(path) != own_shapes.get(path)), None)
+        if path is not None:
+            shape, usual_shape = (
+                "absent" if table.get(path) is None else str(list(table[path])) for table in (own_shapes, usual)
+            )
+            text = (
+                f"{summary.name} has other shapes than the rest of its run ({path} is {shape} here and {usual_shape} "
+                "there): it holds another model than its label says."
+            )
+            findings.append(Finding("break", (summary.name,), text))
+    return findings
+
+
+def _shapes(summary: Summary) -> dict[str, tuple[int, ...]]:
+    assert summary.reader is not None
+    return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
+
+
+def distances(first: Summary, second: Summary) -> dict[str, float]:
+    """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
+    assert first.reader is not None and second.reader is not None
+    first_table, second_table = parameter_table(first.reader.cfg), parameter_table(second.reader.cfg)
+    by_tensor = {}
+    for name, path, layer in first.reader.places():
+        if path in second_table and second_table[path].shape == first_table[path].shape:
+            difference = first.reader.read(path, layer) - second.reader.read(path, layer)
+            by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
+    return by_tensor
+
+
+def _ratio(before: Mapping[str, float], after: Mapping[str, float], over: Mapping[str, float]) -> float | None:
+    ratios = []
+    for name, distance in over.items():
+        longest = max(before.get(name, 0.0), after.get(name, 0.0))
+        if longest > 0:
+            ratios.append(distance / longest)
+    return float(np.median(ratios)) if ratios else None

@@ -1,0 +1,170 @@
+"""Checkpoints that hold the same numbers under different labels: whole, or in part."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from bornbiased_jax.lineage.audit.finding import Finding, listed
+from bornbiased_jax.lineage.audit.labels import Label, is_alias
+
+# So many checkpoints of a run that share a tensor show a frozen one, not a copy.
+_FROZEN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """What duplicates are looked for in.
+
+    Attributes:
+        labels: what each checkpoint's name claims.
+        digests: by checkpoint, a digest for each part that is evidence (a file, or a tensor that is not constant).
+        unit: what the parts are, in the plural.
+        file_digests: by checkpoint, one digest of its files; those without are left out.
+        birth_seeds: by run, the seed that its record says it was born from.
+    """
+
+    labels: Mapping[str, Label]
+    digests: Mapping[str, Mapping[str, str]]
+    unit: str
+    file_digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    birth_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Finding]:
+    """Find duplicates, shared births, and checkpoints that share some parts.
+
+    Equal step 0 of different runs is a shared birth, which is no defect unless run records say that they were born
+    from different seeds. A name without content of its own ("main") may be a copy of another.
+
+    Args:
+        copies: where to look.
+        reported: findings that say of pairs what they share: their parts are not listed again.
+    """
+    complete = _whole(copies)
+    covered = {
+        frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
+    }
+    return complete + _parts(copies, covered)
+
+
+def find_near_copies(
+    labels: Mapping[str, Label], forms: Mapping[str, Mapping[str, Mapping[str, str]]]
+) -> list[Finding]:
+    """Find pairs whose tensors are equal but for signed zeros, or once one is stored in the other's number format.
+
+    Args:
+        labels: what each checkpoint's name claims.
+        forms: by checkpoint, digests of its tensors as they are ("exact"), without signs of zeros ("unsigned"), and
+            rounded ("bfloat16", "float16").
+    """
+    findings = []
+    for first, second in itertools.combinations(forms, 2):
+        if any(labels[name].step is None and is_alias(name) for name in (first, second)):
+            continue
+        first_forms, second_forms = forms[first], forms[second]
+        if not first_forms["exact"] or first_forms["exact"] == second_forms["exact"]:
+            continue
+        if first_forms["unsigned"] == second_forms["unsigned"]:
+            findings.append(_near(first, second, "but for the signs of zeros"))
+            continue
+        for form in ("bfloat16", "float16"):
+            stored = [
+                name
+                for name, digests in ((first, first_forms), (second, second_forms))
+                if digests["unsigned"] == digests[form]
+            ]
+            if first_forms[form] == second_forms[form] and len(stored) == 1:
+                findings.append(_near(first, second, f"once both are in {form}, in which {stored[0]} is stored"))
+                break
+    return findings
+
+
+def _near(first: str, second: str, manner: str) -> Finding:
+    return Finding("near-duplicate", (first, second), f"{first} and {second} hold the same numbers {manner}.")
+
+
+def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
+    """List by run the parts with one digest in each of its checkpoints, of which there are at least three."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for name, label in labels.items():
+        if digests.get(name) and label.step is not None:
+            members[label.run].append(name)
+    frozen: dict[str, set[str]] = {}
+    for run, names in members.items():
+        first = digests[names[0]]
+        same = {part for part, digest in first.items() if all(digests[name].get(part) == digest for name in names)}
+        frozen[run] = same if len(names) >= _FROZEN else set()
+    return frozen
+
+
+def _whole(copies: Copies) -> list[Finding]:
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for name, parts in copies.digests.items():
+        if parts and not _is_bare_alias(copies, name):
+            groups[frozenset(parts.values())].append(name)
+    findings = []
+    for names in groups.values():
+        if len(names) < 2:
+            continue
+        labels = [copies.labels[name] for name in names]
+        births = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
+        seeds = {copies.birth_seeds[label.run] for label in labels if label.run in copies.birth_seeds}
+        file_digests = {copies.file_digests.get(name) for name in names}
+        files = len(file_digests) == 1 and None not in file_digests
+        count = len(copies.digests[names[0]])
+        content = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
+        if births and len(seeds) < 2:
+            text = f"{listed(names)} are one birth: {content}. What sets these runs apart is not their initialisation."
+            findings.append(Finding("shared-birth", tuple(names), text))
+        else:
+            claim = ", though their records name different seeds" if births else ""
+            findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))
+    return findings
+
+
+def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
+    """Find checkpoints that share some parts and not all.
+
+    No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
+    births alone share (a table drawn once for all) is information.
+    """
+    frozen = frozen_parts(copies.labels, copies.digests)
+    # Checkpoints by the digest of a part that they hold.
+    holders: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, parts in copies.digests.items():
+        if not _is_bare_alias(copies, name):
+            for part, digest in parts.items():
+                holders[digest].setdefault(name, part)
+    # Parts by the group of checkpoints that shares them.
+    shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for part_by_name in holders.values():
+        if len(part_by_name) < 2 or (len(part_by_name) == len(copies.digests) and len(part_by_name) >= _FROZEN):
+            continue
+        representatives: dict[str, str] = {}  # of a run in which the part is frozen, one checkpoint stands for all
+        for name, part in part_by_name.items():
+            run = copies.labels[name].run
+            representatives.setdefault(run if part in frozen.get(run, ()) else name, name)
+        if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
+            shared[tuple(representatives.values())].append(next(iter(part_by_name.values())))
+    # One finding a group, but for pairs that other findings cover.
+    findings = []
+    for names, common in shared.items():
+        if all(frozenset(pair) in covered for pair in itertools.combinations(names, 2)):
+            continue
+        total = max(len(copies.digests[name]) for name in names)
+        text = f"{listed(names)} share {len(common)} of {total} {copies.unit} and not the others: "
+        text += listed(sorted(common), 3)
+        labels = [copies.labels[name] for name in names]
+        births = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
+        if births:
+            findings.append(Finding("shared-birth", names, f"{text}. They were drawn once for all of these runs."))
+        else:
+            findings.append(Finding("duplicate", names, f"{text}."))
+    return findings
+
+
+def _is_bare_alias(copies: Copies, name: str) -> bool:
+    return copies.labels[name].step is None and is_alias(name)

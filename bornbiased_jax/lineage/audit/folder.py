@@ -1,0 +1,207 @@
+"""The checkpoints in a folder: which there are, what their names claim, what run records say of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.checkpoints.huggingface import PICKLES, weight_files
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
+from bornbiased_jax.derive.peft import CONFIG as ADAPTER
+from bornbiased_jax.derive.peft import read_adapter
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.finding import Finding
+from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
+from bornbiased_jax.lineage.audit.listing import is_weights
+
+ADAPTED = "a LoRA adapter, no model of its own: digested alone"
+PICKLED = "a pickle, which can run code: digested, never opened"
+MANY = 5_000
+"""Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
+# Files that lie beside checkpoints and claim to be none.
+_BESIDE = re.compile(
+    r"\..*|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
+    r"|.*\.(md|rst|json|jsonl|log|csv|tsv|ya?ml|toml|cfg|ini|lock|py|sh|ipynb|html|pdf|png|jpe?g|svg|gitattributes)",
+    re.IGNORECASE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What the record of a run of this package says.
+
+    Attributes:
+        seed: the run's seed.
+        born_here: whether its step 0 is a birth of that seed.
+        data: what identifies its data and their order.
+        adapted: the run's folder, where it trained an adapter beside a model that stays as it is; else None.
+    """
+
+    seed: int
+    born_here: bool
+    data: dict[str, Any]
+    adapted: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One checkpoint of a folder.
+
+    Attributes:
+        name: its path below the folder, and seed and step within a run.
+        label: what the name claims.
+        reference: what opens it; None where it may not be opened.
+        files: those that hold its weights; none of a run, whose checkpoints share folders.
+        note: why it is not opened, or "".
+        record: of a run of this package.
+        config: its ``config.json``, or None.
+    """
+
+    name: str
+    label: Label
+    reference: str | None
+    files: tuple[Path, ...] = ()
+    note: str = ""
+    record: Record | None = None
+    config: Path | None = None
+
+
+def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tuple[list[Item], list[Finding]]:
+    """Find all checkpoints of a folder, with a finding for each entry that should be one and is not.
+
+    Raises:
+        InputError: there is no such folder, or nothing in it that could be a checkpoint.
+    """
+    root = files.user_path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
+    items: list[Item] = []
+    findings: list[Finding] = []
+    with contextlib.ExitStack() as stack:
+        looked = _counter(root, stack)
+        for item in _walk(root, root, pattern, looked):
+            if isinstance(item, Item):
+                items.append(item)
+            else:
+                findings.append(item)
+    if not items:
+        reason = f" ({findings[0].text.rstrip('.')})" if findings else ""
+        raise InputError(f"{root} holds no checkpoint{reason}: name a folder of Hugging Face directories or of runs")
+    return items, findings
+
+
+def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
+    """Return a counter of the entries that were looked at, which shows them once there are many."""
+    total, show = 0, None
+
+    def looked(count: int) -> None:
+        nonlocal total, show
+        total += count
+        if show is not None:
+            show(count)
+        elif total > MANY:
+            show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
+            show(total)
+
+    return looked
+
+
+def _walk(
+    place: Path,
+    root: Path,
+    pattern: re.Pattern[str] | None,
+    advance: progress.Advance,
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[Item | Finding]:
+    """Walk a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
+    name = place.relative_to(root).as_posix()
+    name = root.name if name == "." else name
+    try:
+        status = place.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            return
+        # An adapter, a model or a run is one item; everything else is looked through.
+        if (place / ADAPTER).is_file():
+            read_adapter(place)
+            label = read_label(name, pattern)
+            yield Item(name, label, None, tuple(sorted(place.glob("adapter_model.*"))), ADAPTED)
+            return
+        if _is_model(place):
+            yield _model(place, name, pattern)
+            return
+        if (place / RUN_FILE).is_file():
+            yield from _run(place, "" if place == root else name)
+            return
+        entries = sorted(place.iterdir(), key=lambda path: natural(path.name))
+    except (InputError, OSError) as error:
+        yield Finding("unreadable", (name,), f"{name} cannot be read: {error}.")
+        return
+    if not entries and place != root and read_label(name, pattern).step is not None:
+        yield Finding("unreadable", (name,), f"{name} is an empty folder.")
+    advance(len(entries))
+    for entry in entries:
+        # Not Path.is_dir, which raises where the link's target may not be looked at.
+        if os.path.isdir(entry) and not entry.name.startswith("."):
+            yield from _walk(entry, root, pattern, advance, above | {identity})
+        elif os.path.isfile(entry):
+            yield from _file(entry, root, pattern)
+
+
+def _is_model(place: Path) -> bool:
+    config = place / "config.json"
+    if config.is_file():
+        content = files.read_json(config)
+        return isinstance(content, dict) and "model_type" in content
+    return any(any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin"))
+
+
+def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+    label = read_label(name, pattern)
+    config = place / "config.json"
+    try:
+        return Item(name, label, str(place), tuple(weight_files(place)), config=config)
+    except InputError:
+        pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
+        if not pickles:
+            raise
+        return Item(name, label, None, pickles, PICKLED, config=config)
+
+
+def _run(place: Path, name: str) -> Iterator[Item]:
+    content = read_run(place)
+    config = content["config"]
+    born = config.get("init_from") is None
+    data = {"tokens_digest": content["tokens_digest"], "data_seed": config.get("data_seed")}
+    steps = find_steps(place)
+    if not steps:
+        raise InputError("this run has no checkpoint yet")
+    for seed in config["seeds"]:
+        run = f"{name}@seed={seed}" if name else f"seed={seed}"
+        for step in steps:
+            where = f"seed={seed},step={step}"
+            record = Record(int(seed), born, data, place if config.get("adapter") is not None else None)
+            yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
+
+
+def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
+    name = path.relative_to(root).as_posix()
+    if not is_weights(name) and _BESIDE.fullmatch(path.name):
+        return
+    label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)
+    try:
+        parse_ref(path)
+    except InputError as error:
+        if "is a pickle" in str(error):
+            yield Item(name, label, None, (path,), PICKLED)
+        else:
+            yield Finding("unreadable", (name,), f"{name} is no checkpoint: {error}.")
+        return
+    yield Item(name, label, str(path), (path,))

@@ -1,0 +1,113 @@
+"""An audit of names and digests alone: a hub's listing of branches, no weights, no JAX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies
+from bornbiased_jax.lineage.audit.finding import Finding, is_clean
+from bornbiased_jax.lineage.audit.gaps import find_gaps
+from bornbiased_jax.lineage.audit.labels import Label, is_alias, read_label
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz")
+"""Ends of the names of files that hold weights; all others are no evidence of anything."""
+# Files that end like weights and are none.
+_OTHERS = re.compile(r"(training_args|optimizer|scheduler|rng_state\w*|scaler)\.(bin|pt|pth)", re.IGNORECASE)
+
+
+def is_weights(name: str) -> bool:
+    """Tell whether a file of this name holds a model's weights."""
+    base = name.rpartition("/")[2]
+    return base.lower().endswith(WEIGHTS) and _OTHERS.fullmatch(base) is None
+
+
+def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> dict[str, Any]:
+    """Find duplicates and gaps of a listing ``{"revisions": {NAME: [entries of the hub's tree interface]}}``.
+
+    An entry has ``path``, and ``lfs.oid`` or ``oid``, a digest of the file's content; ``type`` other than "file" is
+    passed over.
+
+    Returns:
+        JSON-ready: ``clean``, ``findings``, ``checkpoints``, ``pairs`` (none), ``runs``, ``graph``.
+
+    Raises:
+        InputError: the file is no such listing.
+    """
+    return audit_revisions(_revisions(path), path, pattern)
+
+
+def audit_revisions(
+    revisions: Mapping[str, list[Any]], source: str | Path, pattern: re.Pattern[str] | None = None
+) -> dict[str, Any]:
+    """Find duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
+
+    Returns:
+        As :func:`audit_listing`.
+
+    Raises:
+        InputError: an entry is none of that interface.
+    """
+    # Labels from names, digests of the files of weights.
+    labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}
+    findings: list[Finding] = []
+    digests: dict[str, dict[str, str]] = {}
+    for name, entries in revisions.items():
+        digests[name] = _weight_digests(name, entries, source)
+        if not digests[name] and not is_alias(name):
+            findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
+    copies = Copies(
+        labels,
+        digests,
+        unit="weight files",
+    )
+    findings += find_copies(copies)
+    runs: dict[str, dict[int, str]] = {}
+    for name, label in labels.items():
+        if label.step is not None:
+            runs.setdefault(label.run, {})[label.step] = name
+    findings += find_gaps(runs)
+    return {
+        "clean": is_clean(findings),
+        "findings": [finding.to_dict() for finding in findings],
+        "checkpoints": [
+            {"name": name, "run": labels[name].run, "step": labels[name].step, "files": digests[name]}
+            for name in revisions
+        ],
+        "pairs": [],
+        "runs": [{"name": run, "steps": sorted(names), "data": "not known"} for run, names in runs.items()],
+        "graph": {"nodes": list(revisions), "edges": []},
+        "source": str(source),
+        "basis": "digests of files alone: no weights were read",
+    }
+
+
+def _revisions(path: str | Path) -> dict[str, list[Any]]:
+    content = files.read_json(path)
+    revisions = content.get("revisions") if isinstance(content, dict) else None
+    if not isinstance(revisions, dict) or not all(isinstance(entries, list) for entries in revisions.values()):
+        raise InputError(
+            f'{path} is no listing: it should be {{"revisions": {{NAME: [entries of the hub\'s tree interface]}}}}'
+        )
+    if not revisions:
+        raise InputError(f"{path} lists no revision: there is nothing to audit")
+    return revisions
+
+
+def _weight_digests(name: str, entries: list[Any], path: str | Path) -> dict[str, str]:
+    digests = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            raise InputError(f"{path}: an entry of {name} has no path: it is not of the hub's tree interface")
+        if entry.get("type", "file") != "file" or not is_weights(entry["path"]):
+            continue
+        large = entry.get("lfs")
+        digest = (large.get("oid") or large.get("sha256")) if isinstance(large, dict) else entry.get("oid")
+        if not isinstance(digest, str) or not digest:
+            raise InputError(f"{path}: {entry['path']} of {name} has no digest (oid): list it again")
+        digests[entry["path"]] = digest.lower()
+    return digests

@@ -1,0 +1,142 @@
+"""The audit of a suite on the hub, ``hf:OWNER/NAME*[@REVISION*]``: listings first, weights where they are asked for.
+
+A listing tells digests of files, so copies and gaps among hundreds of revisions are found without fetching any weights.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bornbiased_jax import hub, progress, schema
+from bornbiased_jax.checkpoints.hub import HubName, check_room, fetch, find_cached, has_safetensors, library
+from bornbiased_jax.checkpoints.huggingface import weight_files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.audit import audit_items
+from bornbiased_jax.lineage.audit.finding import Finding
+from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.lineage.audit.labels import natural, read_label
+from bornbiased_jax.lineage.audit.listing import audit_revisions
+
+if TYPE_CHECKING:
+    from huggingface_hub import RepoFile
+
+_FORM = re.compile(r"hf:(?P<owner>[A-Za-z0-9._-]+)/(?P<name>[^\s@/]+)(?:@(?P<revision>\S+))?")
+_WILD = re.compile(r"[*?\[]")
+NO_SAFETENSORS = "has no weights in safetensors: its listing alone was looked at"
+
+
+class Suite(NamedTuple):
+    """Revisions of one or several repositories: what each is called, and what the hub lists of it."""
+
+    names: dict[str, HubName]
+    revisions: dict[str, list[dict[str, Any]]]
+
+
+def audit_suite(
+    text: str,
+    pattern: re.Pattern[str] | None = None,
+    *,
+    weights: bool = False,
+    all_pairs: bool = False,
+    frozen: re.Pattern[str] | None = None,
+) -> dict[str, Any]:
+    """Audit a suite of the hub.
+
+    Args:
+        text: ``hf:OWNER/NAME[@REVISION]`` with ``*``, ``?`` and ``[…]`` in the name and in the revision; without a
+            revision all branches and tags.
+        pattern: of names ("NAME@REVISION"), with a group ``step`` and perhaps ``run``.
+        weights: also fetch what has safetensors, and audit it as a folder is audited.
+        all_pairs: as of :func:`.audit.audit_folder`.
+        frozen: as of :func:`.audit.audit_folder`.
+
+    Returns:
+        As :func:`.listing.audit_listing`, or with ``weights`` as :func:`.audit.audit_folder` and ``listing``, the
+        findings of the listings.
+
+    Raises:
+        InputError: nothing is called that, the hub cannot be reached or breaks off (a second call goes on with what is
+            missing), the disk has no room, or ``huggingface_hub`` is not installed.
+    """
+    suite = find_suite(text)
+    listing = audit_revisions(suite.revisions, text, pattern)
+    if not weights:
+        return listing
+    # What is to be fetched, and its size.
+    opened = {name: remote for name, remote in suite.names.items() if has_safetensors(_paths(suite.revisions[name]))}
+    missing = {name: remote for name, remote in opened.items() if find_cached(remote) is None}
+    sizes = {name: sum(row["size"] for row in suite.revisions[name] if _is_fetched(row["path"])) for name in missing}
+    progress.note(
+        f"{text}: {len(suite.names)} revisions, {len(listing['findings'])} findings in the listings; "
+        f"{sum(sizes.values()) / 1e9:.2f} GB to fetch for {len(missing)}"
+    )
+    check_room(text, sum(sizes.values()))
+    items = []
+    with progress.bar(len(opened), "fetching", "checkpoints", timed=False) as advance:
+        for name, remote in opened.items():
+            folder = fetch(remote)
+            items.append(
+                Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder)), config=_config(folder))
+            )
+            advance()
+    unopened = [
+        Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
+    ]
+    return {**audit_items(items, unopened, text, all_pairs=all_pairs, frozen=frozen), "listing": listing["findings"]}
+
+
+def find_suite(text: str) -> Suite:
+    """Ask the hub which repositories and revisions are called that, and for the listing of each.
+
+    Raises:
+        InputError: as :func:`audit_suite`.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME*@REVISION*")
+    owner, name_pattern, revisions = match["owner"], match["name"], match["revision"] or "*"
+    client = library(text).HfApi()
+    names: dict[str, HubName] = {}
+    listings: dict[str, list[dict[str, Any]]] = {}
+    with hub.asking(text):
+        # Repositories, then their branches and tags.
+        repositories = [f"{owner}/{name_pattern}"]
+        if _WILD.search(name_pattern):
+            begin = _WILD.split(name_pattern)[0]
+            identifiers = {row.id for row in client.list_models(author=owner, search=begin or None)}
+            repositories = sorted(name for name in identifiers if fnmatch.fnmatchcase(name, f"{owner}/{name_pattern}"))
+        for repository in repositories:
+            refs = client.list_repo_refs(repository)
+            called = sorted({row.name for row in (*refs.branches, *refs.tags)}, key=natural)
+            for revision in called:
+                if fnmatch.fnmatchcase(revision, revisions):
+                    names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, revision)
+        if not names:
+            raise InputError(f"the hub has nothing called {text}: check the name, or write * for the revision")
+        with progress.bar(len(names), "listing", "revisions") as advance:
+            for name, remote in names.items():
+                rows = client.list_repo_tree(remote.repository, revision=remote.revision, recursive=True)
+                listings[name] = [_entry(row) for row in rows if hasattr(row, "blob_id")]
+                advance()
+    return Suite(names, listings)
+
+
+def _entry(row: RepoFile) -> dict[str, Any]:
+    """Return a file as the hub's tree interface has it."""
+    entry = {"type": "file", "path": row.path, "size": row.size, "oid": row.blob_id}
+    return entry if row.lfs is None else {**entry, "lfs": {"oid": row.lfs.sha256, "size": row.lfs.size}}
+
+
+def _paths(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["path"] for entry in entries]
+
+
+def _is_fetched(path: str) -> bool:
+    return "/" not in path and path.endswith(".safetensors")
+
+
+def _config(folder: Path) -> Path:
+    return folder / "config.json"

@@ -1,0 +1,159 @@
+"""What is kept of a checkpoint once it has been read: digests of its tensors, and how their entries are distributed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.digests import tensor_digest
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
+from bornbiased_jax.checkpoints.run import load_frozen, locate_run
+from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.parameters import flatten, parameter_table, unflatten
+
+FORMS = ("exact", "unsigned", "bfloat16", "float16")
+"""Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
+_CHUNK = 1 << 22
+# A run keeps each parameter of all seeds and blocks together, and gives none without a checksum of the whole: models of
+# so many parameters at most are read once and held.
+_HELD = 1 << 22
+
+
+class Moments(NamedTuple):
+    """Number of entries, mean, root mean square, fourth moment over the squared second, smallest, largest."""
+
+    entries: int
+    mean: float
+    rms: float
+    kurtosis: float
+    smallest: float
+    largest: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summary:
+    """One checkpoint.
+
+    Attributes:
+        item: what it is.
+        reader: reads its weights again; None where it may not be opened.
+        file_digest: SHA-256 of its files; "" of a run.
+        forms: digests of the tensors that are evidence, by form and by path ("blocks/mlp/up/kernel/0").
+        moments: of every tensor, by path.
+    """
+
+    item: Item
+    reader: WeightsReader | None
+    file_digest: str
+    forms: dict[str, dict[str, str]]
+    moments: dict[str, Moments]
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return self.item.name
+
+
+def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
+    """Read a checkpoint once, tensor by tensor.
+
+    Args:
+        item: which.
+        frozen: paths of tensors that are declared frozen or shared: no evidence.
+        left: digests of such tensors: what an adapter has left as it was.
+
+    Raises:
+        InputError: it is damaged, or of a kind that is not known.
+    """
+    # One digest of the files, in order.
+    hasher = hashlib.sha256()
+    for file in item.files:
+        with file.open("rb") as stream:
+            hasher.update(hashlib.file_digest(stream, "sha256").digest())
+    digest = hasher.hexdigest() if item.files else ""
+    if item.reference is None:
+        return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
+    # Digests are evidence only of tensors that are neither constant nor declared frozen.
+    reader = _held(open_reader(item.reference), item.reference)
+    forms: dict[str, dict[str, str]] = {form: {} for form in FORMS}
+    moments: dict[str, Moments] = {}
+    for name, path, layer in reader.places():
+        tensor = reader.read(path, layer)
+        tensor_moments = moments[name] = moments_of(tensor)
+        constant = tensor_moments.smallest == tensor_moments.largest
+        declared = frozen is not None and frozen.search(name) is not None
+        if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
+            digests = digests_of(tensor)
+            for form, value in digests.items() if digests["exact"] not in left else ():
+                forms[form][name] = value
+    return Summary(item, reader, digest, forms, moments)
+
+
+def frozen_digests(run: Path, seed: int) -> frozenset[str]:
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
+
+    Raises:
+        InputError: that model is missing or damaged.
+    """
+    cfg = locate_run(run, seed).trained
+    flat = flatten(load_frozen(run, cfg))
+    return frozenset(
+        tensor_digest(np.asarray(tensor))
+        for path, row in parameter_table(cfg).items()
+        for tensor in (flat[path] if row.is_stacked else [flat[path]])
+    )
+
+
+def _held(reader: WeightsReader, reference: str) -> WeightsReader:
+    """Return the reader, or that of a small model of a run with its weights in memory."""
+    if reader.kind != "run" or sum(math.prod(row.shape) for row in parameter_table(reader.cfg).values()) > _HELD:
+        return reader
+    flat = {path: np.asarray(leaf) for path, leaf in flatten(open_checkpoint(reference).params).items()}
+    held = params_reader(reader.cfg, unflatten(flat), seed=reader.seed, is_birth=reader.is_birth)
+    return dataclasses.replace(held, description=reader.description, kind=reader.kind)
+
+
+def digests_of(tensor: np.ndarray) -> dict[str, str]:
+    """Return the digests of one tensor by form. Rounding that changes nothing is not hashed again."""
+    exact = tensor_digest(tensor)
+    unsigned = exact
+    if np.any(np.signbit(tensor) & (tensor == 0)):
+        tensor = tensor + np.float32(0.0)  # −0 + 0 is 0
+        unsigned = tensor_digest(tensor)
+    digests = {"exact": exact, "unsigned": unsigned}
+    for form in FORMS[2:]:
+        with np.errstate(over="ignore"):
+            rounded = tensor.astype(jnp.dtype(form)).astype(np.float32) + np.float32(0.0)
+        digests[form] = unsigned if np.array_equal(rounded, tensor) else tensor_digest(rounded)
+    return digests
+
+
+def moments_of(tensor: np.ndarray) -> Moments:
+    """Compute the moments of one tensor, in float64, a part at a time."""
+    flat = tensor.reshape(-1)
+    first = second = fourth = 0.0
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK].astype(np.float64)
+        squares = part * part
+        first += float(part.sum())
+        second += float(squares.sum())
+        fourth += float(squares @ squares)
+    size = max(1, flat.size)
+    kurtosis = fourth * size / second**2 if second > 0 else 0.0
+    ends = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
+    return Moments(flat.size, first / size, (second / size) ** 0.5, kurtosis, *ends)
+
+
+def is_sinusoid(table_TD: np.ndarray) -> bool:
+    """Tell whether a table of positions is the fixed one of sines and cosines: rows of one norm, √(D/2)."""
+    norms_T = np.linalg.norm(table_TD.astype(np.float64), axis=1)
+    return bool(np.all(np.abs(norms_T / np.sqrt(table_TD.shape[1] / 2) - 1) < 1e-2))

@@ -1,0 +1,271 @@
+"""Exact tests of shared births between checkpoints of a folder, and what they say of the labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.lineage.audit.breaks import distances
+from bornbiased_jax.lineage.audit.finding import Finding, listed
+from bornbiased_jax.lineage.audit.summary import Summary
+from bornbiased_jax.lineage.weights.coordinates import coordinate_scores
+from bornbiased_jax.lineage.weights.tokens import shared_tokens
+from bornbiased_jax.lineage.weights.view import Matrix
+from bornbiased_jax.stats.certified import certified_p
+from bornbiased_jax.stats.multiple import holm_log10
+
+ALPHA = 0.01
+"""Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
+MOST_FOR_ALL = 24
+"""So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
+
+Pair = tuple[str, str]
+Runs = Mapping[str, Sequence[Summary]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tie:
+    """One tested pair.
+
+    Attributes:
+        pair: the names, the earlier step first.
+        log10_p: of the test; None where it is undefined or the two are identical.
+        log10_p_adjusted: after Holm's correction over the audit.
+        z: the statistic's distance from its mean over permutations: a description.
+        tied: whether a shared birth was found.
+        identical: whether all tensors are equal, so that no test is needed.
+        reason: why there is no p, or "".
+    """
+
+    pair: Pair
+    log10_p: float | None
+    log10_p_adjusted: float | None
+    z: float | None
+    tied: bool
+    identical: bool = False
+    reason: str = ""
+
+    @property
+    def p_value(self) -> float | None:
+        """Holm's p, as a number."""
+        return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the pair as JSON has it."""
+        return {
+            "checkpoints": list(self.pair),
+            "tied": self.tied,
+            "identical": self.identical,
+            "p_value": self.p_value,
+            "log10_p": self.log10_p,
+            "log10_p_adjusted": self.log10_p_adjusted,
+            "z": self.z,
+            "reason": self.reason,
+        }
+
+
+def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
+
+    Args:
+        runs: by name, by ascending step.
+        stepless: checkpoints whose names have no step.
+        all_pairs: every pair, whatever their number.
+    """
+    checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
+    if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
+        return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
+    pairs: dict[frozenset[str], Pair] = {}
+    for earliest in [run[0] for run in runs.values()] + list(stepless):
+        for summary in checkpoints:
+            if summary.name != earliest.name:
+                pairs.setdefault(frozenset((earliest.name, summary.name)), (earliest.name, summary.name))
+    for run in runs.values():
+        for first, second in itertools.pairwise(run):
+            pairs.setdefault(frozenset((first.name, second.name)), (first.name, second.name))
+    return list(pairs.values())
+
+
+def test_ties(
+    summaries: Mapping[str, Summary], runs: Runs, pairs: Sequence[Pair], advance: Callable[[], object] = lambda: None
+) -> dict[frozenset[str], Tie]:
+    """Test every pair by permutations of residual coordinates, with Holm's correction over all of them.
+
+    Matrices that two runs' births have in common bit for bit, as tables drawn once for all seeds, are left out of the
+    comparison of these runs; so are matrices that are equal in the two checkpoints themselves.
+    """
+    ties: dict[frozenset[str], Tie] = {}
+    for pair in pairs:
+        first, second = (summaries[name] for name in pair)
+        ties[frozenset(pair)] = _test(first, second, _shared_tables(first, second, runs))
+        advance()
+    return _adjusted(ties)
+
+
+def _test(first: Summary, second: Summary, left_out: set[Matrix]) -> Tie:
+    pair = first.name, second.name
+    assert first.reader is not None and second.reader is not None
+    if first.forms["exact"] and first.forms["exact"] == second.forms["exact"]:
+        return Tie(pair, None, None, None, True, identical=True)
+    widths = first.reader.cfg.d_model, second.reader.cfg.d_model
+    if widths[0] != widths[1]:
+        return Tie(pair, None, None, None, False, reason=f"the widths differ ({widths[0]} and {widths[1]})")
+    tokens = shared_tokens(first.reader, second.reader)
+    scores_DD, modules, _ = coordinate_scores(first.reader, second.reader, tokens, left_out=left_out)
+    certified = certified_p(scores_DD) if modules else None
+    if certified is None or not math.isfinite(certified.z):
+        return Tie(pair, None, None, None, False, reason="no matrix is left to compare")
+    return Tie(pair, certified.log10_p, None, certified.z, False)
+
+
+def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
+    """Apply Holm's correction; tests without a p count as p = 1."""
+    log10_p = {key: tie.log10_p for key, tie in ties.items() if tie.log10_p is not None}
+    count = sum(not tie.identical for tie in ties.values())
+    corrected = dict(ties)
+    for key, adjusted in zip(log10_p, holm_log10(list(log10_p.values()), count=count).tolist(), strict=True):
+        corrected[key] = dataclasses.replace(ties[key], log10_p_adjusted=adjusted, tied=adjusted <= math.log10(ALPHA))
+    return corrected
+
+
+def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Matrix]:
+    left_out = _equal_matrices(first, second)
+    firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
+    if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
+        shared = _equal_matrices(firsts[0], firsts[1])
+        if len(shared) < len(firsts[0].forms["exact"]):
+            left_out |= shared
+    return left_out
+
+
+def _equal_matrices(first: Summary, second: Summary) -> set[Matrix]:
+    matrices = set()
+    for path, digest in first.forms["exact"].items():
+        if second.forms["exact"].get(path) == digest:
+            parts = path.split("/")
+            if parts[0] == "blocks" and parts[-2] == "kernel":
+                matrices.add(Matrix("/".join(parts[1:-2]), int(parts[-1])))
+            elif parts[-1] in ("embedding", "kernel"):
+                matrices.add(Matrix(parts[0]))
+    tied = first.reader is not None and first.reader.cfg.tie_embeddings
+    return matrices | ({Matrix("head")} if tied and Matrix("embed") in matrices else set())
+
+
+def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+    """Find what ties say against the labels.
+
+    A checkpoint tied to another run's earliest one and not to its own has another parent. One that is tied to none is
+    not decided, unless both neighbors are tied to their own birth: a test that finds nothing proves nothing.
+    """
+    findings = []
+    births = {run: members[0] for run, members in runs.items()}
+    # Every checkpoint that is not tied to the first of its own run.
+    for run, members in runs.items():
+        root = births[run]
+        astray: dict[str, list[Summary]] = defaultdict(list)
+        undecided: list[Summary] = []
+        for index, summary in enumerate(members[1:], 1):
+            if _tied(ties, summary, root) is not False:
+                continue
+            parents = [birth for other_run, birth in births.items() if other_run != run and _tied(ties, summary, birth)]
+            parents = [birth for birth in parents if not _tied(ties, birth, root)]
+            neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
+            if parents:
+                astray[parents[0].name].append(summary)
+            elif neighbors and all(summary is root or _tied(ties, summary, root) for summary in neighbors):
+                text = (
+                    f"{summary.name} shows no shared birth with {root.name}, to which "
+                    f"{listed(n.name for n in neighbors)}, before and after it, are tied: it holds other content than "
+                    "its label says."
+                )
+                findings.append(Finding("break", (summary.name,), text))
+            else:
+                undecided.append(summary)
+        findings += [_parentage(root, name, wrong, births, ties) for name, wrong in astray.items()]
+        if undecided:
+            names = tuple(summary.name for summary in undecided)
+            text = (
+                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {root.name} and with "
+                "no other birth here. That may be another birth, or training that left no trace of this one: a test "
+                "that finds nothing proves nothing."
+            )
+            findings.append(Finding("inconclusive", names, text))
+    return findings
+
+
+def _tied(ties: Mapping[frozenset[str], Tie], first: Summary, second: Summary) -> bool | None:
+    """Tell whether two checkpoints are tied; None where no test could say."""
+    tie = ties.get(frozenset((first.name, second.name)))
+    if tie is None or (tie.log10_p is None and not tie.identical):
+        return None
+    return tie.tied
+
+
+def _parentage(
+    root: Summary,
+    parent: str,
+    children: list[Summary],
+    births: Mapping[str, Summary],
+    ties: Mapping[frozenset[str], Tie],
+) -> Finding:
+    parent_birth = next(birth for birth in births.values() if birth.name == parent)
+    names = tuple(summary.name for summary in children)
+    parent_ties = [ties[frozenset((name, parent))] for name in names]
+    p_value = max((tie.p_value or 0.0 for tie in parent_ties), default=0.0)
+    to_root, to_parent = (distances(birth, children[0]) for birth in (root, parent_birth))
+    ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
+    whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
+    far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
+    text = (
+        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
+        f"{root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
+    )
+    return Finding("parentage", names, text, p_value)
+
+
+def find_shared_births(runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+    """Find runs, and checkpoints without a step, whose births are one though not equal bit for bit."""
+    firsts = [run[0] for run in runs.values()] + list(stepless)
+    findings = []
+    for first, second in itertools.combinations(firsts, 2):
+        tie = ties.get(frozenset((first.name, second.name)))
+        if tie is not None and tie.tied and not tie.identical:
+            text = f"{first.name} and {second.name} share a birth. Which is the older one no test of weights can say."
+            findings.append(Finding("shared-birth", (first.name, second.name), text, tie.p_value))
+    return findings
+
+
+def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, Any]]:
+    """List the edges of the lineage graph: tied pairs that say something.
+
+    These are a birth and its descendants, neighbors and copies. A direction is known of a run of this package alone,
+    whose record says what it began with.
+    """
+    firsts = {run[0].name for run in runs.values()}
+    adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
+    rows = []
+    for key, tie in ties.items():
+        first, second = (summaries[name] for name in tie.pair)
+        stepless = first.item.label.step is None or second.item.label.step is None
+        if not tie.tied or not (tie.identical or firsts & key or key in adjacent or stepless):
+            continue
+        same_run = first.item.label.run == second.item.label.run and first.item.record is not None
+        ordered = sorted((first, second), key=lambda summary: summary.item.label.step or 0)
+        rows.append(
+            {
+                "between": list(tie.pair),
+                "from": ordered[0].name if same_run else None,
+                "to": ordered[1].name if same_run else None,
+                "evidence": "identical" if tie.identical else "shared birth",
+                "direction": "run record" if same_run else None,
+                "p_value": tie.p_value,
+                "log10_p": tie.log10_p,
+            }
+        )
+    return rows

@@ -1,0 +1,55 @@
+"""What fixes the labelling of a base: a digest of its weights, published before the suspect was seen.
+
+Every exact test permutes labels of the base. Whoever may number its coordinates and hidden units after seeing the
+suspect numbers them so that they agree with it, and wins. The digest of the weights includes their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.verdict import WORD, Verdict
+
+COMMITTED = (
+    "The base has the digest that was given: the verdict holds if that was published before the suspect was seen."
+)
+
+
+def read_digest(text: str) -> str:
+    """Read a digest as it was typed, in lower case.
+
+    Raises:
+        InputError: it is not one.
+    """
+    digest = text.strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise InputError(
+            f"--base-digest {text} is not a digest of 64 hexadecimal digits: give what bornbiased digest printed"
+        )
+    return digest
+
+
+def check_commitment(name: str, digest: str, published: str) -> None:
+    """Refuse a base other than the one that was committed to.
+
+    Args:
+        name: what the base is called.
+        digest: of its weights.
+        published: the digest to compare with (:func:`read_digest`).
+
+    Raises:
+        InputError: they differ.
+    """
+    if digest != published:
+        raise InputError(
+            f"the base {name} has the digest {digest}, not {published}: name the model whose digest was published"
+        )
+
+
+def with_commitment(verdict: Verdict, digest: str, *, committed: bool) -> Verdict:
+    """Add the base's digest to a verdict, and a note whether its labelling rests on more than somebody's word."""
+    notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
+    commitment = {"base_digest": digest, "committed": committed, "notes": [*notes, COMMITTED if committed else WORD]}
+    return dataclasses.replace(verdict, detail={**verdict.detail, **commitment})

@@ -1,0 +1,93 @@
+"""Two fingerprints, one verdict: identity first, then the test asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.fingerprint import Fingerprint, check_comparable
+from bornbiased_jax.lineage.identity import with_identity
+from bornbiased_jax.lineage.lineage_tests import TESTS, lineage_test
+from bornbiased_jax.lineage.permutation import EVADED_BY, INVARIANT_TO
+from bornbiased_jax.lineage.verdict import Verdict, rests_on
+from bornbiased_jax.probes.inputs import KINDS
+
+__all__ = ["TESTS", "compare"]
+
+_SHARED_VECTORS = (
+    "the inputs are continuous vectors that both models shared; their own coordinates reach the outputs, so "
+    "agreement is no evidence of lineage here: use token inputs (--inputs tokens) or fresh seeds as the null "
+    "(--test population)"
+)
+
+
+def compare(
+    base: Fingerprint,
+    suspect: Fingerprint,
+    *,
+    test: str = "permutation",
+    alpha: float | None = None,
+    references: Iterable[np.ndarray] | None = None,
+    **options: Any,
+) -> Verdict:
+    """Decide whether two models share initial weights, from their outputs.
+
+    What is identical bit for bit, or but for its order, is said first and outranks the test
+    (:func:`.identity.with_identity`). On shared vectors the permutation test's p is too
+    small, so that its rejection is undefined there; it may still say unrelated.
+
+    Example:
+        >>> from bornbiased_jax.checkpoints import open_checkpoint
+        >>> from bornbiased_jax.probes.inputs import random_tokens
+        >>> from bornbiased_jax.lineage.fingerprint import fingerprint
+        >>> models = [open_checkpoint(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
+        >>> base, suspect = (fingerprint(model, random_tokens(60, 8, 64)) for model in models)
+        >>> compare(base, suspect).verdict, compare(base, base).verdict
+        ('unrelated', 'same-lineage')
+
+    Args:
+        base: of the model known to be older or owned.
+        suspect: of the other model, on the same inputs.
+        test: which of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
+        alpha: level of the decision; the test's own by default.
+        references: outputs of fresh seeds of the base's architecture, for the population test.
+        options: passed on to the test (``num_permutations``, ``num_dims``, ``seed`` …).
+
+    Raises:
+        InputError: fingerprints of different inputs or layers, an unknown test, or a bad option.
+    """
+    entry = lineage_test(test)
+    if entry.needs != "outputs":
+        raise InputError(f"the test {test!r} reads weights: name two checkpoints, not stored fingerprints")
+    check_comparable(base, suspect)
+    if entry.references:
+        if references is None:
+            raise InputError(f"the test {test!r} needs references: outputs of fresh seeds on these inputs")
+        options |= {"references": references}
+    # Run the test, then note what its inputs and the stored types imply.
+    alpha = entry.alpha if alpha is None else alpha
+    verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
+    vectors = KINDS[base.inputs["kind"]].vectors
+    about = entry.about_vectors if vectors else entry.about_tokens
+    notes = [*verdict.detail.get("notes", ()), *([about] if about else [])]
+    if base.storage != suspect.storage:
+        notes.append(
+            f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
+            "outputs a little, and an exact copy may not be recognised as one."
+        )
+    described: dict[str, Any] = {}
+    if entry.permuted:
+        described = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
+        described |= {name: verdict.detail[name] for name in described if name in verdict.detail}
+        notes = [rests_on(described), *notes]
+    verdict = dataclasses.replace(verdict, detail={**verdict.detail, **described, "notes": notes})
+    if test == "permutation" and vectors:
+        # The inputs themselves are labelled by coordinate.
+        verdict = dataclasses.replace(verdict, detail={**verdict.detail, "null": "approximate"})
+        if verdict.verdict == "same-lineage":
+            verdict = dataclasses.replace(verdict, verdict="undefined", reason=_SHARED_VECTORS)
+    return with_identity(verdict, base, suspect)

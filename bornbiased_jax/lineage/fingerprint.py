@@ -1,0 +1,221 @@
+"""A fingerprint: a model's last-position outputs on known inputs, with what identifies both.
+
+Stored as one safetensors file: the outputs as a tensor, everything else as JSON in the header, a digest
+of it all to notice damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+import numpy as np
+from jax.sharding import Mesh
+from safetensors import SafetensorError, safe_open
+from typing_extensions import TypedDict
+
+from bornbiased_jax import files, record, schema
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.ledger import drive
+from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.lineage.output_chunks import kept_outputs
+from bornbiased_jax.lineage.outputs import check_memory, embedding_moments, last_outputs, storage_of
+from bornbiased_jax.model.streamed import check_plain
+from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.ranges import Layers
+
+FORMAT = "bornbiased-fingerprint-1"
+
+
+class Facts(TypedDict):
+    """What a stored fingerprint says of its outputs: the fields of :class:`Fingerprint` but for them."""
+
+    inputs: dict[str, Any]
+    layer: Layers | None
+    weights_digest: str
+    tensor_digests: dict[str, str]
+    config: dict[str, Any]
+    source: str
+    provenance: NotRequired[dict[str, Any]]
+    value_digests: NotRequired[dict[str, str]]
+    storage: NotRequired[Literal["float32", "bfloat16"]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fingerprint:
+    """Outputs of one model on one set of inputs.
+
+    Attributes:
+        outputs_ND: [N, D] float32, last position.
+        inputs: facts of the inputs with their ``digest``; for vectors also their ``mean`` and ``std``.
+        layer: None for the output of the final norm, else the block (1 to L) after which it was read.
+        weights_digest: of all weights.
+        tensor_digests: of each tensor that is not one number repeated (all births share those), by path.
+        value_digests: of the same tensors' numbers whatever their order; empty where not stored.
+        config: the architecture's fields.
+        source: one line on where the model came from.
+        provenance: versions, device and precision; no time, so that the same model has the same file.
+        storage: the type that the weights were held in, "float32" or "bfloat16"; products are float32 in either case,
+            and the digests are of the weights as they were held.
+    """
+
+    outputs_ND: np.ndarray
+    inputs: dict[str, Any]
+    layer: int | None
+    weights_digest: str
+    tensor_digests: dict[str, str]
+    config: dict[str, Any]
+    source: str
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    value_digests: dict[str, str] = dataclasses.field(default_factory=dict)
+    storage: str = "float32"
+
+
+def fingerprint(
+    checkpoint: Checkpoint,
+    inputs: Inputs,
+    *,
+    moments: tuple[float, float] | None = None,
+    layer: int | None = None,
+    batch_size: int | None = None,
+    advance: Callable[..., None] | None = None,
+    resume: Path | str | None = None,
+    engine: Engine = local,
+    range_size: int | None = None,
+    mesh: Mesh | None = None,
+) -> Fingerprint:
+    """Compute a model's fingerprint.
+
+    Args:
+        checkpoint: an opened model.
+        inputs: N sequences.
+        moments: mean and standard deviation that Gaussian vectors are given; those of the model's own
+            embedding by default. Two models must be given the same, or their inputs differ.
+        layer: None for the output of the final norm, or a block (1 to L) to read the residual after.
+        batch_size: sequences at a time.
+        advance: called with the number of sequences done since the last call.
+        resume: a ledger, in which finished ranges of inputs are kept, so that a killed call goes on and several
+            processes may share the work.
+        engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
+        range_size: sequences in a chunk of the ledger; by the sizes of model and inputs unless given.
+        mesh: devices that share the inputs (``data``) and the weights too (``fsdp``); of several processes, which all
+            call this alike, too.
+
+    Raises:
+        InputError: inputs that do not fit the model, outputs that are not finite, a ledger that cannot be written, or
+            another engine without one.
+    """
+    drive.check(resume, engine)
+    inputs.check_fits(checkpoint.cfg)
+    check_memory(checkpoint.cfg, inputs, batch_size)
+    # Vectors are scaled to the moments given, or to the embedding's; ids are not.
+    facts = inputs.describe()
+    mean, std = 0.0, 1.0
+    if inputs.vectors:
+        mean, std = moments or embedding_moments(checkpoint.weights)
+        facts |= {"mean": mean, "std": std}
+    reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, mesh=mesh, advance=advance)
+    if resume is None:
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **reading)
+    else:
+        check_plain(checkpoint.weights, resume=resume)
+        outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
+    # Constant tensors are equal in unrelated models: their digests are no evidence.
+    trivial = checkpoint.constant_tensors()
+    return Fingerprint(
+        outputs_ND=outputs_ND,
+        inputs=record.jsonable(facts),
+        layer=layer,
+        weights_digest=checkpoint.digest(),
+        tensor_digests={name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial},
+        value_digests={name: value for name, value in checkpoint.value_digests().items() if name not in trivial},
+        config=checkpoint.cfg.to_dict(),
+        source=checkpoint.description,
+        provenance=record.lasting(record.provenance(precision="float32 highest")),
+        storage=storage_of(checkpoint.weights),
+    )
+
+
+def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
+    """Write a fingerprint, whole or not at all: the same bytes for the same fingerprint.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    facts = {
+        field.name: getattr(saved, field.name) for field in dataclasses.fields(saved) if field.name != "outputs_ND"
+    }
+    if saved.storage == "float32":
+        del facts["storage"]  # what a file says that does not name it
+    described = json.dumps(facts, sort_keys=True, allow_nan=False)
+    outputs_ND = np.ascontiguousarray(saved.outputs_ND, dtype="<f4")
+    metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}
+    # By hand, as the library's own writer has the metadata in another order each time. Source: the format's
+    # specification (github.com/huggingface/safetensors).
+    tensor = {"dtype": "F32", "shape": list(outputs_ND.shape), "data_offsets": [0, outputs_ND.nbytes]}
+    header = json.dumps({"__metadata__": metadata, "outputs": tensor}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return files.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
+
+
+def load_fingerprint(path: Path | str) -> Fingerprint:
+    """Read a fingerprint. Nothing is unpickled.
+
+    Raises:
+        InputError: it is missing, damaged, or another kind of file.
+    """
+    path = files.check_regular(path)
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint`")
+            outputs_ND = opened.get_tensor("outputs")
+        if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
+            raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
+        facts = schema.parse_json(metadata["facts"], str(path))
+        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint`")
+        return Fingerprint(outputs_ND=outputs_ND, **facts)
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        reason = schema.cut(str(error))
+        raise InputError(
+            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint`"
+        ) from error
+
+
+def is_fingerprint(path: Path | str) -> bool:
+    """Return whether a file says that it is a fingerprint (it may still be corrupted)."""
+    try:
+        with safe_open(Path(path), framework="numpy") as opened:
+            return (opened.metadata() or {}).get("format") == FORMAT
+    except (SafetensorError, OSError):
+        return False
+
+
+def _digest(outputs_ND: np.ndarray, described: str) -> str:
+    head = f"{outputs_ND.dtype.str} {list(outputs_ND.shape)}\0{described}\0".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(outputs_ND).tobytes()).hexdigest()
+
+
+def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
+    """Refuse fingerprints of different inputs or reading points.
+
+    Raises:
+        InputError: they differ; the sentence says in what.
+    """
+    for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
+        base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
+        if base_value != suspect_value:
+            raise InputError(
+                f"the fingerprints are of different inputs ({fact}: {base_value} and {suspect_value}): "
+                "make both from the same inputs"
+            )
+    if base.layer != suspect.layer:
+        raise InputError(
+            f"the fingerprints were read at different layers ({base.layer} and {suspect.layer}): read both at the same"
+        )

@@ -1,0 +1,212 @@
+"""The search of :mod:`.whichseed`: which numbers of a birth are drawn, and the best seeds of ranges of seeds."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution
+from bornbiased_jax.ledger.drive import Request
+from bornbiased_jax.ledger.pages import Chunk
+from bornbiased_jax.parameters import parameter_table
+
+SEARCH_ENTRIES = 256
+"""Numbers drawn of each seed in the search."""
+SEARCH_MATRICES = 16
+"""Over how many matrices they are spread: each costs two more keys."""
+DECISION_ENTRIES = 1024
+"""Numbers drawn of each matrix for the decision."""
+CANDIDATES = 256
+"""Seeds that the search hands on."""
+CHUNK = 1 << 14
+"""Seeds drawn at once."""
+RANGE = 1 << 20
+"""Seeds in a chunk of a ledger: ten to thirty seconds of two cores."""
+MOST_RANGES = 1 << 20
+FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
+
+
+class Place(NamedTuple):
+    """The first entries of one matrix: its parameter's path, its layer (from 0, None outside the blocks), how many."""
+
+    path: str
+    layer: int | None
+    entries: int
+
+
+def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:
+    """List places for the search: about so many entries of at most ``SEARCH_MATRICES`` matrices of the blocks."""
+    matrices = [place for place in _matrices(cfg) if place.layer is not None]
+    step = max(1, math.ceil(len(matrices) / SEARCH_MATRICES))
+    # Sorted by layer, so that every depth and kind has its turn.
+    chosen = sorted(matrices, key=lambda place: (place.layer, place.path))[::step]
+    each = max(1, entries // len(chosen))
+    return [place._replace(entries=min(each, place.entries)) for place in chosen]
+
+
+def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[Place]:
+    """List places for the decision: the first ``entries`` of every matrix that is drawn."""
+    return [place._replace(entries=min(entries, place.entries)) for place in _matrices(cfg)]
+
+
+def _matrices(cfg: ModelConfig) -> list[Place]:
+    places: list[Place] = []
+    for path, born in parameter_table(cfg).items():
+        if distribution(cfg, born).constant is not None:
+            continue
+        size = math.prod(born.block_shape)
+        places += [Place(path, layer, size) for layer in (range(born.shape[0]) if born.is_stacked else (None,))]
+    return places
+
+
+def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
+    """Draw the unit normals of initial weights at the places, in order: [n] float32, bitwise those of ``init``."""
+    key = keys.init_key(seed)
+    parts = []
+    for path, layer, count in places:
+        leaf = keys.leaf_key(key, path)
+        parts.append(keys.normal(leaf if layer is None else jax.random.fold_in(leaf, layer), (count,), 1.0))
+    return jnp.concatenate(parts)
+
+
+def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
+    """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
+
+    Of files no more is read than the rows that hold them.
+
+    Raises:
+        InputError: every number there is the same.
+    """
+    parts = []
+    for path, layer, count in places:
+        born = parameter_table(suspect.cfg)[path]
+        row = math.prod(born.block_shape[1:])
+        # In the order of the parameter, whatever way the file has it.
+        part = suspect.read_first(path, layer, -(-count // row)).ravel()[:count].astype(np.float64)
+        size = math.sqrt(float(np.mean(np.square(part))))
+        parts.append(part / size if size > 0 else part)
+    entries_N = np.concatenate(parts)
+    if np.ptp(entries_N) == 0:
+        raise InputError("the suspect's weights are the same number everywhere: they have no birth to be found")
+    return entries_N
+
+
+@functools.lru_cache(maxsize=8)
+def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Compile the map from seeds [S] uint32 and the suspect's centered unit vector [n] to correlations [S] float32."""
+
+    def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
+        born_N = drawn(list(places), seed)
+        centred_N = born_N - jnp.mean(born_N)
+        return jnp.sum(centred_N * unit_N) / jnp.sqrt(jnp.sum(jnp.square(centred_N)))
+
+    return jax.jit(jax.vmap(correlation, in_axes=(0, None)))
+
+
+def spans(seeds: range, size: int | None = None) -> list[Chunk]:
+    """The chunks of a search: ranges that end at multiples of their size, so that searches share what they have in
+    common.
+
+    Raises:
+        InputError: they are more than :data:`MOST_RANGES`.
+    """
+    size = size or RANGE
+    if len(seeds) > MOST_RANGES * size:
+        raise InputError(f"{len(seeds):,} seeds in ranges of {size:,} are too many ranges: take larger ones")
+    cuts = range((seeds.start // size + 1) * size, seeds.stop, size)
+    return [Chunk(0, start, stop) for start, stop in itertools.pairwise([seeds.start, *cuts, seeds.stop])]
+
+
+def search(
+    places: tuple[Place, ...],
+    suspect_N: np.ndarray,
+    chunk: Chunk,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
+
+    Args:
+        places: of the numbers that are compared.
+        suspect_N: the suspect's, centred, of length 1, float32.
+        chunk: the range.
+        advance: called with the number of seeds searched since the last call.
+    """
+    correlate = correlator(places)
+    unit_N = jnp.asarray(suspect_N, jnp.float32)
+    best: dict[int, float] = {}
+    size = min(CHUNK, chunk.stop - chunk.start)
+    for start in range(chunk.start, chunk.stop, size):
+        stop = min(start + size, chunk.stop)
+        # Always as many seeds as the first time, so that one program serves; those past the end are left out.
+        seeds_S = np.minimum(np.arange(start, start + size, dtype=np.int64), chunk.stop - 1).astype(np.uint32)
+        correlations_S = np.asarray(correlate(jnp.asarray(seeds_S), unit_N), np.float64)[: stop - start]
+        best = best_of(best, seeds_S[: stop - start], correlations_S)
+        if advance is not None:
+            advance(stop - start)
+    return {"seeds": np.array(list(best), np.uint32), "correlations": np.array(list(best.values()), np.float64)}
+
+
+def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+    """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
+
+    Raises:
+        InputError: those numbers are not those of the settings.
+    """
+    cfg = ModelConfig.from_dict(settings["model"])
+    suspect_N = np.load(found_at["suspect"], allow_pickle=False)
+    if _digest(suspect_N) != settings["suspect"]:
+        raise InputError(f"{found_at['suspect']} does not hold this search's numbers of the suspect: remove it")
+    places = tuple(search_places(cfg, settings["entries"]))
+    yield from (search(places, suspect_N, chunk) for chunk in chunks)
+
+
+def request(
+    cfg: ModelConfig,
+    suspect: WeightsReader,
+    seeds: range,
+    *,
+    entries: int = SEARCH_ENTRIES,
+    range_size: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Request:
+    """Describe a search as a request to a ledger; arguments as of :func:`.whichseed.which_seed`."""
+    places = tuple(search_places(cfg, entries))
+    suspect_N = unit(read_entries(suspect, list(places))).astype(np.float32)
+    return Request(
+        FUNCTION,
+        {"model": cfg.to_dict(), "entries": entries, "suspect": _digest(suspect_N)},
+        spans(seeds, range_size),
+        compute=lambda _, __, chunks: (search(places, suspect_N, chunk, advance) for chunk in chunks),
+        arrays={"suspect": suspect_N},
+    )
+
+
+def _digest(suspect_N: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(suspect_N, "<f4").tobytes()).hexdigest()
+
+
+def unit(entries_N: np.ndarray) -> np.ndarray:
+    """Center a vector [n] and scale it to length 1: products of two are correlations."""
+    centred_N = entries_N - entries_N.mean()
+    return centred_N / np.linalg.norm(centred_N)
+
+
+def best_of(best: Mapping[int, float], seeds_S: np.ndarray, correlations_S: np.ndarray) -> dict[int, float]:
+    """Keep the ``CANDIDATES`` best seeds of those so far and a chunk's."""
+    top = np.argpartition(-correlations_S, min(CANDIDATES, len(correlations_S)) - 1)[:CANDIDATES]
+    merged = {**best, **{int(seeds_S[index]): float(correlations_S[index]) for index in top}}
+    # Equal correlations in the order of the seeds, so that the search does not depend on its chunks.
+    ordered = sorted(merged.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
+    return dict(ordered)

@@ -1,0 +1,372 @@
+"""From two references to a verdict: what the command ``bornbiased seedprint`` does, as one function."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import checkpoints, files, progress
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import births
+from bornbiased_jax.lineage import compare as comparing
+from bornbiased_jax.lineage import fingerprint as prints
+from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
+from bornbiased_jax.lineage.fingerprint import Fingerprint
+from bornbiased_jax.lineage.lineage_tests import lineage_test
+from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
+from bornbiased_jax.lineage.population import check_references
+from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
+from bornbiased_jax.model.overflow import Overflow
+from bornbiased_jax.probes import inputs as probe_inputs
+from bornbiased_jax.probes.inputs import Inputs
+
+Source = str | Path | Checkpoint | Fingerprint
+
+NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
+"""Defaults; the length is less where a model's context is shorter."""
+# Seeds far from those that people choose, so that a reference is never the model itself.
+_FIRST_REFERENCE = 3_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Side:
+    """One of two models, read no sooner than a test asks for it.
+
+    Attributes:
+        source: a reference as :func:`.checkpoints.open_checkpoint` takes it, a file of a stored fingerprint, or
+            either of them opened.
+        scratch: where to keep hidden states of a model that is read block by block; None loads it.
+    """
+
+    source: Source
+    scratch: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What a reader knows it by."""
+        if isinstance(self.source, str | Path):
+            return str(self.source)
+        return self.source.source if isinstance(self.source, Fingerprint) else self.source.reference
+
+    @cached_property
+    def stored(self) -> Fingerprint | None:
+        """The fingerprint, if that is all there is of the model."""
+        if isinstance(self.source, str | Path):
+            path = files.user_path(self.source)
+            return prints.load_fingerprint(path) if path.is_file() and prints.is_fingerprint(path) else None
+        return self.source if isinstance(self.source, Fingerprint) else None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The model, all of it opened.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        source = self._with_weights
+        if not isinstance(source, str | Path):
+            return source
+        if self.scratch is not None:
+            return checkpoints.open_streamed(source, self.scratch)
+        return checkpoints.open_checkpoint(source)
+
+    @cached_property
+    def reader(self) -> WeightsReader:
+        """Its weights, read tensor by tensor when asked for; of a reference opened once.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        source = self._with_weights
+        return open_reader(source if isinstance(source, str | Path) else source.reference)
+
+    def close(self) -> None:
+        """Remove what a pass block by block kept on disk."""
+        if "checkpoint" in self.__dict__:
+            self.checkpoint.close()
+
+    @property
+    def _with_weights(self) -> str | Path | Checkpoint:
+        if isinstance(self.source, Fingerprint) or self.stored is not None:
+            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
+        return self.source
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its weights, as ``bornbiased digest`` prints it; read tensor by tensor if nothing is open."""
+        if self.stored is not None:
+            return self.stored.weights_digest
+        if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
+            return self.checkpoint.digest()
+        return self.reader.digest()
+
+    @property
+    def cfg(self) -> ModelConfig:
+        """Its architecture."""
+        return ModelConfig.from_dict(self.stored.config) if self.stored else self.checkpoint.cfg
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates of its outputs."""
+        return self.stored.outputs_ND.shape[1] if self.stored else self.checkpoint.cfg.d_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Which inputs both models are read on; None leaves a choice to the models.
+
+    Attributes:
+        inputs: "tokens" (by default) or "gaussian".
+        num_inputs: N; 2,000 by default.
+        seq_len: T; by default the shorter context of the two, 64 at most.
+        input_seed: of the inputs; 0 by default.
+        vocab_size: ids are drawn below this; the smaller vocabulary by default.
+        batch_size: sequences at a time.
+    """
+
+    inputs: str | None = None
+    num_inputs: int | None = None
+    seq_len: int | None = None
+    input_seed: int | None = None
+    vocab_size: int | None = None
+    batch_size: int | None = None
+
+    def settled_by(self, side: Side) -> Probe:
+        """Return the probe that a stored fingerprint was made with.
+
+        Raises:
+            InputError: something else was asked for.
+        """
+        assert side.stored is not None
+        stored_inputs = side.stored.inputs
+        choices: dict[str, Any] = {name: stored_inputs.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
+        choices |= {"inputs": stored_inputs["kind"], "input_seed": stored_inputs["seed"]}
+        for name, value in choices.items():
+            choice = getattr(self, name)
+            if choice is not None and choice != value:
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{side.name} was made with {option} {value}, not {choice}: leave {option} out")
+        return dataclasses.replace(self, **choices)
+
+    def fitted(self, *configs: ModelConfig) -> Probe:
+        """Make every open choice so that all these models can take the inputs."""
+        kind = self.inputs or "tokens"
+        vocab = min((cfg.vocab_size for cfg in configs), default=None) if kind == "tokens" else None
+        return Probe(
+            inputs=kind,
+            num_inputs=NUM_INPUTS if self.num_inputs is None else self.num_inputs,
+            seq_len=min((SEQ_LEN, *(cfg.max_seq_len for cfg in configs))) if self.seq_len is None else self.seq_len,
+            input_seed=0 if self.input_seed is None else self.input_seed,
+            vocab_size=vocab if self.vocab_size is None else self.vocab_size,
+            batch_size=self.batch_size,
+        )
+
+    def draw(self, cfg: ModelConfig) -> Inputs:
+        """Draw the inputs, once every choice is made."""
+        assert self.inputs is not None and self.num_inputs is not None and self.seq_len is not None
+        vocab_size = self.vocab_size or cfg.vocab_size
+        return probe_inputs.random_inputs(
+            self.inputs, self.num_inputs, self.seq_len, cfg, vocab_size=vocab_size, seed=self.input_seed or 0
+        )
+
+
+def read_outputs(
+    side: Side,
+    probe: Probe,
+    *,
+    moments: tuple[float, float] | None = None,
+    layer: int | None = None,
+    **further: Any,
+) -> Fingerprint:
+    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
+
+    Args:
+        side: the model.
+        probe: with every choice made (:meth:`Probe.fitted`).
+        moments, layer, further: as in :func:`.fingerprint.fingerprint`.
+    """
+    if side.stored is not None:
+        return side.stored
+    inputs = probe.draw(side.checkpoint.cfg)
+    with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
+        reading: dict[str, Any] = dict(moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance)
+        return prints.fingerprint(side.checkpoint, inputs, **reading, **further)
+
+
+def trace(
+    base: Source,
+    suspect: Source,
+    *,
+    test: str | None = None,
+    alpha: float | None = None,
+    probe: Probe | None = None,
+    num_references: int | None = None,
+    base_digest: str | None = None,
+    scratch: Path | None = None,
+    **options: Any,
+) -> Verdict:
+    """Decide whether two models share initial weights, whatever they are given as.
+
+    Args:
+        base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, or either
+            of them opened.
+        suspect: the other model.
+        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
+            fingerprint or an option of that test alone is given.
+        alpha: level of the decision; the test's own by default.
+        probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
+            the permutation test of outputs joins "auto".
+        num_references: fresh seeds, for tests that need them; 200 by default.
+        base_digest: what the base's weights were published as beforehand (:mod:`.commitment`); without it the verdict
+            says that their labelling rests on somebody's word.
+        scratch: for tests of outputs: read the models block by block, with hidden states in this folder, rather than
+            load them.
+        options: the test's own (``num_permutations`` …); None counts as not given.
+
+    Raises:
+        InputError: a model that cannot be opened, an option that the test does not have or cannot use, or what
+            contradicts a stored fingerprint. What cannot reach alpha is said before anything is computed.
+
+    Example:
+        >>> progress.set_quiet(True)
+        >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
+        >>> probe = Probe(num_inputs=60, seq_len=8)
+        >>> trace(f"seed:1@{small}", f"seed:1@{small}").reason
+        'the base is the suspect: both are the birth of seed 1'
+        >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
+        'unrelated'
+    """
+    # One side where both are named alike: it is opened once.
+    is_one_model = base is suspect or (isinstance(base, str) and base == suspect)
+    base_side = Side(base, scratch)
+    suspect_side = base_side if is_one_model else Side(suspect, scratch)
+    # The test, its level and its options.
+    test = _default_test(base_side, suspect_side, options) if test is None else test
+    entry = lineage_test(test)
+    alpha = check_alpha(entry.alpha if alpha is None else alpha)
+    options = {name: value for name, value in options.items() if value is not None}
+    if num_references is not None and not entry.references:
+        options["num_references"] = num_references
+    for name in options:
+        if name not in entry.options:
+            raise InputError(f"--{name.replace('_', '-')} is no option of --test {test}: leave it out")
+    # Tests of weights prove a p below what their permutations reach.
+    if "num_permutations" in options and entry.needs == "outputs":
+        check_permutations(options["num_permutations"], alpha)
+    # Refuse what cannot reach alpha, or another base than the published one, before computing.
+    count = NUM_REFERENCES if num_references is None else num_references
+    if entry.references:
+        check_references(count, alpha)
+    if base_digest is not None:
+        check_commitment(base_side.name, base_side.digest, read_digest(base_digest))
+    # Run the test on weights, on both, or on outputs.
+    probe = probe or Probe()
+    if entry.needs == "weights":
+        if entry.joined and probe != Probe():
+            options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
+        verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
+    elif entry.needs == "both":
+        settled = _settled(probe, base_side, suspect_side)
+        pair = functools.partial(_fingerprints, base_side, suspect_side, settled)
+        try:
+            verdict = entry.load()(base_side, suspect_side, outputs=pair, alpha=alpha, **options)
+        except Overflow as error:
+            verdict = undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
+    else:
+        births = count if entry.references else None
+        verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=births, **options)
+    # Record choices and commitment with the verdict.
+    chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
+    chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
+    verdict = with_choices(verdict, chosen)
+    verdict = with_commitment(verdict, base_side.digest, committed=base_digest is not None)
+    for side in (base_side, suspect_side):
+        side.close()
+    return verdict
+
+
+def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
+    """Choose what settles most about this pair, of the tests that have the options given."""
+    names = {name for name, value in options.items() if value is not None}
+    outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
+    stored = base.stored is not None or suspect.stored is not None
+    return "permutation" if stored or outputs_alone else "auto"
+
+
+def _by_outputs(
+    test: str,
+    base: Side,
+    suspect: Side,
+    probe: Probe,
+    alpha: float,
+    *,
+    num_references: int | None = None,
+    **options: Any,
+) -> Verdict:
+    """Run a test of outputs, after checking for whatever makes it impossible."""
+    settled = _settled(probe, base, suspect)
+    reason = _uncomparable(base, suspect, settled)
+    if reason is not None:
+        assert settled.num_inputs is not None
+        return undefined(test, reason, num_inputs=settled.num_inputs, alpha=alpha)
+    try:
+        pair = _fingerprints(base, suspect, settled)
+    except Overflow as error:
+        return undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
+    if num_references is not None:
+        options["references"] = _references(pair[0], settled, num_references)
+    return comparing.compare(*pair, test=test, alpha=alpha, **options)
+
+
+def _settled(probe: Probe, base: Side, suspect: Side) -> Probe:
+    # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
+    settled = [probe.settled_by(side) for side in (base, suspect) if side.stored is not None]
+    probe = settled[0] if settled else probe
+    return probe.fitted(*(side.cfg for side in (base, suspect) if side.stored is None))
+
+
+def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
+    """Return why no output of one model belongs to one of the other, before anything is computed."""
+    vectors = probe.inputs == "gaussian"
+    # Two stored ones of tokens have their inputs compared first.
+    if base.width == suspect.width or not (vectors or base.stored is None or suspect.stored is None):
+        return None
+    widths = f"{base.width} and {suspect.width}"
+    fed = f"vectors of one width cannot be fed to models of widths {widths}, and "
+    return (fed if vectors else f"the widths differ ({widths}): ") + (
+        "no coordinate of one model corresponds to one of the other"
+    )
+
+
+def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
+    """Read both models' outputs alike: as the stored one of them was."""
+    stored = [side.stored for side in (base, suspect) if side.stored is not None]
+    layers = {side.layer for side in stored}
+    layer = layers.pop() if len(layers) == 1 else None
+    moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
+    first = read_outputs(base, probe, moments=moments, layer=layer)
+    if base is suspect:
+        return first, first
+    if moments is None and "mean" in first.inputs:
+        moments = (first.inputs["mean"], first.inputs["std"])
+    return first, read_outputs(suspect, probe, moments=moments, layer=layer)
+
+
+def _references(base: Fingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
+    """Yield outputs of fresh seeds of the base's architecture, one at a time."""
+    if base.layer is not None:
+        raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
+    cfg = ModelConfig.from_dict(base.config)
+    inputs = probe.draw(cfg)
+    x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
+    seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
+    return (outputs_ND for chunk_SND in births.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)

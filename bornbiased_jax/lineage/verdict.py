@@ -1,0 +1,184 @@
+"""A verdict: what was decided, on what evidence, and what the evidence does not show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from bornbiased_jax.lineage.summary import summary
+from bornbiased_jax.stats.ranks import matched
+
+Decision = Literal["same-lineage", "unrelated", "undefined"]
+
+# Said with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
+SCOPE = (
+    "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
+    "distillation of hidden states, or a framework seed that both models used share coordinates too. "
+    "'unrelated' means that no shared coordinates were found, not that there are none."
+)
+
+WORD = (
+    "The verdict holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
+    "the suspect was seen: without a digest published before (--base-digest) that rests on the word of whoever names "
+    "the base."
+)
+
+
+UNSAID: Mapping[str, Any] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
+"""Keys of every verdict's JSON, as they are where a test says nothing about them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The outcome of one lineage test.
+
+    Attributes:
+        verdict, reason: the decision, and one sentence why.
+        p_value, log10_p: of the decision, None when undefined; ``p_value`` may round to 0 where ``log10_p``
+            (base 10) is still finite.
+        z: describes how far out the statistic lies; None where the test has none.
+        test, alpha: the test's name and the level of its decision.
+        num_inputs: N; None for a test that reads no outputs.
+        detail: what is particular to the test (counts, the statistic, ``notes``, a ``scope`` of its own).
+
+    Example:
+        >>> verdict = decide("iclr", p_value=1e-6, log10_p=-6.0, z=4.8, num_inputs=500, alpha=0.01)
+        >>> verdict.verdict, verdict.to_json()["p_value"]
+        ('same-lineage', 1e-06)
+        >>> print(verdict.text().splitlines()[0])
+        same-lineage (iclr, N = 500, alpha = 0.01, p = 1e-06, log10 p = -6.00, z = 4.80)
+    """
+
+    verdict: Decision
+    reason: str
+    p_value: float | None
+    log10_p: float | None
+    z: float | None
+    test: str
+    num_inputs: int | None
+    alpha: float
+    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
+        fixed = {name: getattr(self, name) for name in names}
+        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **UNSAID, **self.detail}.items()}
+
+    def text(self) -> str:
+        """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
+        facts = [self.test]
+        if self.num_inputs is not None:
+            facts.append(f"N = {self.num_inputs:,}")
+        facts.append(f"alpha = {self.alpha:g}")
+        if self.p_value is not None and self.log10_p is not None:
+            # A p that no float holds is told by its logarithm alone.
+            facts += [f"p = {self.p_value:.4g}"] if self.p_value else []
+            facts.append(f"log10 p = {self.log10_p:.2f}")
+        if self.z is not None:
+            facts.append(f"z = {self.z:.2f}")
+        content = self.to_json()
+        points = [str(note) for note in (*self.detail.get("notes", ()), content["scope"])]
+        return "\n".join(
+            [f"{self.verdict} ({', '.join(facts)})", summary(content), "", *(f"- {point}" for point in points)]
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Convert to Python numbers, lists and dicts only; numbers that are not finite become None."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def rests_on(described: Mapping[str, Any]) -> str:
+    """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
+    unchanged = ", ".join(described["invariant_to"]) or "nothing"
+    return (
+        f"The null permutes {described['permuted']}; the statistic is unchanged by {unchanged}; "
+        f"evaded by {described['evaded_by']}."
+    )
+
+
+def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
+    """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
+    words = [f"{name} = {value}" for name, value in chosen.items()]
+    notes = list(verdict.detail.get("notes", ()))
+    if words:
+        notes.append(
+            f"Exploratory: {', '.join(words)} was chosen. What was tried before on the same two models counts: "
+            "multiply p by the number of tries."
+        )
+    return dataclasses.replace(verdict, detail={**verdict.detail, "exploratory": words, "notes": notes})
+
+
+def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:
+    """Return an undefined verdict with its reason."""
+    return Verdict("undefined", reason, None, None, None, test, num_inputs, alpha, detail)
+
+
+def decide(
+    test: str,
+    *,
+    p_value: float,
+    log10_p: float,
+    z: float,
+    num_inputs: int | None,
+    alpha: float,
+    agreement: str = "the outputs agree coordinate by coordinate",
+    **detail: Any,
+) -> Verdict:
+    """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
+
+    Args:
+        test, p_value, log10_p, z, num_inputs, alpha, detail: of the :class:`Verdict`; a z that is not finite is
+            left out.
+        agreement: what the test looked for, as the beginning of the reason.
+    """
+    if not (math.isfinite(p_value) and math.isfinite(log10_p)):
+        return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
+    z_or_none = float(z) if math.isfinite(z) else None
+    p_value = float(min(1.0, p_value))
+    same = p_value < alpha
+    reason = (
+        f"{agreement} more than chance allows (p < {alpha:g})"
+        if same
+        else f"{agreement} no more than chance allows (p >= {alpha:g})"
+    )
+    decision: Decision = "same-lineage" if same else "unrelated"
+    return Verdict(decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail)
+
+
+def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> str | None:
+    """Return why two matrices of outputs cannot be compared coordinate by coordinate, or None if they can.
+
+    Raises:
+        InputError: not two matrices over the same number of inputs, or numbers that are not finite.
+    """
+    base_ND, suspect_ND = matched(base_ND, suspect_ND)
+    if base_ND.shape[1] != suspect_ND.shape[1]:
+        return (
+            f"the widths differ ({base_ND.shape[1]} and {suspect_ND.shape[1]}): "
+            "no coordinate of one model corresponds to one of the other"
+        )
+    if len(base_ND) < min_inputs:
+        return f"{len(base_ND)} inputs are too few: this test needs at least {min_inputs}"
+    for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
+        if len(varying(outputs_ND)) < 3:
+            return f"the {name} gives constant outputs: fewer than 3 coordinates vary over the inputs"
+    return None
+
+
+def varying(outputs_ND: np.ndarray) -> np.ndarray:
+    """Return the indices of the coordinates that are not the same for every input."""
+    return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))

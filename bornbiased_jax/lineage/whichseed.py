@@ -1,0 +1,255 @@
+"""Which seed of this package a model was born from: births compared with its weights, a prefix of each.
+
+A weight's draw depends on its seed, its path, its layer and its place alone, so the first few numbers of a matrix can
+be drawn without the rest. Two passes:
+
+1. *Search.* Of every seed some hundred numbers are drawn, spread over matrices of all depths; the seeds whose numbers
+   correlate best with the suspect's go on.
+2. *Decision.* Of those, many more numbers are drawn, from every matrix that is drawn at all. A birth's unit normals are
+   independent of a model that was not born from it, whatever that model is, so the correlation r of n of them with any
+   fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the best seed is
+   multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot cheat.
+3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
+   coordinates (:func:`.weights.weights_test`); its p is multiplied by 2³² as well. One tensor of each is in memory.
+
+Correlations do not see standard deviations, so the initialisation scheme does not matter; the sizes do. A model whose
+coordinates were permuted, rotated or negated is not found, because its numbers no longer lie where they were drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bornbiased_jax import hardware
+from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader, params_reader
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.ledger import drive
+from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.lineage.seed_search import (
+    CHUNK,
+    SEARCH_ENTRIES,
+    best_of,
+    decision_places,
+    drawn,
+    read_entries,
+    request,
+    unit,
+)
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights import weights_test
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.stats.tails import LN10, log_t_sf
+
+NUM_SEEDS = 2**32
+SIZES = (
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "d_model",
+    "d_ff",
+    "vocab_size",
+    "gated_mlp",
+    "num_experts",
+)
+"""Fields that say how large the drawn matrices are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A seed, the correlation of its birth's numbers with the suspect's, and what that is worth.
+
+    ``log10_p`` (base 10, at most 0) is of the t test, times 2³².
+    """
+
+    seed: int
+    correlation: float
+    t: float
+    log10_p: float
+
+    @property
+    def p_value(self) -> float:
+        """10 to the power of ``log10_p``; 0 where that underflows."""
+        return 10.0**self.log10_p
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields with the p-value, as JSON-ready values."""
+        return {**dataclasses.asdict(self), "p_value": self.p_value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        seed: the birth's seed, or None.
+        reason: one sentence.
+        best: the seed that correlates best.
+        runner_up: the next best of the searched seeds, or None when only one was searched.
+        num_seeds: how many were searched.
+        num_entries: numbers drawn of each seed in the search, and for the decision.
+        alpha: level of the decision.
+        confirmed: what the test in the weights says of the seed found, its p times 2³²; None where none was found.
+    """
+
+    seed: int | None
+    reason: str
+    best: Candidate
+    runner_up: Candidate | None
+    num_seeds: int
+    num_entries: tuple[int, int]
+    alpha: float
+    confirmed: Verdict | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values, with the keys of the command line."""
+        return {
+            "seed": self.seed,
+            "p_value": self.best.p_value,
+            "log10_p": self.best.log10_p,
+            "num_seeds": self.num_seeds,
+            "best": self.best.to_json(),
+            "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
+            "num_entries": {"search": self.num_entries[0], "decision": self.num_entries[1]},
+            "corrected_for": NUM_SEEDS,
+            "alpha": self.alpha,
+            "reason": self.reason,
+            "confirmed": None if self.confirmed is None else self._brief(self.confirmed.to_json()),
+        }
+
+    @staticmethod
+    def _brief(verdict: dict[str, Any]) -> dict[str, Any]:
+        keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
+        return {**{name: verdict.get(name) for name in keys}, "corrected_for": NUM_SEEDS}
+
+
+def which_seed(
+    cfg: ModelConfig,
+    suspect: WeightsReader | Params,
+    seeds: range,
+    *,
+    suspect_cfg: ModelConfig | None = None,
+    alpha: float = 1e-4,
+    entries: int = SEARCH_ENTRIES,
+    resume: Path | str | None = None,
+    engine: Engine = local,
+    range_size: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Found:
+    """Search seeds for the initial weights of a model.
+
+    Args:
+        cfg: the architecture that births are drawn of.
+        suspect: a reader of its weights, or the weights.
+        seeds: a range of step 1 within 0 to 2³².
+        suspect_cfg: of weights in memory the architecture, to be compared with ``cfg`` in its sizes; ``cfg`` itself by
+            default.
+        alpha: level of the decision.
+        entries: numbers drawn of each seed in the search.
+        resume: a ledger, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
+            can be extended. Several processes may share it.
+        engine: who searches what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
+        range_size: seeds in a chunk of the ledger; :data:`.seed_search.RANGE` unless given.
+        advance: called with the number of seeds searched since the last call.
+
+    Raises:
+        InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), a
+            ledger that cannot be written, or another engine without one.
+    """
+    reader = suspect if isinstance(suspect, WeightsReader) else params_reader(suspect_cfg or cfg, suspect)
+    _check(cfg, reader.cfg, seeds, alpha, entries)
+    drive.check(resume, engine)
+    hardware.check_memory(
+        8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
+    )
+    # Search: correlate a few numbers of every seed, chunk by chunk.
+    search = request(cfg, reader, seeds, entries=entries, range_size=range_size, advance=advance)
+    best: dict[int, float] = {}
+    for chunk in drive.fulfil(search, resume, engine, advance):
+        best = best_of(best, chunk["seeds"], chunk["correlations"])
+    # Decision: many more numbers of the best seeds.
+    decided = _decide(cfg, reader, list(best))
+    first, second = decided[0], decided[1] if len(decided) > 1 else None
+    hit = first.log10_p < math.log10(alpha)
+    reason = (
+        f"the numbers of seed {first.seed}'s birth correlate with the suspect's at r = {first.correlation:.3f} "
+        f"(log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
+        if hit
+        else f"none of {len(seeds):,} births was found in the suspect's coordinates (best: seed {first.seed}, "
+        f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
+    )
+    sizes = (len(search.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
+    # Confirmation: all matrices of the seed, where there is a hit.
+    confirmed = confirm(cfg, reader, first.seed, alpha=alpha) if hit else None
+    return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha, confirmed)
+
+
+def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float = 1e-4) -> Verdict:
+    """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
+
+    Args:
+        cfg: the architecture of the birth.
+        suspect: the model.
+        seed: the birth's.
+        alpha: level of the decision.
+
+    Returns:
+        A verdict, undefined where the two have nothing of one size.
+    """
+    verdict = weights_test(birth_reader(cfg, seed), suspect, alpha=alpha)
+    if verdict.log10_p is None:
+        return verdict
+    log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
+    same = log10_p <= math.log10(alpha)
+    reason = (
+        f"the weights of seed {seed}'s birth agree with the suspect's {'more' if same else 'no more'} than those of "
+        f"the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+    )
+    return dataclasses.replace(
+        verdict,
+        verdict="same-lineage" if same else "unrelated",
+        reason=reason,
+        p_value=10.0**log10_p,
+        log10_p=log10_p,
+    )
+
+
+def _check(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float, entries: int) -> None:
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"alpha={alpha} is not between 0 and 1")
+    if entries < 16:
+        raise InputError(f"{entries} entries are too few to tell seeds apart: give at least 16")
+    if not len(seeds) or seeds.step != 1:
+        raise InputError("no seeds to search: give a range such as 0:1000000")
+    if seeds.start < 0 or seeds.stop > NUM_SEEDS:
+        raise InputError(f"seeds {seeds.start} to {seeds.stop} are not within 0 to 2^32: shorten the range")
+    for name in SIZES:
+        searched_size, suspect_size = getattr(cfg, name), getattr(suspect_cfg, name)
+        if searched_size != suspect_size:
+            raise InputError(
+                f"the suspect has {name}={suspect_size}, the births to be searched {searched_size}: give the "
+                "suspect's own sizes by --model and --set"
+            )
+
+
+def _decide(cfg: ModelConfig, suspect: WeightsReader, seeds: list[int]) -> list[Candidate]:
+    places = decision_places(cfg)
+    unit_N = unit(read_entries(suspect, places))
+    draw = jax.jit(functools.partial(drawn, places))
+    candidates = []
+    for seed in seeds:
+        r = float(np.clip(unit(np.asarray(draw(np.uint32(seed)), np.float64)) @ unit_N, -1.0, 1.0))
+        freedom = len(unit_N) - 2
+        t = r * math.sqrt(freedom / max(1.0 - r * r, 1e-300))
+        log10_p = min(0.0, (log_t_sf(t, freedom) + math.log(NUM_SEEDS)) / LN10)
+        candidates.append(Candidate(int(seed), r, t, log10_p))
+    return sorted(candidates, key=lambda row: (-row.t, row.seed))

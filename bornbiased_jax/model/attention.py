@@ -1,0 +1,291 @@
+"""Causal multi-head attention, with every variation that the config names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.model.attention_kernels import KERNELS
+from bornbiased_jax.model.cache import RollingCache
+from bornbiased_jax.model.fields import fields_of
+from bornbiased_jax.model.fused import fused_attention
+from bornbiased_jax.model.linear import Linear
+from bornbiased_jax.model.norm import Norm
+from bornbiased_jax.model.rope import rotate
+from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
+
+# Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
+MIN_ROWS = 32
+MAX_BLOCKS = 8
+
+
+def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
+    """Return boolean [T, S]: whether the query at one absolute position may see the key at another."""
+    distance_TS = query_T[:, None] - key_S[None, :]
+    causal_TS = distance_TS >= 0
+    return causal_TS if window is None else causal_TS & (distance_TS < window)
+
+
+def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
+    """Return blocks of query rows, each with the columns that causality and the window leave to any of them.
+
+    With as many queries as keys, half of the square is never seen: blocks of rows leave most of it out.
+    Other shapes (one query, or a cache that is partly empty) stay whole.
+    """
+    if num_queries != num_keys or num_queries < 2 * MIN_ROWS:
+        return [(slice(0, num_queries), slice(0, num_keys))]
+    size = max(MIN_ROWS, -(-num_queries // MAX_BLOCKS))
+    blocks = []
+    for start in range(0, num_queries, size):
+        stop = min(start + size, num_queries)
+        first = 0 if window is None else max(0, start - window + 1)
+        blocks.append((slice(start, stop), slice(first, stop)))
+    return blocks
+
+
+def _behind(
+    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Prepend a prefix that every query sees to keys, values and the mask."""
+    if prefix is None:
+        return k_BSGK, v_BSGK, seen_TS
+    key_BPGK, value_BPGK = prefix
+    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
+    return (
+        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
+        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
+        jnp.concatenate([seen_TP, seen_TS], axis=1),
+    )
+
+
+FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": jax.nn.elu,
+    "relu": jax.nn.relu,
+    "identity": lambda q: q,
+}
+"""φ of Prefix-Tuning+, by its name in the configuration."""
+
+
+class Attention(nn.Module):
+    """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
+
+    Options, all applied to the aggregated values o before W_O and in this order: positional
+    amplification √i or attenuation √(i/max_seq_len) (Section 6.2.1), per-head RMSNorm with one scale
+    [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
+    weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
+    probability and adds nothing, or another kernel in place of the softmax
+    (:mod:`~bornbiased_jax.model.attention_kernels`). In the values: a gate sigmoid(W v + b) of each
+    value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
+
+    Adapters: ``prefix_length`` trained keys and values of each group before all positions, seen by every query and not
+    rotated (prefix tuning); ``prefix_memory`` adds φ(q)ᵀ M to the aggregated values before the options above, q as it
+    meets the keys and M [K, K] of each head (Prefix-Tuning+). Captured weights, keys and values are those of the input
+    alone: what a row of weights lacks to 1 is the prefix's.
+    """
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: Any = "highest"
+    last_only: bool = False
+    edits: Edits = NO_EDITS
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        positions_T: jax.Array,
+        mask_TS: jax.Array | None = None,
+        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        rolling: RollingCache | None = None,
+        layer: jax.Array | None = None,
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        cfg = self.cfg
+        # Whether this layer is a local one, traced: blocks are scanned, and their facts travel with them.
+        is_local = None
+        if cfg.is_local is not None:
+            if layer is None:
+                raise ValueError("layers of this configuration differ: say which one a block is")
+            is_local = jnp.asarray(cfg.is_local)[layer]
+        H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
+        use_bias = cfg.bias or cfg.qkv_bias
+        x_BTD = edited(self.edits.attention_input, x_BTD)
+        query_x = x_BTD[:, -1:] if self.last_only else x_BTD
+        query_T = positions_T[-1:] if self.last_only else positions_T
+
+        # Queries, keys and values.
+        q_BTHK = self._project("query", query_x, H, use_bias)
+        k_BSGK = self._project("key", x_BTD, G, use_bias)
+        v_BSGK = Linear(G * K, use_bias, self.precision, name="value")(x_BTD)
+        v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
+        if cfg.output_gate == "value":
+            v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, self.precision, name="value_gate")(v_BSGK))
+
+        # RoPE on queries and keys.
+        inside_T = query_T if rolling is None else rolling.inside(query_T)
+        first_BTHK = q_BTHK
+        if cfg.positions == "rope":
+            # Among the latest tokens only distances count, and they are those of the text; the first tokens are met
+            # from the query's place inside the cache.
+            first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
+            q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
+            k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
+        k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
+
+        # Keys and values so far: the cache with this pass written into it.
+        key_S = positions_T
+        if past is not None:
+            past_keys, past_values, start = past
+            k_BSGK = jax.lax.dynamic_update_slice_in_dim(past_keys, k_BSGK.astype(past_keys.dtype), start, 1)
+            v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
+            key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
+
+        # The mask: causality and windows, then what the caller and edits take away.
+        def seen_within(window: int | None) -> jax.Array:
+            if rolling is None:
+                return allowed(query_T, key_S, window)
+            return rolling.seen(query_T, key_S, window)
+
+        seen_TS = seen_within(cfg.window)
+        if is_local is not None:
+            seen_TS = jnp.where(is_local, seen_TS, seen_within(None))
+        # What no query sees can be left out only where it is known before the program runs.
+        window = cfg.window if rolling is None and is_local is None else None
+        if mask_TS is not None:
+            seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
+        if self.edits.seen is not None:
+            seen_TS = seen_TS & self.edits.seen(seen_TS)
+
+        # An extra logit takes probability and adds nothing.
+        extra_H = None
+        if cfg.sink_logit == "zero":
+            extra_H = jnp.zeros((H,), jnp.float32)
+        elif cfg.sink_logit == "learned":
+            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
+        weights_BHTS = o_BTHK = None
+        prefix = self._prefix(k_BSGK)
+
+        def weigh(rows: slice, keys: jax.Array, mask: jax.Array) -> jax.Array:
+            scores_BHTS = self._scores(q_BTHK[:, rows], keys)
+            if rolling is not None and cfg.positions == "rope":
+                first_S = jnp.arange(keys.shape[1]) < (cfg.prefix_length or 0) + rolling.keep
+                met_BHTS = self._scores(first_BTHK[:, rows], keys)
+                scores_BHTS = jnp.where(first_S[None, None, None], met_BHTS, scores_BHTS)
+            return self._weights(scores_BHTS, mask, extra_H)
+
+        # Weights in full where they are captured, else the fused kernel, else blocks of rows.
+        if self._wants_weights():
+            keys, values, mask = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
+            weights_BHTS = weigh(slice(None), keys, mask)
+            o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
+            if prefix is not None:
+                weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
+        elif self._causal(mask_TS, past) and rolling is None:
+            o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
+        if o_BTHK is None:
+            parts = []
+            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
+                keys, values, mask = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
+                weights = weigh(rows, keys, mask)
+                parts.append(self._aggregate(weights.astype(values.dtype), values))
+            o_BTHK = jnp.concatenate(parts, axis=1)
+
+        # Adapter and sink mitigations on the aggregated values, then W_O.
+        if cfg.prefix_memory != "none":
+            o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
+        o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
+        o_BTHK = edited(self.edits.attention_output, o_BTHK)
+        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
+        activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
+        activations |= {"values": v_BSGK, "keys": k_BSGK}
+        if weights_BHTS is not None:
+            activations |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
+        captured = {name: activations[name] for name in activations if name in self.capture}
+        return out_BTD, captured | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
+
+    def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
+        cfg = self.cfg
+        y = Linear(heads * cfg.key_dim, use_bias, self.precision, name=name)(x)
+        if cfg.qk_norm and cfg.qk_norm_scope == "projection":
+            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+        y = y.reshape(*y.shape[:2], heads, cfg.key_dim)
+        if cfg.qk_norm and cfg.qk_norm_scope == "head":
+            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+        return y
+
+    def _prefix(self, k_BSGK: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """Return keys and values [B, P, G, K] of the prefix, in the dtype of the others; None without one."""
+        cfg = self.cfg
+        if cfg.prefix_length is None:
+            return None
+        shape = (cfg.prefix_length, cfg.kv_heads, cfg.key_dim)
+        parts = [self.param(name, nn.initializers.zeros, shape) for name in ("prefix_key", "prefix_value")]
+        key, value = (jnp.broadcast_to(part.astype(k_BSGK.dtype), (len(k_BSGK), *shape)) for part in parts)
+        return key, value
+
+    def _memory(self, q_BTHK: jax.Array) -> jax.Array:
+        """Compute φ(q)ᵀ M of every head, [B, T, H, K]."""
+        H, K = q_BTHK.shape[2:]
+        memory_HKK = self.param("prefix_memory", nn.initializers.zeros, (H, K, K))
+        phi_BTHK = FEATURE_MAPS[self.cfg.prefix_memory](q_BTHK)
+        memory = memory_HKK.astype(phi_BTHK.dtype)
+        return jnp.einsum("BTHK,HKJ->BTHJ", phi_BTHK, memory, precision=self.precision)
+
+    def _wants_weights(self) -> bool:
+        return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
+
+    def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
+        """Return whether this is the softmax over all earlier positions (of a window) and nothing else."""
+        refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
+        is_plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
+        is_unmasked = mask_TS is None and self.edits.seen is None
+        return is_plain and is_unmasked and past is None and not self.last_only
+
+    def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
+        """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
+        B, T, H, K = q_BTHK.shape
+        G = k_BSGK.shape[2]
+        # Heads before positions, and the R query heads of a group as more rows: the products then run on
+        # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
+        scale = 1.0 / math.sqrt(K) if self.cfg.attention_scale is None else self.cfg.attention_scale
+        q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
+        q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
+        scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
+        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+
+    def _weights(self, scores_BHTS: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None) -> jax.Array:
+        cfg = self.cfg
+        B, H, T, _ = scores_BHTS.shape
+        seen_11TS = seen_TS[None, None]
+        if extra_H is None:
+            return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)
+        scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
+        extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
+        return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
+
+    def _aggregate(self, weights_BHTS: jax.Array, v_BSGK: jax.Array) -> jax.Array:
+        B, H, T, S = weights_BHTS.shape
+        G, K = v_BSGK.shape[2:]
+        weights_BGMS = weights_BHTS.reshape(B, G, H // G * T, S)
+        o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
+        return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
+
+    def _sink_mitigations(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        if cfg.positional_scale != "none":
+            index_T = (positions_T + 1).astype(jnp.float32)
+            longest = cfg.max_seq_len if cfg.positional_scale == "attenuate" else 1
+            o_BTHK = o_BTHK * jnp.sqrt(index_T / longest).astype(o_BTHK.dtype)[None, :, None, None]
+        if cfg.head_norm:
+            o_BTHK = Norm("rmsnorm", cfg.norm_eps, name="head_norm")(o_BTHK)
+        if cfg.output_gate in ("headwise", "elementwise"):
+            per_head = 1 if cfg.output_gate == "headwise" else cfg.key_dim
+            gate = Linear(cfg.num_heads * per_head, False, self.precision, name="gate")(x_BTD)
+            gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)
+            o_BTHK = o_BTHK * jnp.broadcast_to(gate, o_BTHK.shape)
+        return o_BTHK

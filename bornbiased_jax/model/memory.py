@@ -1,0 +1,136 @@
+"""The memory that a model and its forward pass need, estimated from the configuration, before anything is allocated.
+
+Estimates are from below: what they exceed cannot be done. They count the arrays that are alive together at the widest
+place of a forward pass, in float32, and leave out what compilers add.
+"""
+
+from __future__ import annotations
+
+import math
+
+from bornbiased_jax import hardware
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.model.attention import visible
+from bornbiased_jax.parameters import parameter_table
+
+FLOAT = 4
+"""Bytes of a number."""
+
+
+def weights_bytes(cfg: ModelConfig) -> int:
+    """Count the bytes of all parameters.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> from bornbiased_jax.init import parameter_shapes
+        >>> from bornbiased_jax.parameters import count_parameters
+        >>> cfg = preset("gpt2-tiny")
+        >>> weights_bytes(cfg) == 4 * count_parameters(parameter_shapes(cfg))
+        True
+    """
+    return FLOAT * sum(math.prod(row.shape) for row in parameter_table(cfg).values())
+
+
+def largest_tensor_bytes(cfg: ModelConfig) -> int:
+    """Count the bytes of the largest parameter, of one block where it lies in the blocks."""
+    rows = parameter_table(cfg).values()
+    return FLOAT * max(math.prod(row.block_shape) for row in rows)
+
+
+def streamed_bytes(cfg: ModelConfig) -> int:
+    """Count the bytes of weights held at once where blocks are read one at a time: two blocks, or the vocabulary.
+
+    One block is applied while the next is read; the embedding is needed before the first, the head after the last.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> cfg = preset("gpt2-1.2b")
+        >>> 11 < weights_bytes(cfg) / streamed_bytes(cfg) < 13
+        True
+    """
+    rows = parameter_table(cfg).values()
+    block = sum(math.prod(row.shape[1:]) for row in rows if row.is_stacked)
+    outside = max(math.prod(row.shape) for row in rows if not row.is_stacked)
+    return FLOAT * max(2 * block, outside)
+
+
+def forward_bytes(
+    cfg: ModelConfig,
+    sequences: int,
+    length: int,
+    *,
+    logits: int = 0,
+    all_weights: bool = False,
+    keep_activations: bool = False,
+) -> int:
+    """Estimate the bytes of a forward pass without the parameters.
+
+    Args:
+        cfg: the architecture.
+        sequences: in one batch.
+        length: of each, in tokens.
+        logits: at how many positions of a sequence they are made.
+        all_weights: attention weights of all queries at once, as where they are captured; else block of rows by block.
+        keep_activations: of all blocks, as for a backward pass; else those of the widest block.
+    """
+    # Activations of one position: queries, keys, values and their aggregate; the MLP; the residual stream.
+    heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
+    attention = heads + cfg.num_heads * cfg.key_dim if cfg.attention else 0
+    chosen = 1 if cfg.num_experts is None else cfg.experts_per_token
+    hidden = chosen * cfg.d_ff * (2 + cfg.gated_mlp) if cfg.mlp else 0
+    stream = 2 * cfg.d_model
+    block = stream + max(attention, hidden)
+    numbers = sequences * length * (block if not keep_activations else cfg.num_layers * (stream + attention + hidden))
+    # Attention weights, of all queries or of the widest block of rows.
+    if cfg.attention:
+        keys_per_query = length if cfg.window is None else min(length, cfg.window)
+        blocks = visible(length, length, cfg.window)
+        rows = (
+            length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
+        )
+        numbers += sequences * cfg.num_heads * rows
+    return FLOAT * (numbers + sequences * logits * cfg.vocab_size)
+
+
+def cache_bytes(cfg: ModelConfig, sequences: int, length: int) -> int:
+    """Count the bytes of the keys and values of ``length`` positions, all blocks."""
+    return FLOAT * 2 * cfg.num_layers * sequences * length * cfg.kv_heads * cfg.key_dim
+
+
+def check_weights(cfg: ModelConfig, *, copies: float = 1) -> None:
+    """Refuse a model whose parameters do not fit.
+
+    Args:
+        cfg: the architecture.
+        copies: how many times they are held.
+
+    Raises:
+        InputError: they do not.
+    """
+    number = weights_bytes(cfg) // FLOAT
+    hardware.check_memory(
+        copies * FLOAT * number,
+        f"a model of {number:,} parameters (num_layers={cfg.num_layers}, d_model={cfg.d_model}, "
+        f"vocab_size={cfg.vocab_size})",
+        "choose a smaller one",
+    )
+
+
+def check_forward(
+    cfg: ModelConfig,
+    sequences: int,
+    length: int,
+    *,
+    logits: int = 0,
+    all_weights: bool = False,
+    also: float = 0.0,
+) -> None:
+    """Refuse a forward pass that does not fit (:func:`forward_bytes`) together with ``also`` more bytes.
+
+    Raises:
+        InputError: it does not; the sentence says what to lower.
+    """
+    needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
+    many = "sequence" if sequences == 1 else "sequences"
+    remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"
+    hardware.check_memory(needed, f"a forward pass of {sequences:,} {many} of {length:,} tokens", remedy)

@@ -1,0 +1,312 @@
+"""Save everything a run needs to go on with Orbax, and read it back on other devices.
+
+The format is that of :mod:`bornbiased_jax.checkpoints.run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from bornbiased_jax import files, progress
+from bornbiased_jax.checkpoints.run import BASE, FOLDER, checksums, find_steps, progress_tree
+from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training.settings import PretrainConfig
+from bornbiased_jax.training.step import State
+
+DAMAGED = "damaged"
+
+
+INTERRUPTED = ".interrupted.json"
+"""Steps whose checkpoints a signal made; each goes when there is a newer one."""
+
+
+@dataclasses.dataclass
+class _Preservation:
+    """Which checkpoints stay: those kept for ever, the latest of those that are due, and the newest in any case.
+
+    What a signal made (``passing``) does not count among the latest, so that an interrupted run keeps in the end what
+    an undisturbed one keeps.
+    """
+
+    forever: frozenset[int]
+    latest: int | None
+    passing: frozenset[int]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:  # noqa: ARG002 (Orbax names it)
+        """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        due = [step for step in steps if step not in self.passing]
+        preserved = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
+        return [step in preserved or step in self.forever for step in steps]
+
+
+def _read_interrupted(folder: Path) -> frozenset[int]:
+    try:
+        return frozenset(step for step in files.read_json(folder / INTERRUPTED) if isinstance(step, int))
+    except (InputError, TypeError):
+        return frozenset()
+
+
+class Resumed(NamedTuple):
+    """What a checkpoint gives back."""
+
+    step: int
+    state: State
+    iterator: dict[str, Any]
+
+
+def log_spaced(steps: int) -> list[int]:
+    """Return 1, 2, 4, 8, … up to the last step."""
+    return [2**power for power in range(steps.bit_length()) if 2**power <= steps]
+
+
+def kept_forever(config: PretrainConfig, steps: int) -> list[int]:
+    """Return the steps saved whatever the interval and never deleted: initial weights, the last, the log-spaced."""
+    return sorted({0, steps, *(log_spaced(steps) if config.checkpoint_log_spaced else ())})
+
+
+def checkpoint_steps(config: PretrainConfig, steps: int) -> list[int]:
+    """Return every step after which a checkpoint is made."""
+    regular = range(0, steps + 1, config.checkpoint_every) if config.checkpoint_every else ()
+    return sorted({*kept_forever(config, steps), *regular})
+
+
+class Checkpointer:
+    """Saves the checkpoints of one run in the background and reads the newest whole one back."""
+
+    def __init__(self, folder: Path, config: PretrainConfig, steps: int) -> None:
+        self.folder, self._seeds = folder, config.seeds
+        self._wanted = frozenset(checkpoint_steps(config, steps))
+        self._saved: int | None = None
+        self._preservation = _Preservation(
+            frozenset(kept_forever(config, steps)), config.keep_latest, _read_interrupted(folder) - self._wanted
+        )
+        self._manager: ocp.training.Checkpointer | None = None
+        # Until the end: threads report on their own time.
+        self._silence = contextlib.ExitStack()
+        self._silence.enter_context(silent_libraries())
+
+    def _open(self) -> ocp.training.Checkpointer:
+        if self._manager is None:
+            decide = ocp.training.save_decision_policies
+            with self._errors("cannot prepare checkpoints"):
+                self._manager = ocp.training.Checkpointer(
+                    self.folder / FOLDER,
+                    # Which steps are saved is decided here; a signal may add one.
+                    save_decision_policy=decide.SpecificStepsPolicy([]),
+                    preservation_policy=self._preservation,
+                    cleanup_tmp_directories=True,
+                )
+        return self._manager
+
+    def wants(self, step: int) -> bool:
+        """Return whether a checkpoint is due after this many updates."""
+        return step in self._wanted
+
+    def interrupted_at(self, step: int) -> None:
+        """Note that the checkpoint of a step is made only because the run was stopped; a newer one replaces it.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        self._preservation.passing |= {step}
+        if jax.process_index() == 0:
+            files.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
+
+    def save(self, step: int, state: State, iterator: dict[str, Any]) -> None:
+        """Begin to save; returns as soon as the arrays were copied. An earlier save is waited for.
+
+        Raises:
+            InputError: this save or the one before cannot be written; older checkpoints are intact.
+        """
+        content = {
+            "params": state.params,
+            "optimiser": state.optimiser,
+            "progress": progress_tree(step, self._seeds, iterator, checksums(state)),
+        }
+        manager = self._open()
+        with self._errors(f"cannot save the checkpoint of step {step}"):
+            manager.save_checkpointables_async(step, content, force=True)
+
+    def wait(self) -> None:
+        """Wait for saves under way.
+
+        Raises:
+            InputError: one could not be written.
+        """
+        if self._manager is not None:
+            with self._errors("cannot save the last checkpoint"):
+                self._manager.wait()
+            path = self.folder / INTERRUPTED
+            if (
+                jax.process_index() == 0
+                and path.exists()
+                and self._preservation.passing.isdisjoint(find_steps(self.folder))
+            ):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Wait and release threads. Errors were reported by :meth:`wait`."""
+        if self._manager is not None:
+            with contextlib.suppress(Exception):
+                self._manager.close()
+            self._manager = None
+        self._silence.close()
+
+    @contextlib.contextmanager
+    def _errors(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            have = ", ".join(map(str, find_steps(self.folder))) or "none"
+            remedy = "free room" if out_of_room(error) else "mend that"
+            raise InputError(
+                f"{failure} in {self.folder / FOLDER}: {first_line(error)}; the checkpoints there (steps {have}) are "
+                f"intact: {remedy}, then run the same command again"
+            ) from error
+
+    def restore(self, abstract: State) -> Resumed | None:
+        """Return the newest intact checkpoint, or None when there is none at all.
+
+        A damaged one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
+
+        Args:
+            abstract: the state's shapes, types and shardings on this machine.
+
+        Raises:
+            InputError: a checkpoint belongs to another run or version or cannot be read just now, or every one is
+                damaged. Nothing was moved.
+        """
+        steps = find_steps(self.folder)
+        damaged: list[Path] = []
+        mismatch: _MismatchError | None = None
+        # Newest first: the first intact checkpoint counts.
+        for step in reversed(steps):
+            path = self.folder / FOLDER / str(step)
+            try:
+                resumed = _restore(path, abstract, self._seeds)
+            except _ForeignError as error:
+                raise InputError(str(error)) from error
+            except Exception as error:  # whatever a damaged file makes of itself in the layers below
+                if may_pass(error):
+                    raise InputError(
+                        f"the checkpoint of step {step} in {self.folder} cannot be read now ({first_line(error)}): "
+                        "nothing was changed; mend that, then run the same command again"
+                    ) from error
+                progress.warn(
+                    f"the checkpoint of step {step} in {self.folder} is damaged ({first_line(error)}): "
+                    "taking the one before"
+                )
+                damaged.append(path)
+                # One among whole ones is damaged metadata; of nothing else, the work of another version.
+                mismatch = mismatch or (error if isinstance(error, _MismatchError) else None)
+                continue
+            # Move corrupted ones aside only now that an older one has been read.
+            for bad in damaged:
+                self._set_aside(bad)
+            return resumed
+        # No intact checkpoint: tell another version's apart from corrupted ones.
+        if mismatch is not None:
+            raise InputError(
+                f"no checkpoint can be used, {mismatch}: go on with the version that wrote it, put one back from a "
+                "copy if it was damaged, or start anew with another --out"
+            )
+        if steps:
+            raise InputError(
+                f"every checkpoint in {self.folder / FOLDER} is damaged: put one back from a copy, or start anew with "
+                "another --out"
+            )
+        return None
+
+    def _set_aside(self, path: Path) -> None:
+        if jax.process_index() == 0:
+            target = self.folder / DAMAGED / path.name
+            number = 0
+            while target.exists():
+                number += 1
+                target = target.with_name(f"{path.name}.{number}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices(f"set aside {path.name}")
+
+
+def save_frozen(folder: Path, weights: Any) -> None:
+    """Write the weights that an adapter belongs to, once, as :func:`.run.load_frozen` reads them.
+
+    Args:
+        folder: the run's.
+        weights: of one model, leaves [1, ...].
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    content = {"params": weights, "progress": progress_tree(0, (0,), {"next_index": 0}, checksums(weights))}
+    try:
+        with silent_libraries():
+            ocp.save_checkpointables(folder / BASE, content, overwrite=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        remedy = "free room" if out_of_room(error) else "mend that"
+        raise InputError(
+            f"cannot write the frozen model to {folder / BASE}: {first_line(error)}; {remedy}, then run the same "
+            "command again"
+        ) from error
+
+
+class _ForeignError(ValueError):
+    """A whole checkpoint that does not belong to this run."""
+
+
+class _MismatchError(ValueError):
+    """A checkpoint of other arrays than this run's."""
+
+
+def _check_structure(path: Path, abstract: State) -> None:
+    """Check that the stored arrays are those of the state; unreadable metadata are left to the reading.
+
+    Raises:
+        _MismatchError: it has others.
+    """
+    try:
+        stored = ocp.checkpointables_metadata(path).metadata
+        if any(stored[name] is None for name in State._fields):  # what Orbax could not read
+            return
+        stored_shapes = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
+    except Exception:  # whatever damaged metadata make of themselves in the layers below
+        return
+    for name, shapes, expected in zip(State._fields, stored_shapes, abstract, strict=True):
+        if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(expected)):
+            raise _MismatchError(f"the checkpoint {path} has other {name} than this run")
+
+
+def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
+    _check_structure(path, abstract)
+    leaves = len(jax.tree.leaves(abstract))
+    sharding = jax.tree.leaves(abstract)[0].sharding
+    replicated = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=replicated)
+    # One after the other: of reads that go on together, a failing one leaves the others half begun.
+    place = ocp.load(path, progress_tree(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
+    params = ocp.load(path, abstract.params, checkpointable_name="params")
+    optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
+    if place["seeds"].tolist() != list(seeds):
+        raise _ForeignError(
+            f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}"
+        )
+    state = State(params, optimiser)
+    if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
+        raise ValueError("its checksums do not match")
+    return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})

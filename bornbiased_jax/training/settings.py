@@ -1,0 +1,244 @@
+"""Settings of a pretraining run: one frozen record, and the schedules of the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from bornbiased_jax import files, keys, ranges
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.adapters import Adapter, adapter_shapes
+from bornbiased_jax.parallel import parse_mesh
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    # Appendix B.4.2, Table 14: 128 sequences a step, 32 on each of two devices, twice.
+    "paper": dict(
+        steps=200_000, batch_size=128, accumulation=2, context=2048, learning_rate=6e-4, min_learning_rate=6e-5,
+        warmup=2000, weight_decay=0.1, clip=1.0, dtype="bfloat16",
+    ),
+    # The toy schedule of the SeedPrint authors' code: 4 × 8 sequences a step, one epoch. It gives no
+    # minimum rate; a cosine to zero is what its trainer does.
+    "seedprint": dict(
+        steps=None, batch_size=32, accumulation=8, context=2048, learning_rate=3e-4, min_learning_rate=0.0,
+        warmup=200, weight_decay=0.1, clip=1.0, dtype="bfloat16",
+    ),
+    # Minutes on two cores.
+    "tiny": dict(
+        steps=1000, batch_size=16, accumulation=1, context=128, learning_rate=1e-3, min_learning_rate=1e-4,
+        warmup=100, weight_decay=0.1, clip=1.0, dtype="float32",
+    ),
+    # Adapting a trained model. Decay would draw an adapter to nothing, and a fine-tuned model to zero.
+    "adapt": dict(
+        steps=None, batch_size=16, accumulation=1, context=128, learning_rate=1e-3, min_learning_rate=0.0,
+        warmup=10, weight_decay=0.0, clip=1.0, dtype="float32",
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainConfig:
+    """One run. The defaults are the schedule ``tiny``; :func:`from_schedule` starts from another.
+
+    Sizes are counts; a step is one update of the optimiser on ``batch_size`` sequences of ``context``
+    predicted tokens. The same data, in the same order, reach every seed.
+
+    Raises:
+        InputError: a value out of range, or two that contradict each other.
+    """
+
+    model: ModelConfig
+    data: str
+    out: str
+    # What is learned, and from where.
+    seeds: tuple[int, ...] = (42,)
+    data_seed: ranges.Seed = 0
+    tokenizer: str | None = None
+    context: ranges.SeqLen = 128
+    validation_fraction: ranges.HeldOut = 0.05
+    init_from: str | None = None
+    adapter: Adapter | None = None
+    """What is trained beside the weights of ``init_from``, which stay; None: the model itself. ``seeds`` are then those
+    of the adapter's beginning, all beside the same weights."""
+    # Optimisation.
+    steps: ranges.Steps | None = 1000
+    """None: one epoch."""
+    schedule_steps: ranges.Steps | None = None
+    """Steps that the learning rate is laid out for, up to which the run may be extended later; None: ``steps``."""
+    batch_size: ranges.Batch = 16
+    accumulation: ranges.Batch = 1
+    learning_rate: ranges.LearningRate = 1e-3
+    min_learning_rate: ranges.LearningRateOrNone = 1e-4
+    warmup: ranges.StepsOrNone = 100
+    weight_decay: ranges.LearningRateOrNone = 0.1
+    clip: ranges.Clip = 1.0
+    beta1: ranges.Decay = 0.9
+    beta2: ranges.Decay = 0.95
+    epsilon: ranges.LearningRate = 1e-8
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the computation; parameters and optimiser are float32 always."""
+    # Layout: none of it changes what is computed beyond rounding.
+    remat: bool = False
+    seeds_mode: Literal["auto", "vmap", "map"] = "auto"
+    mesh: str | None = None
+    # What is written.
+    checkpoint_every: ranges.Steps | None = None
+    """Steps between two checkpoints; None: the first and the last alone."""
+    checkpoint_log_spaced: bool = False
+    """Also after 1, 2, 4, 8, … steps; these are never deleted."""
+    keep_latest: ranges.Steps | None = None
+    """Of the checkpoints at a fixed interval, how many; None keeps all."""
+    eval_every: ranges.Steps | None = None
+    eval_sequences: ranges.Count = 64
+    log_every: ranges.Steps = 1
+    tensorboard: bool = True
+    # How.
+    token_cache: str | None = None
+    """Folder of tokenised data; None: the user's cache."""
+    processes: ranges.Processes | None = None
+    """Worker processes that tokenise; None: one for each core, where there is much to do."""
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out", str(self.out))
+        object.__setattr__(self, "data", str(self.data))
+        object.__setattr__(self, "seeds", tuple(keys.check_seed(seed) for seed in self.seeds))
+        # Seeds: at least one, each once.
+        if not self.seeds:
+            raise InputError("no seeds: give at least one, as in --seeds 42,123")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise InputError(f"seeds {', '.join(map(str, self.seeds))} name one twice: name each once")
+        # Numbers within their ranges.
+        for name, kind in _numbers().items():
+            if getattr(self, name) is not None or type(None) not in typing.get_args(kind):
+                object.__setattr__(self, name, ranges.within(kind, getattr(self, name), name))
+        # Learning rate and its schedule.
+        if self.min_learning_rate > self.learning_rate:
+            raise InputError(
+                f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}: lower it"
+            )
+        if self.steps is not None and self.schedule_steps is not None and self.steps > self.schedule_steps:
+            raise InputError(
+                f"steps={self.steps} is beyond schedule_steps={self.schedule_steps}, where the rate ends: raise it"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise InputError(f"dtype={self.dtype!r} is not one of float32, bfloat16")
+        if self.seeds_mode not in ("auto", "vmap", "map"):
+            raise InputError(f"seeds_mode={self.seeds_mode!r} is not one of auto, vmap, map")
+        if self.batch_size % self.accumulation:
+            raise InputError(
+                f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: choose a divisor"
+            )
+        if self.model.positions == "learned" and self.context > self.model.max_seq_len:
+            raise InputError(
+                f"context={self.context} is longer than the model's max_seq_len={self.model.max_seq_len}: shorten it "
+                "or set max_seq_len"
+            )
+        # Adapters and the mesh.
+        if self.adapter is not None:
+            adapter_shapes(self.model, self.adapter)
+            if self.mesh is not None:
+                raise InputError("an adapter is trained on one device: leave the mesh out")
+        sizes = parse_mesh(self.mesh)
+        if len(self.seeds) % sizes["seed"]:
+            raise InputError(f"{len(self.seeds)} seeds do not divide over the mesh axis seed={sizes['seed']}")
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences that go through the model at once."""
+        return self.batch_size // self.accumulation
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Predicted tokens a step, of one seed."""
+        return self.batch_size * self.context
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON-ready values."""
+        adapter = None if self.adapter is None else self.adapter.to_dict()
+        nested = {"model": self.model.to_dict(), "seeds": list(self.seeds), "adapter": adapter}
+        return {**dataclasses.asdict(self), **nested}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PretrainConfig:
+        """Invert :meth:`to_dict`; unknown fields are refused by name."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in names:
+                raise InputError(f"unknown field {name!r} of a run: it was written by another version")
+        model = ModelConfig.from_dict(values["model"])
+        adapter = None if values.get("adapter") is None else Adapter.from_dict(values["adapter"])
+        return cls(**{**values, "model": model, "seeds": tuple(values["seeds"]), "adapter": adapter})
+
+
+# What may differ between a run and its continuation: where things lie, how often something is kept, evaluated or
+# shown. Everything else changes what is learned. Data are known by the digest of their tokens, not by their name.
+FREE_FIELDS = frozenset(
+    (
+        "out", "data", "mesh", "seeds_mode", "remat", "quiet", "processes", "token_cache", "tensorboard",
+        "checkpoint_every", "checkpoint_log_spaced", "keep_latest", "eval_every", "eval_sequences", "log_every",
+    )
+)  # fmt: skip
+
+
+def from_schedule(name: str, **changes: Any) -> PretrainConfig:
+    """Return a run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
+
+    Raises:
+        InputError: no such schedule, or a bad value.
+
+    >>> from bornbiased_jax.config import preset
+    >>> run = from_schedule("paper", model=preset("llama-nano"), data="builtin:prose", out="run", warmup=100)
+    >>> run.warmup, run.micro_batch, run.tokens_per_step
+    (100, 64, 262144)
+    """
+    if name not in SCHEDULES:
+        raise InputError(f"unknown schedule {name!r}: the schedules are {', '.join(SCHEDULES)}")
+    return PretrainConfig(**{**SCHEDULES[name], **changes})
+
+
+def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the name of the first field (``model.d_ff``, ``data_seed``) in which two runs differ, free ones aside.
+
+    A run may be extended, up to the steps that its learning rate was laid out for.
+    """
+    laid_out = scheduled(before)
+    for name in now:
+        if name in FREE_FIELDS:
+            continue
+        steps_known = name == "steps" and None not in (before.get(name), now[name], laid_out)
+        if steps_known and before[name] <= now[name] <= laid_out:
+            continue
+        if name == "schedule_steps" and now[name] in (None, laid_out):
+            continue
+        if name == "model":
+            # A field that a later version added has its default in an older run.
+            old = ModelConfig.from_dict(before.get("model", {})).to_dict()
+            for field, value in now["model"].items():
+                if old.get(field) != value:
+                    return f"model.{field}"
+        # Weights to begin with are known by their digest as well, once there are any.
+        elif before.get(name) != now[name] and (name != "init_from" or None in (before.get(name), now[name])):
+            return name
+    return None
+
+
+def scheduled(config: Mapping[str, Any]) -> int | None:
+    """Return the steps that a run's learning rate is laid out for; None for one epoch."""
+    return config.get("schedule_steps") or config.get("steps")
+
+
+def output_folder(config: PretrainConfig) -> Path:
+    """Return the run's folder, absolute."""
+    return files.user_path(config.out).resolve()
+
+
+@functools.cache
+def _numbers() -> dict[str, Any]:
+    """Return the fields that are numbers, with their ranges."""
+    kinds = typing.get_type_hints(PretrainConfig, include_extras=True)
+    return {name: kind for name, kind in kinds.items() if ranges.ends(kind) is not None}

@@ -1,0 +1,103 @@
+"""Count the arithmetic of a trained token, and measure how fast this machine trains and multiplies matrices."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.model.operations import multiplications
+from bornbiased_jax.parameters import parameter_table
+
+# Of so many laps the fastest is known: a small model's products need no more time.
+_LAPS = 100
+
+
+def flops_per_token(cfg: ModelConfig, context: int) -> float:
+    """Count the floating-point operations of one trained token, forward and backward.
+
+    Six for every weight of a matrix that multiplies (not the embedding, which is looked up; the head once),
+    and for attention 12·L·H·K·(T + 1)/2: each query meets (T + 1)/2 keys on average
+    (fewer with a window). Norms, activations,
+    softmax and recomputation are not counted.
+    """
+    table = parameter_table(cfg).values()
+    kernels = cfg.num_layers * sum(
+        multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
+    )
+    head = cfg.d_model * cfg.vocab_size
+    attended = min(context, cfg.window or context)
+    keys = attended * (1 - (attended - 1) / (2 * context))
+    attention = 12 * cfg.num_layers * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
+    return 6.0 * (kernels + head) + attention
+
+
+def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3) -> float:
+    """Measure the operations a second of the fastest of the model's own matrix products on one device.
+
+    Products are [rows, D] × [D, F] and [rows, D] × [D, V], at the precision of training.
+    """
+    dtype = jnp.dtype(dtype)
+    precision = "highest" if dtype == jnp.float32 else "default"
+    multiply = jax.jit(lambda a, b: jnp.dot(a, b, precision=precision))
+    rows = min(rows, 8192)
+    best = 0.0
+    for width in {cfg.d_ff, min(cfg.vocab_size, 8192)}:
+        left, right = jnp.ones((rows, cfg.d_model), dtype), jnp.ones((cfg.d_model, width), dtype)
+        multiply(left, right).block_until_ready()
+        start, fastest, laps = time.perf_counter(), math.inf, 0
+        while laps < _LAPS and time.perf_counter() - start < seconds / 2:
+            before = time.perf_counter()
+            for _ in range(4):
+                out = multiply(left, right)
+            out.block_until_ready()
+            fastest = min(fastest, (time.perf_counter() - before) / 4)
+            laps += 1
+        best = max(best, 2.0 * rows * cfg.d_model * width / fastest)
+    return best
+
+
+class TrainingClock:
+    """The rate of training: tokens over the time in which their steps ran.
+
+    Times run from :meth:`start`, or from the step before, to :meth:`count_step`: what happens between a step and the
+    next :meth:`start` (evaluation, a checkpoint) is left out.
+
+    Args:
+        tokens_per_step: of all seeds.
+    """
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self._per_step = tokens_per_step
+        self._mark = time.perf_counter()
+        self._steps, self._seconds = 0, 0.0
+        self._lap = (0, 0.0)
+
+    def start(self) -> None:
+        """Begin to train, or continue after other work."""
+        self._mark = time.perf_counter()
+
+    def count_step(self) -> None:
+        """Count a step whose numbers are in hand, and the time since the one before or the start."""
+        now = time.perf_counter()
+        self._seconds += now - self._mark
+        self._steps += 1
+        self._mark = now
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second over all steps; None before the first."""
+        return self._over(self._steps, self._seconds) if self._steps else None
+
+    def lap(self) -> float:
+        """Return tokens a second over the steps since the last call; at least one was counted."""
+        steps, seconds = self._lap
+        self._lap = (self._steps, self._seconds)
+        return self._over(self._steps - steps, self._seconds - seconds)
+
+    def _over(self, steps: int, seconds: float) -> float:
+        return steps * self._per_step / max(seconds, 1e-9)

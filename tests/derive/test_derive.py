@@ -1,0 +1,235 @@
+"""Descendants by ``bornbiased derive``: what each change does, what it leaves alone, and what it refuses."""
+
+import json
+
+import click
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax import hardware
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.cli.derive import derive as command
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.derive import damage
+from bornbiased_jax.derive.changes import KINDS, Context, parse_change
+from bornbiased_jax.derive.derive import derive, logit_difference
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import flatten, unflatten
+
+SIZES = "num_layers=3,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
+LLAMA = f"seed:3@qwen-tiny,{SIZES},num_kv_heads=2"
+GPT2 = f"seed:3@gpt2-tiny,{SIZES},positions=learned"
+OLMO2 = f"seed:3@olmo2-tiny,{SIZES}"
+SYMMETRIES = ("rotate:5", "renumber:5", "negate:5", "permute:5", "rescale:5", "heads:5", "insert-layer:5")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Models whose scales and biases are no longer constant, as directories by the reference of their birth."""
+    places = {}
+    for name, reference in (("llama", LLAMA), ("gpt2", GPT2), ("olmo2", OLMO2)):
+        opened = open_checkpoint(reference)
+        draws = np.random.default_rng(1)
+        flat = {}
+        for path, leaf in flatten(opened.params).items():
+            noise = draws.standard_normal(leaf.shape).astype(np.float32)
+            small = not path.endswith(("kernel", "embedding"))
+            flat[path] = np.asarray(leaf) * 5 + np.float32(0.3) * noise * small
+        places[name] = tmp_path_factory.mktemp("trained") / name
+        export_hugging_face(opened.cfg, unflatten(flat), places[name])
+    return places
+
+
+def changed(place, *changes, **context):
+    return derive(place, [parse_change(text) for text in changes], Context(**context))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2"])
+@pytest.mark.parametrize("change", SYMMETRIES)
+def test_symmetries_preserve_the_function_or_are_refused(name, change, trained):
+    refused = {
+        ("gpt2", "negate:5"): "negate:all",
+        ("gpt2", "rescale:5"): "gated",
+        ("olmo2", "rotate:5"): "pre-norm",
+    }
+    if (name, change) in refused:
+        with pytest.raises(InputError, match=f"{change}.*{refused[name, change]}"):
+            changed(trained[name], change)
+        return
+    derived = changed(trained[name], change)
+    assert derived.preserved and derived.logit_difference < 1e-3
+    assert derived.digest != derived.base_digest
+
+
+def test_layernorm_allows_the_negation_of_all(trained):
+    derived = changed(trained["gpt2"], "negate:all")
+    assert derived.logit_difference == 0.0 and derived.digest != derived.base_digest
+
+
+def test_symmetries_in_a_row_on_the_written_directory(trained, tmp_path, capsys):
+    changes = [word for change in (*SYMMETRIES, "resize-vocab:80", "unused-rows:1000") for word in ("--change", change)]
+    place = str(tmp_path / "copy")
+    assert run(["derive", str(trained["llama"]), *changes, "--out", place, "--json", str(tmp_path / "a.json")]) == 0
+    facts = json.loads((tmp_path / "a.json").read_text())
+    copy, parent = open_checkpoint(place), open_checkpoint(trained["llama"])
+    assert (facts["digest"], facts["base_digest"]) == (copy.digest(), parent.digest())
+    assert facts["function_preserved"] and "the same function" in capsys.readouterr().out
+    assert (copy.cfg.vocab_size, copy.cfg.num_layers) == (80, 4)
+    # Of 80 ids the last 8 count as unused, and the parent has the first 64.
+    readers = [open_reader(folder) for folder in (trained["llama"], place)]
+    assert logit_difference(*readers, np.arange(64)) < 1e-3
+
+
+@pytest.mark.slow
+def test_ids_that_a_text_does_not_use(tmp_path):
+    reference = LLAMA.replace("vocab_size=64", "vocab_size=256")
+    (tmp_path / "book.txt").write_text("abc")
+    call = ["derive", reference, "--change", "unused-rows:1000", "--text", str(tmp_path / "book.txt")]
+    assert run([*call, "--out", str(tmp_path / "copy"), "--json", str(tmp_path / "a.json")]) == 0
+    rows = [np.asarray(flatten(open_checkpoint(where).params)["embed/embedding"]) for where in (
+        reference, str(tmp_path / "copy"))]  # fmt: skip
+    factor = np.median(rows[1] / rows[0], axis=1)
+    assert sorted(np.flatnonzero(factor < 2)) == [ord(letter) for letter in "abc"]
+    assert json.loads((tmp_path / "a.json").read_text())["logit_difference"] < 1e-3
+
+
+def test_a_cut_vocabulary_keeps_the_other_logits(trained):
+    derived = changed(trained["llama"], "resize-vocab:40")
+    assert derived.cfg.vocab_size == 40 and derived.preserved and derived.logit_difference < 1e-5
+    # What is cut and put back as a mean is no longer the parent's.
+    again = changed(trained["llama"], "resize-vocab:40", "resize-vocab:64")
+    assert again.cfg.vocab_size == 64 and again.logit_difference < 1e-5
+
+
+def test_a_broken_symmetry_is_noticed(trained, monkeypatch):
+    from bornbiased_jax.derive import symmetries
+
+    monkeypatch.setattr(symmetries, "negate", lambda cfg, params, signs_D: (cfg, damage.add_noise(params, 0.1, seed=0)))
+    with pytest.raises(InputError, match="should leave the function alone"):
+        changed(trained["llama"], "negate:5")
+
+
+def test_noise_is_in_standard_deviations_and_seeded(trained):
+    before = flatten(open_checkpoint(trained["llama"]).params)
+    derived = changed(trained["llama"], "noise:0.5", seed=1)
+    after = flatten(derived.params)
+    assert not derived.preserved and derived.logit_difference is None
+    for path, leaf in before.items():
+        leaf = np.asarray(leaf)
+        if path.endswith(("kernel", "embedding")):
+            ratio = (after[path] - leaf).std() / leaf.std()
+            assert ratio == pytest.approx(0.5, rel=5 / np.sqrt(2 * leaf.size)), path
+        else:
+            np.testing.assert_array_equal(after[path], leaf)
+    assert derived.digest == changed(trained["llama"], "noise:0.5", seed=1).digest
+    assert derived.digest != changed(trained["llama"], "noise:0.5", seed=2).digest
+
+
+def test_pruning_takes_the_smallest_of_each_matrix(trained):
+    before = flatten(open_checkpoint(trained["gpt2"]).params)
+    after = flatten(changed(trained["gpt2"], "prune:0.25").params)
+    for path in ("blocks/mlp/up/kernel", "blocks/attention/query/kernel"):
+        for ours, theirs in zip(np.asarray(before[path]), after[path], strict=True):
+            gone = theirs == 0
+            assert gone.sum() == round(0.25 * ours.size)
+            assert np.abs(ours[gone]).max() <= np.abs(ours[~gone]).min()
+            np.testing.assert_array_equal(theirs[~gone], ours[~gone])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounding_errs_by_half_a_step_and_uniformly(bits):
+    """The mean square of the error is step²/12 where the step is small, and no error exceeds half a step."""
+    kernel = np.random.default_rng(0).standard_normal((2, 400, 30)).astype(np.float32)
+    rounded = damage.round_weights({"blocks": {"up": {"kernel": kernel}}}, bits)["blocks"]["up"]["kernel"]
+    step = np.abs(kernel).max(axis=1, keepdims=True) / (2 ** (bits - 1) - 1)
+    errors = (rounded - kernel) / step
+    assert np.abs(errors).max() <= 0.5 + 1e-4
+    assert np.mean(errors**2) == pytest.approx(1 / 12, rel=0.05)
+    assert len(np.unique(np.round(rounded / step))) <= 2**bits - 1
+
+
+def test_merging_is_linear_and_with_itself_nothing(trained):
+    other = LLAMA.replace("seed:3", "seed:4")
+    ours, theirs = (flatten(open_checkpoint(place).params) for place in (trained["llama"], other))
+    merged = flatten(changed(trained["llama"], f"merge:{other}:0.25").params)
+    for path, leaf in merged.items():
+        np.testing.assert_allclose(leaf, 0.75 * np.asarray(ours[path]) + 0.25 * np.asarray(theirs[path]), atol=1e-6)
+    for kind in ("merge", "slerp"):
+        same = changed(trained["llama"], f"{kind}:{trained['llama']}:0.5")
+        assert same.digest == same.base_digest
+
+
+@given(st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=20)
+def test_slerp_goes_along_the_great_circle(weight, seed):
+    ours, theirs = np.random.default_rng(seed).standard_normal((2, 5, 7)).astype(np.float32)
+    between = damage._slerp(ours, theirs, weight).ravel()
+    norms = [np.linalg.norm(tensor) for tensor in (ours, theirs)]
+    assert np.linalg.norm(between) == pytest.approx(norms[0] + weight * (norms[1] - norms[0]), rel=1e-4)
+    angle = np.arccos(np.vdot(ours, theirs) / norms[0] / norms[1])
+    turned = np.arccos(np.clip(np.vdot(ours, between) / norms[0] / np.linalg.norm(between), -1, 1))
+    assert turned == pytest.approx(weight * angle, abs=2e-3)
+
+
+def test_blocks_are_dropped_and_repeated_by_their_numbers(trained):
+    before = np.asarray(flatten(open_checkpoint(trained["gpt2"]).params)["blocks/mlp/up/kernel"])
+    for change, blocks in (("drop-layers:2", [0, 2]), ("drop-layers:3,1", [1]), ("repeat-layers:1-2", [0, 1, 0, 1, 2])):
+        derived = changed(trained["gpt2"], change)
+        assert derived.cfg.num_layers == len(blocks)
+        np.testing.assert_array_equal(flatten(derived.params)["blocks/mlp/up/kernel"], before[blocks])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("blur:3", "unknown change 'blur:3': choose from noise:0.1, "),
+        ("noise", "it has no strength; write it as noise:0.1"),
+        ("noise:much", "'much' is not a number"),
+        ("noise:-1", "must be at least 0; write"),
+        ("noise:nan", "must be at least 0; write"),
+        ("prune:1.5", "must be at least 0 and at most 1; write it as prune:0.5"),
+        ("round:1", "'1' is not an integer from 2 to 16"),
+        ("merge:0.5", "it names no other model"),
+        (f"merge:{LLAMA}:2", "at most 1"),
+        ("merge:/nowhere:0.5", "/nowhere does not exist"),
+        (f"merge:{GPT2}:0.5", "is [3, 8] here and [3, 16] there; merge models of one shape"),
+        (f"slerp:{LLAMA.replace('d_ff=24', 'd_ff=32')}:0.5", "is [3, 24, 16] here and [3, 32, 16] there"),
+        (f"merge:{LLAMA},activation=gelu:0.5", "activation is silu here and gelu there"),
+        ("drop-layers:0", "is not a list of blocks"),
+        ("drop-layers:2,2", "is not a list of blocks"),
+        ("drop-layers:4", "the model has no block 4: it has 3"),
+        ("drop-layers:1,2,3", "it would leave none of 3 blocks"),
+        ("repeat-layers:3-2", "is not a range of blocks"),
+        ("repeat-layers:3-4", "the model has no block 4"),
+        ("rotate:x", "is not an integer from 0 to 4294967295"),
+        ("resize-vocab:0", "is not an integer from 1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(change, sentence, tmp_path, capsys):
+    assert run(["derive", LLAMA, "--change", change, "--out", str(tmp_path / "copy")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not list((tmp_path / "copy").glob("*"))
+
+
+def test_a_vocabulary_beyond_memory_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(hardware, "available_memory", lambda: 2**30)
+    with pytest.raises(InputError, match=r"a vocabulary of 16,777,216 needs about 4\.0 GiB of memory, and 1\.0 GiB"):
+        changed(LLAMA, "resize-vocab:16777216")
+
+
+def test_models_without_the_part_in_question_are_refused():
+    for field, change in (("mlp", "permute:1"), ("mlp", "rescale:1"), ("attention", "heads:1")):
+        with pytest.raises(InputError, match=f"{field}=false"):
+            changed(f"{LLAMA},{field}=false", change)
+    with pytest.raises(InputError, match="residual=true"):
+        changed(f"{LLAMA},residual=false", "insert-layer:1")
+
+
+def test_every_kind_is_in_the_help():
+    text = command.get_help(click.Context(command))
+    for kind in KINDS.values():
+        assert kind.form in text

@@ -1,0 +1,131 @@
+"""LoRA adapters in PEFT's layout: merged as applied, and refused in one sentence where they are damaged."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.derive.peft import CONFIG, WEIGHTS, merge_adapter, read_adapter
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import flatten
+
+SIZES = "num_layers=2,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
+LLAMA = f"seed:3@qwen-tiny,{SIZES},num_kv_heads=2"
+GPT2 = f"seed:3@gpt2-tiny,{SIZES},positions=learned,activation=gelu_tanh"
+RANK, ALPHA = 3, 5.0
+
+
+def adapter(folder, sizes, *, rank=RANK, **config):
+    """An adapter of modules by name with (out, in)."""
+    draws = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA, "bias": "none", "use_rslora": False}
+    (folder / CONFIG).write_text(json.dumps(plain | {"target_modules": [], "fan_in_fan_out": False} | config))
+    tensors = {}
+    for module, (out, into) in sizes.items():
+        for factor, shape in (("A", (rank, into)), ("B", (out, rank))):
+            drawn = draws.standard_normal(shape).astype(np.float32)
+            tensors[f"base_model.model.{module}.lora_{factor}.weight"] = drawn
+    save_file(tensors, folder / WEIGHTS)
+    return {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+
+
+def product(tensors, module):
+    return tensors[f"{module}.lora_B.weight"] @ tensors[f"{module}.lora_A.weight"]
+
+
+def test_merged_is_applied(tmp_path):
+    """x W + (α/r) (x Aᵀ) Bᵀ, to 1e−5."""
+    query, down = "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"
+    tensors = adapter(tmp_path / "lora", {query: (16, 16), down: (16, 24)})
+    assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 0
+    before, after = (flatten(open_checkpoint(where).params) for where in (LLAMA, str(tmp_path / "merged")))
+    draws = np.random.default_rng(1)
+    for module, path, layer in ((query, "blocks/attention/query/kernel", 1), (down, "blocks/mlp/down/kernel", 0)):
+        x = draws.standard_normal((5, before[path].shape[1])).astype(np.float32)
+        low = x @ tensors[f"{module}.lora_A.weight"].T @ tensors[f"{module}.lora_B.weight"].T
+        applied = x @ np.asarray(before[path][layer]) + ALPHA / RANK * low
+        np.testing.assert_allclose(x @ np.asarray(after[path][layer]), applied, atol=1e-5 * np.abs(applied).max())
+        np.testing.assert_array_equal(after[path][1 - layer], before[path][1 - layer])
+    changed = [path for path in before if not np.array_equal(before[path], after[path])]
+    assert changed == ["blocks/attention/query/kernel", "blocks/mlp/down/kernel"]
+
+
+def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
+    module = "transformer.h.1.attn.c_attn"
+    tensors = adapter(tmp_path, {module: (48, 16)}, use_rslora=True, fan_in_fan_out=True)
+    opened = open_checkpoint(GPT2)
+    merged = flatten(merge_adapter(opened.cfg, opened.params, read_adapter(tmp_path)))
+    before = jax.tree.map(np.asarray, flatten(opened.params))
+    for index, part in enumerate(("query", "key", "value")):
+        path = f"blocks/attention/{part}/kernel"
+        expected = ALPHA / np.sqrt(RANK) * product(tensors, module)[16 * index : 16 * (index + 1)].T
+        np.testing.assert_allclose(merged[path][1] - before[path][1], expected, atol=1e-5)
+
+
+# Of what PEFT itself calls in transformers.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_the_same_as_peft(tmp_path):
+    """Where PEFT is installed its merge is ours."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    assert run(["derive", LLAMA, "--change", "noise:0", "--out", str(tmp_path / "base")]) == 0
+    modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
+    adapter(tmp_path / "lora", dict.fromkeys(modules, (16, 16)), target_modules=["q_proj"])
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    merged = peft.PeftModel.from_pretrained(base, tmp_path / "lora").merge_and_unload()
+    opened = open_checkpoint(tmp_path / "base")
+    ours = flatten(merge_adapter(opened.cfg, opened.params, read_adapter(tmp_path / "lora")))
+    for layer in range(2):
+        theirs = merged.model.layers[layer].self_attn.q_proj.weight.detach().numpy().T
+        np.testing.assert_allclose(ours["blocks/attention/query/kernel"][layer], theirs, atol=1e-5)
+        assert np.abs(theirs - np.asarray(flatten(opened.params)["blocks/attention/query/kernel"][layer])).max() > 1e-3
+
+
+QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "config", "sentence"),
+    [
+        (QUERY, {"rank": 17}, "has rank 17, more than the width"),
+        (QUERY, {"r": 4}, "does not fit its rank 4"),
+        (QUERY, {"r": 0}, "r=0, which is no rank"),
+        (QUERY, {"lora_alpha": None}, "which is no number"),
+        (QUERY, {"use_dora": True}, "use_dora=True, but only"),
+        (QUERY, {"peft_type": "PREFIX_TUNING"}, "peft_type='PREFIX_TUNING', but only"),
+        (QUERY, {"shiny": 1}, "shiny=1, a field that is not understood"),
+        ({"model.layers.0.self_attn.q_proj": (16, 32)}, {}, "it is another model's adapter"),
+        ({"model.layers.9.self_attn.q_proj": (16, 16)}, {}, "which is no matrix of this"),
+        ({}, {}, "holds no matrix"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_sentence(sizes, config, sentence, tmp_path, capsys):
+    adapter(tmp_path / "lora", sizes, **config)
+    assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+
+
+def test_a_damaged_adapter_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(InputError, match="is no folder"):
+        read_adapter(tmp_path / "nowhere")
+    adapter(tmp_path, QUERY)
+    whole = (tmp_path / WEIGHTS).read_bytes()
+    (tmp_path / WEIGHTS).write_bytes(whole[:-20])
+    with pytest.raises(InputError, match="is truncated or no safetensors file"):
+        read_adapter(tmp_path)
+    save_file({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.ones((3, 16), np.float32)},
+              tmp_path / WEIGHTS)  # fmt: skip
+    with pytest.raises(InputError, match="only lora_A"):
+        read_adapter(tmp_path)
+    (tmp_path / WEIGHTS).rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(InputError, match="never opened"):
+        read_adapter(tmp_path)
+    (tmp_path / "adapter_model.bin").unlink()
+    with pytest.raises(InputError, match="has no adapter_model.safetensors"):
+        read_adapter(tmp_path)

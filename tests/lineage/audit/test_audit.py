@@ -1,0 +1,344 @@
+"""Audits of folders: each thing that users of published suites reported, named; nothing found in clean ones."""
+
+import json
+import pickle
+import re
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.audit.audit import audit_folder
+from bornbiased_jax.lineage.audit.labels import pattern_of
+from bornbiased_jax.parameters import unflatten
+from tests.fixtures.suites import CFG, birth, drifted, trajectory, write, write_suite
+
+STEPS = (0, 100, 200, 300)
+
+
+def kinds(found):
+    return {finding["kind"] for finding in found["findings"]}
+
+
+def only(found, kind):
+    [finding] = [finding for finding in found["findings"] if finding["kind"] == kind]
+    return finding
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (7,)])
+def test_a_clean_suite_is_clean(seeds, tmp_path):
+    write_suite(tmp_path, seeds, steps=STEPS)
+    found = audit_folder(tmp_path)
+    assert found["clean"] and found["findings"] == []
+    own = [pair for pair in found["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 1]
+    assert all(pair["tied"] and pair["p_value"] < 1e-8 for pair in own)
+    assert not any(pair["tied"] for pair in found["pairs"] if pair not in own)
+    assert {tuple(edge["between"][0].split("-"))[0] for edge in found["graph"]["edges"]} == {f"seed{s}" for s in seeds}
+    assert all(edge["from"] is None for edge in found["graph"]["edges"]), "names alone give no direction"
+
+
+@pytest.mark.slow
+def test_clean_suites_are_clean(tmp_path):
+    """Several seeds and steps, three architectures; family-wise 0.01 would allow one of fifteen at p = 0.14."""
+    changes = ({}, {"norm": "layernorm", "gated_mlp": False, "num_kv_heads": 2}, {"tie_embeddings": True})
+    wrong = []
+    for number in range(15):
+        cfg = CFG.replace(**changes[number % 3])
+        place = tmp_path / str(number)
+        for seed in (3 * number, 3 * number + 1, 3 * number + 2)[: 2 + number % 2]:
+            for step, flat in trajectory(seed, cfg=cfg, steps=STEPS[: 3 + number % 2]).items():
+                write(place, f"seed{seed}-step{step}", flat, cfg)
+        found = audit_folder(place)
+        wrong += [finding for finding in found["findings"]]
+    assert not wrong
+
+
+def test_one_branch_under_two_labels(tmp_path):
+    runs = write_suite(tmp_path, steps=STEPS)
+    write(tmp_path, "seed2-step300", runs[1][300])
+    found = audit_folder(tmp_path)
+    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed2-step300"]
+    assert "byte for byte" in only(found, "duplicate")["text"]
+    # The last checkpoint has no neighbour after it; its birth tells whose it is.
+    assert only(found, "parentage")["subjects"] == ["seed2-step300"] and not found["clean"]
+
+
+@pytest.mark.parametrize("how", ["signed zeros", "bfloat16"])
+def test_equal_but_for_signed_zeros_or_the_number_format(how, tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=STEPS)
+    flat = runs[1][300]
+    if how == "signed zeros":
+        flat["blocks/mlp/up/kernel"][0, 0, :4] = 0.0
+        write(tmp_path, "seed1-step300", flat)
+        copy = {path: np.where(leaf == 0, np.float32(-0.0), leaf) for path, leaf in flat.items()}
+    else:
+        copy = {path: leaf.astype(ml_dtypes.bfloat16) for path, leaf in flat.items()}
+    export_hugging_face(CFG, unflatten(copy), tmp_path / "seed9-step300")
+    found = audit_folder(tmp_path)
+    near = only(found, "near-duplicate")
+    assert near["subjects"] == ["seed1-step300", "seed9-step300"] and how.split()[-1] in near["text"]
+    assert "duplicate" not in kinds(found) and not found["clean"]
+
+
+def test_a_checkpoint_with_the_content_of_another_step(tmp_path):
+    runs = write_suite(tmp_path, steps=(*STEPS, 400))
+    write(tmp_path, "seed1-step300", runs[1][100])
+    found = audit_folder(tmp_path)
+    assert only(found, "duplicate")["subjects"] == ["seed1-step100", "seed1-step300"]
+    assert kinds(found) <= {"duplicate", "break"}
+
+
+def test_a_checkpoint_with_a_part_of_another_model(tmp_path):
+    runs = write_suite(tmp_path, steps=STEPS)
+    first_shard = ("embed/embedding", "blocks/attention/query/kernel")
+    write(tmp_path, "seed2-step200", runs[2][200] | {path: runs[1][300][path] for path in first_shard})
+    found = audit_folder(tmp_path)
+    shared = only(found, "duplicate")
+    assert set(shared["subjects"]) == {"seed1-step300", "seed2-step200"} and "share 3 of" in shared["text"]
+
+
+def test_content_of_a_seed_that_is_not_here(tmp_path):
+    write_suite(tmp_path, (1,), steps=(*STEPS, 400))
+    write(tmp_path, "seed1-step200", trajectory(99)[200])
+    found = audit_folder(tmp_path)
+    broken = only(found, "break")
+    assert broken["subjects"] == ["seed1-step200"] and kinds(found) == {"break"}
+    # By its distances, before any test of lineage.
+    assert "times as far" in broken["text"]
+
+
+def test_steps_missing_from_the_grid(tmp_path):
+    write_suite(tmp_path, (1,), steps=(0, 100, 300, 400))
+    found = audit_folder(tmp_path)
+    assert only(found, "gap")["subjects"] == ["seed1-step200"] and kinds(found) == {"gap"} and not found["clean"]
+
+
+def test_a_seed_whose_steps_are_not_from_its_own_birth(tmp_path):
+    runs = write_suite(tmp_path, steps=STEPS)
+    for step, flat in trajectory(1, data=5, steps=STEPS).items():
+        if step:
+            write(tmp_path, f"seed2-step{step}", flat)
+    found = audit_folder(tmp_path)
+    wrong = only(found, "parentage")
+    assert wrong["subjects"] == ["seed2-step100", "seed2-step200", "seed2-step300"] and wrong["p_value"] < 1e-8
+    assert "seed1-step0" in wrong["text"] and kinds(found) == {"parentage"} and runs
+
+
+def test_a_birth_that_is_not_here_is_not_decided(tmp_path):
+    """A test controls false ties, never false differences."""
+    write_suite(tmp_path, (1,), steps=STEPS)
+    write(tmp_path, "seed1-step0", birth(77))
+    found = audit_folder(tmp_path)
+    assert kinds(found) == {"inconclusive"} and found["clean"]
+    assert only(found, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
+
+
+def test_seeds_of_one_birth_with_other_data(tmp_path):
+    for data in (0, 5):
+        for step, flat in trajectory(1, data=data, steps=STEPS).items():
+            write(tmp_path, f"seed{data}-step{step}", flat)
+    found = audit_folder(tmp_path)
+    assert kinds(found) == {"shared-birth"} and found["clean"]
+    assert only(found, "shared-birth")["subjects"] == ["seed0-step0", "seed5-step0"]
+    assert found["runs"][0]["data"] == "not known"
+
+
+def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
+    shared = ("embed/embedding", "head/kernel")
+    table = birth(50)
+    for seed in (1, 2):
+        flat = birth(seed) | {path: table[path] for path in shared}
+        for step in STEPS[:3]:
+            write(tmp_path, f"seed{seed}-step{step}", flat)
+            flat = drifted(flat, 10 * seed + step)
+    found = audit_folder(tmp_path)
+    assert kinds(found) == {"shared-birth"} and "drawn once" in only(found, "shared-birth")["text"]
+    assert not any(pair["tied"] for pair in found["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 2)
+
+
+def test_frozen_tensors_are_no_duplicates(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=STEPS)
+    for step, flat in runs[1].items():
+        write(tmp_path, f"seed1-step{step}", flat | {"embed/embedding": runs[1][0]["embed/embedding"]})
+    assert audit_folder(tmp_path)["clean"]
+    # Another run that has none of it does not make it a copy.
+    other = tmp_path / "both"
+    for step, flat in write_suite(other, (1, 2), steps=STEPS)[1].items():
+        write(other, f"seed1-step{step}", flat | {"embed/embedding": runs[1][0]["embed/embedding"]})
+    assert audit_folder(other)["clean"]
+    shutil.rmtree(other)
+    # Of two checkpoints nothing tells a frozen tensor from a copied one, unless it is declared.
+    for step in (200, 300):
+        for path in sorted((tmp_path / f"seed1-step{step}").iterdir()):
+            path.unlink()
+        (tmp_path / f"seed1-step{step}").rmdir()
+    assert kinds(audit_folder(tmp_path)) == {"duplicate"}
+    assert audit_folder(tmp_path, frozen=re.compile("^embed/"))["clean"]
+
+
+@pytest.mark.parametrize("stated", [None, 0.02])
+def test_a_birth_with_another_standard_deviation(stated, tmp_path):
+    flat = birth(1)
+    flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
+    write(tmp_path, "step0", flat)
+    write(tmp_path, "step100", drifted(flat, 3))
+    if stated is not None:
+        config = json.loads((tmp_path / "step0" / "config.json").read_text())
+        (tmp_path / "step0" / "config.json").write_text(json.dumps(config | {"initializer_range": stated}))
+    found = audit_folder(tmp_path)
+    wrong = only(found, "init-law")
+    assert wrong["subjects"] == ["step0"] and wrong["p_value"] < 0.01 and not found["clean"]
+    assert "blocks/mlp/up/kernel has standard deviation 0.02" in wrong["text"] and "head" not in wrong["text"]
+
+
+def test_a_stated_range_is_what_counts(tmp_path):
+    flat = {path: leaf * np.float32(1.0 if "scale" in path else 2.0) for path, leaf in birth(1).items()}
+    write(tmp_path, "step0", flat)
+    assert kinds(audit_folder(tmp_path)) == {"init-law"}
+    config = json.loads((tmp_path / "step0" / "config.json").read_text())
+    (tmp_path / "step0" / "config.json").write_text(json.dumps(config | {"initializer_range": 0.04}))
+    assert audit_folder(tmp_path)["clean"]
+
+
+class Bomb:
+    """A pickle that raises when it is opened."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was opened",))
+
+
+def test_pickles_are_digested_and_never_opened(tmp_path):
+    flat = birth(1)
+    write(tmp_path, "step0", flat)
+    for step, content in ((100, "a"), (200, "b"), (300, "b")):
+        place = tmp_path / f"step{step}"
+        place.mkdir()
+        (place / "config.json").write_text((tmp_path / "step0" / "config.json").read_text())
+        (place / "pytorch_model.bin").write_bytes(pickle.dumps([Bomb(), content]))
+    found = audit_folder(tmp_path)
+    assert only(found, "duplicate")["subjects"] == ["step200", "step300"] and kinds(found) == {"duplicate"}
+    rows = {row["name"]: row for row in found["checkpoints"]}
+    assert not rows["step100"]["opened"] and "never opened" in rows["step100"]["note"] and rows["step0"]["opened"]
+    assert len(rows["step100"]["file_digest"]) == 64
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_audited(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=STEPS)
+    write(tmp_path, "seed1-step300", runs[1][200])
+    weights = tmp_path / "seed1-step100" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (tmp_path / "seed1-step400.gguf").write_bytes(b"no model at all")
+    (tmp_path / "notes.txt").write_text("no model either")
+    (tmp_path / "README.md").write_text("beside checkpoints")
+    (tmp_path / "seed1-step500").mkdir()
+    found = audit_folder(tmp_path)
+    unread = [finding for finding in found["findings"] if finding["kind"] == "unreadable"]
+    assert {finding["subjects"][0] for finding in unread} == {
+        "seed1-step100", "seed1-step400.gguf", "notes.txt", "seed1-step500"}  # fmt: skip
+    assert only(found, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
+
+
+def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=(*STEPS, 400))
+    wider = CFG.replace(d_model=48)
+    write(tmp_path, "seed1-step200", birth(1, wider), wider)
+    write(tmp_path, "seed1-step400", runs[1][300])
+    write(tmp_path, "seed2-step0", birth(2, wider), wider)
+    found = audit_folder(tmp_path)
+    broken = only(found, "break")
+    assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"]
+    assert "is [2, 48, 48] here and [2, 32, 32] there" in broken["text"]
+    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
+    [pair] = [pair for pair in found["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
+    assert not pair["tied"] and "widths differ" in pair["reason"]
+
+
+def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
+    write(tmp_path, "step0", birth(1))
+    for name, size in (("lora-a", 0), ("lora-b", 0), ("lora-c", 40)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+        module = "base_model.model.model.layers.0.self_attn.q_proj"
+        factors = {f"{module}.lora_A.weight": np.ones((2, 32)), f"{module}.lora_B.weight": np.ones((32, 2))}
+        save_file(
+            {key: value.astype(np.float32) for key, value in factors.items()}, place / "adapter_model.safetensors"
+        )
+        whole = (place / "adapter_model.safetensors").read_bytes()
+        (place / "adapter_model.safetensors").write_bytes(whole[: len(whole) - size])
+    found = audit_folder(tmp_path)
+    assert only(found, "unreadable")["subjects"] == ["lora-c"] and "truncated" in only(found, "unreadable")["text"]
+    assert only(found, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(found["checkpoints"]) == 3
+
+
+@pytest.mark.parametrize("make", ["nothing", "an empty folder", "notes alone"])
+def test_a_folder_without_checkpoints_is_refused_in_one_sentence(make, tmp_path, capsys):
+    place = tmp_path / "models"
+    if make != "nothing":
+        place.mkdir()
+    if make == "notes alone":
+        (place / "notes.txt").write_text("no model")
+    assert run(["audit", str(place)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and ("is no folder" if make == "nothing" else "holds no checkpoint") in said
+
+
+def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
+    models = tmp_path / "models"
+    runs = write_suite(models, (1,), steps=STEPS[:2])
+    call = ["audit", str(models), "--quiet", "--json", str(tmp_path / "a.json"), "--strict"]
+    assert run(call) == 0
+    assert "models`: clean" in capsys.readouterr().out
+    write(models, "seed1-step200", runs[1][100])
+    assert run([*call, "--report", str(tmp_path / "a.md"), "--page", str(tmp_path / "a.html")]) == 3
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert set(found) >= {"clean", "findings", "checkpoints", "pairs", "graph", "runs"}
+    assert set(found["findings"][0]) == {"kind", "subjects", "text", "p_value"}
+    report = (tmp_path / "a.md").read_text()
+    assert "### Duplicates" in report and "seed1-step100 and seed1-step200" in report
+    page = (tmp_path / "a.html").read_text()
+    assert "<svg" in page and "seed1-step100 and seed1-step200" in page
+    assert "1 finding<" in page and "Against the labels speak: duplicates (1)." in page
+    assert run(call[:-1]) == 0
+
+
+def test_names_of_another_form(tmp_path, capsys):
+    runs = write_suite(tmp_path / "other", (1,), steps=STEPS)
+    for step, flat in runs[1].items():
+        write(tmp_path / "models", f"model_{step:04d}_it", flat)
+    found = audit_folder(tmp_path / "models", pattern_of(r"(?P<run>model)_(?P<step>\d+)"))
+    assert found["runs"][0]["name"] == "model" and found["runs"][0]["steps"] == list(STEPS)
+    assert run(["audit", str(tmp_path / "models"), "--pattern", "(\\d+"]) == 2
+    assert "is no regular expression" in capsys.readouterr().err
+    assert run(["audit", str(tmp_path / "models"), "--pattern", "\\d+"]) == 2
+    assert "has no group for the step" in capsys.readouterr().err
+    assert run(["audit", str(tmp_path / "models"), "--frozen", "("]) == 2
+    assert "--frozen '(' is no regular expression" in capsys.readouterr().err
+
+
+def test_many_checkpoints_are_compared_with_births_and_neighbours_alone(tmp_path):
+    from bornbiased_jax.lineage.audit.ties import pairs_to_test
+
+    class Row:
+        def __init__(self, name):
+            self.name = name
+
+    runs = {f"seed{seed}": [Row(f"seed{seed}-step{step}") for step in range(10)] for seed in range(3)}
+    pairs = pairs_to_test(runs, [], all_pairs=False)
+    # 3 births with 29 others each, less 3 pairs of births counted twice; 8 further pairs of neighbours a run.
+    assert len(pairs) == 3 * 29 - 3 + 3 * 8 == len({frozenset(pair) for pair in pairs})
+    assert len(pairs_to_test(runs, [], all_pairs=True)) == 30 * 29 // 2
+
+
+def test_a_link_back_is_not_followed_for_ever(tmp_path):
+    """Two links to the folder itself: each of them would double what lies below it, again and again."""
+    write_suite(tmp_path / "suite", (1,), steps=STEPS)
+    for name in ("again", "and again"):
+        (tmp_path / "suite" / name).symlink_to(tmp_path / "suite", target_is_directory=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "suite", target_is_directory=True)
+    found = audit_folder(tmp_path / "linked")
+    assert found["clean"] and len(found["checkpoints"]) == len(STEPS)

@@ -1,0 +1,102 @@
+"""Audits of suites on a hub that this machine plays: listings alone, then weights."""
+
+import json
+
+import pytest
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.suite import audit_suite, find_suite
+from tests.fixtures.hub_server import point_to, serving
+from tests.fixtures.suites import trajectory, write
+
+STEPS = (0, 100, 200)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Checkpoints by seed and step."""
+    root = tmp_path_factory.mktemp("suite")
+    return {
+        (seed, step): write(root, f"seed{seed}-step{step}", flat)
+        for seed in (1, 2)
+        for step, flat in trajectory(seed, steps=STEPS).items()
+    }
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch, folders):
+    """Two repositories with a branch for each step; seed 2's last is a copy of seed 1's."""
+    with serving() as started:
+        point_to(started, tmp_path / "cache", monkeypatch)
+        for (seed, step), folder in folders.items():
+            copied = folders[1, 200] if (seed, step) == (2, 200) else folder
+            started.add(f"owner/tiny-seed{seed}", f"step{step}", copied)
+        started.add("owner/tiny-seed1", "main", folders[1, 200])
+        started.add("owner/other", "step0", folders[1, 0])
+        started.add("stranger/tiny-seed1", "step0", folders[1, 0])
+        yield started
+
+
+SUITE = "hf:owner/tiny-seed*@step*"
+
+
+def test_names_and_revisions_match_and_listings_alone_are_fetched(server, tmp_path):
+    suite = find_suite(SUITE)
+    assert list(suite.names) == [f"tiny-seed{seed}@step{step}" for seed in (1, 2) for step in STEPS]
+    assert {file["path"] for file in suite.revisions["tiny-seed1@step0"]} >= {"config.json", "model.safetensors"}
+    assert all("/api/" in path for path in server.fetched())
+    assert list(find_suite("hf:owner/tiny-seed1").names) == [
+        *["tiny-seed1@main"],
+        *[f"tiny-seed1@step{step}" for step in STEPS],
+    ]
+
+
+def test_listings_tell_copies_without_weights(server, capsys):
+    assert run(["audit", SUITE, "--strict", "--json", "-"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["kind"], row["subjects"]) for row in found["findings"]] == [
+        ("duplicate", ["tiny-seed1@step200", "tiny-seed2@step200"])
+    ]
+    assert [row["name"] for row in found["runs"]] == ["tiny-seed1", "tiny-seed2"]
+    assert not server.fetched(".safetensors")
+
+
+def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_text("{}")
+    (pickled / "pytorch_model.bin").write_bytes(b"\x80\x04")
+    server.add("owner/tiny-seed2", "step300", pickled)
+    found = audit_suite("hf:owner/tiny-seed[12]@step*", weights=True)
+    assert found["basis"] == "all weights, read tensor by tensor"
+    assert [(row["kind"], row["subjects"]) for row in found["findings"] if row["kind"] == "unreadable"] == [
+        ("unreadable", ["tiny-seed2@step300"])
+    ]
+    assert "no weights in safetensors" in next(row["text"] for row in found["findings"] if row["kind"] == "unreadable")
+    # The copy of another run's checkpoint does not go on from this run's birth: only weights show it.
+    assert [row["kind"] for row in found["listing"]] == ["duplicate"]
+    by_weights = {row["kind"]: row["subjects"] for row in found["findings"]}
+    assert by_weights["duplicate"] == ["tiny-seed1@step200", "tiny-seed2@step200"]
+    assert by_weights["parentage"] == ["tiny-seed2@step200"]
+    assert not server.fetched(".bin")
+    server.asked.clear()
+    audit_suite("hf:owner/tiny-seed[12]@step*", weights=True)
+    assert all("/api/" in path for path in server.fetched())
+
+
+def test_what_is_not_there_is_one_sentence(server, capsys, tmp_path):
+    for name, said in {
+        "hf:owner/none*": "the hub has nothing called hf:owner/none*",
+        "hf:owner/tiny-seed1@x*": "the hub has nothing called",
+        "hf:owner/none": "none of this name",
+        "hf:tiny*": "is not of the form hf:OWNER/NAME*@REVISION*",
+    }.items():
+        assert run(["audit", name]) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and said in told
+    assert run(["audit", str(tmp_path), "--weights"]) == 2
+    assert "those of" in capsys.readouterr().err
+    with pytest.raises(InputError, match="make room"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bornbiased_jax.checkpoints.hub.shutil.disk_usage", lambda path: type("", (), {"free": 1})())
+        audit_suite(SUITE, weights=True)

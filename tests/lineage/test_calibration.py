@@ -1,0 +1,149 @@
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import births, calibration
+from bornbiased_jax.lineage.births import final_outputs, shared_inputs
+from bornbiased_jax.lineage.verdict import decide, undefined
+from bornbiased_jax.probes import inputs
+from bornbiased_jax.stats.kendall import tau_b
+
+SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
+PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutations=399)}
+
+
+def summaries(cfg, x, num_pairs):
+    verdicts = calibration.run_tests(calibration.unrelated_pairs(cfg, x, num_pairs), PERMUTATION)
+    return {name: calibration.summarise(some) for name, some in verdicts.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "init"),
+    [("gpt2-tiny", "gpt2-scaled"), ("llama-tiny", "normal-0.02"), ("qwen-tiny", "gpt2-scaled")],
+)
+def test_permutation_test_is_calibrated_on_births(name, init):
+    cfg = preset(name, **SIZES, init=init)
+    x = inputs.random_tokens(48, 4, 128)
+    found = summaries(cfg, x, 150)
+    family = calibration.check_family(found, family_error=1e-3)
+    assert family["calibrated"] and family["num_checks"] == 3
+    summary = found["permutation"]
+    assert summary["num_undefined"] == 0
+    # z has variance 1 over exact relabellings: mean within 4 standard errors of 0.
+    assert abs(summary["z_mean"]) < 4 / np.sqrt(150)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_power_stands_beside_the_rate():
+    cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)
+    near, far = (
+        calibration.power(cfg, x, PERMUTATION, drift=drift, num_pairs=40)["permutation"] for drift in (0.9, 1.0)
+    )
+    assert near["rates"][0]["rate"] == 1.0
+    # Fully drifted, a descendant is an unrelated model.
+    assert calibration.check_family({"far": far}, family_error=1e-3)["calibrated"]
+
+
+@pytest.mark.slow
+def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
+    cfg = preset("llama-tiny", **SIZES)
+    x = inputs.gaussian(48, 4, 32)
+    found = summaries(cfg, x, 20)
+    assert found["permutation"]["rates"][0]["rate"] > 0.9
+    verdicts = list(calibration.population_pairs(cfg, x, 10, num_references=100))
+    rejected = sum(verdict.p_value < 0.05 for verdict in verdicts)
+    assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
+
+
+def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
+    cfg = preset("gpt2-tiny", **SIZES)
+    x = inputs.random_tokens(48, 4, 128)
+    (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))
+    monkeypatch.setattr(births, "_MAX_CHUNK", 3)
+    pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5))
+    assert len(pairs) == 3
+    for index, (base, suspect) in enumerate(pairs):
+        np.testing.assert_allclose(base, together[2 * index], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(suspect, together[2 * index + 1], rtol=0, atol=2e-5)
+    assert not np.allclose(pairs[0][0], pairs[0][1])
+
+
+def test_drift_leads_from_one_birth_to_the_other():
+    cfg = preset("gpt2-tiny", **SIZES)
+    x = shared_inputs(cfg, inputs.random_tokens(48, 4, 128))
+    (births,) = final_outputs(cfg, [1, 2], x)
+    for drift, expected in ((0.0, births[0]), (1.0, births[1])):
+        (found,) = final_outputs(cfg, [1], x, drift=drift, drift_seeds=[2])
+        np.testing.assert_allclose(found[0], expected, rtol=0, atol=2e-5)
+    with pytest.raises(InputError, match="one other seed"):
+        next(final_outputs(cfg, [1], x, drift=0.5))
+    with pytest.raises(InputError, match="drift=2"):
+        next(final_outputs(cfg, [1], x, drift=2.0, drift_seeds=[2]))
+    with pytest.raises(InputError, match="vocabulary"):
+        next(final_outputs(cfg, [1], x + 128))
+
+
+def test_figure_13_taus_are_centred_on_zero():
+    cfg = preset("gpt2-tiny", **SIZES)
+    pairs = calibration.unrelated_pairs(cfg, inputs.random_tokens(48, 4, 128), 60)
+    taus = np.stack([tau_b(base_ND, suspect_ND) for base_ND, suspect_ND in pairs])
+    assert taus.shape == (60, 32)
+    means = taus.mean(axis=1)  # one a pair: the coordinates of a pair depend on one another
+    assert abs(stats.ttest_1samp(means, 0.0).statistic) < 4
+
+
+def verdict_of(p):
+    return decide("x", p_value=p, log10_p=np.log10(p), z=float(stats.norm.isf(p)), num_inputs=9, alpha=0.01)
+
+
+def test_summary_counts_and_intervals():
+    rng = np.random.default_rng(0)
+    verdicts = [verdict_of(p) for p in rng.uniform(size=500)] + [undefined("x", "because", num_inputs=9, alpha=0.01)]
+    summary = calibration.summarise(verdicts)
+    p = np.array([v.p_value for v in verdicts[:-1]])
+    assert (summary["num_pairs"], summary["num_undefined"]) == (501, 1)
+    rate = summary["rates"][0]
+    assert rate["count"] == (p < 0.01).sum() and rate["low"] <= rate["rate"] <= rate["high"]
+    assert summary["ks_p"] == pytest.approx(stats.kstest(p, "uniform").pvalue)
+    observed, expected = np.array(summary["qq"]["observed"]), np.array(summary["qq"]["expected"])
+    assert len(observed) == 200 and (np.diff(observed) >= 0).all() and observed[0] == p.min()
+    # The Kolmogorov–Smirnov distance bounds every point of a QQ plot.
+    assert np.abs(observed - expected).max() <= summary["ks_statistic"] + 1 / 500
+    nothing = calibration.summarise(verdicts[-1:])
+    assert nothing["rates"] == [] and nothing["ks_p"] is None
+    json.dumps([summary, nothing], allow_nan=False)
+
+
+def test_a_test_that_rejects_too_often_is_not_calibrated():
+    rng = np.random.default_rng(1)
+    good = calibration.summarise([verdict_of(p) for p in rng.uniform(size=500)])
+    bad = calibration.summarise([verdict_of(p) for p in rng.uniform(size=500) ** 2])
+    assert calibration.check_family({"good": good})["calibrated"] is True
+    family = calibration.check_family({"good": good, "bad": bad})
+    assert family["calibrated"] is False and family["num_checks"] == 6
+    assert {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05} == {"bad"}
+
+
+def test_bonferroni_confidence_splits_the_error_among_checks():
+    assert calibration.bonferroni_confidence(10) == pytest.approx(0.995)
+
+
+def test_unknown_tests_are_refused():
+    with pytest.raises(InputError, match="unknown test"):
+        calibration.pair_test("vibes")
+
+
+def test_too_few_rejections_are_no_calibration_either():
+    for low, high in ((0.2, 1.0), (0.0, 0.5)):
+        p_values = np.linspace(low, high, 800)[1:]
+        (_, rate) = calibration.summarise([verdict_of(p) for p in p_values])["rates"]
+        below = int((p_values < 0.05).sum())
+        assert (rate["level"], rate["count"]) == (0.05, below) and below in (0, 79)
+        assert rate["binomial_p"] == pytest.approx(stats.binomtest(below, 799, 0.05, "two-sided").pvalue)
+        assert rate["binomial_p"] < 1e-4

@@ -1,0 +1,102 @@
+"""Outputs by way of a ledger: the same bits as without one, whoever computes them."""
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import elsewhere as places
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import output_chunks
+from bornbiased_jax.lineage.fingerprint import fingerprint, save_fingerprint
+from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
+from tests.fixtures.engines import elsewhere
+
+SMALL = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
+N, T = 50, 6
+INPUTS = {
+    "tokens": random_tokens(N, T, 40),
+    "gaussian": gaussian(N, T, 16),
+    "text": from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40),
+}
+
+
+def chunks_of(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("seed*.npz")}
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return open_checkpoint(f"seed:5@{SMALL}")
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("layer", [None, 1])
+def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opened, tmp_path):
+    reading = dict(layer=layer, batch_size=8)
+    plain = fingerprint(opened, INPUTS[inputs], **reading)
+    here = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "here", range_size=20)
+    there = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "there", range_size=20, engine=elsewhere)
+    saved = {save_fingerprint(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
+    assert len(saved) == 1
+    assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
+    # Ranges are whole batches: 20 sequences are three batches of eight.
+    assert sorted(chunks_of(tmp_path / "here")) == [
+        "seed0-inputs0-24.npz",
+        "seed0-inputs24-48.npz",
+        "seed0-inputs48-50.npz",
+    ]
+
+
+def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
+    ticks = []
+
+    def stop(count):
+        ticks.append(count)
+        if sum(ticks) >= 24:
+            raise KeyboardInterrupt
+
+    reading = dict(batch_size=8, resume=tmp_path, range_size=8)
+    with pytest.raises(KeyboardInterrupt):
+        fingerprint(opened, INPUTS["tokens"], advance=stop, **reading)
+    done = len(chunks_of(tmp_path))
+    assert 1 <= done < 7
+    ticks.clear()
+    found = fingerprint(opened, INPUTS["tokens"], advance=ticks.append, **reading)
+    # The last range is shorter than a batch, and may be among those that were done.
+    assert sum(ticks) in (N - 8 * done, N - 8 * (done - 1) - 2)
+    np.testing.assert_array_equal(found.outputs_ND, fingerprint(opened, INPUTS["tokens"], batch_size=8).outputs_ND)
+
+
+@pytest.mark.parametrize(
+    "changed", [dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(inputs="tokens"), dict(seed=6)]
+)
+def test_what_moves_a_digit_has_a_page_of_its_own(changed, opened, tmp_path):
+    usual = dict(batch_size=8, resume=tmp_path)
+    fingerprint(opened, INPUTS["gaussian"], **usual)
+    model = open_checkpoint(f"seed:{changed.pop('seed')}@{SMALL}") if "seed" in changed else opened
+    fingerprint(model, INPUTS[changed.pop("inputs", "gaussian")], **{**usual, **changed})
+    assert len(list(tmp_path.glob("*/task.json"))) == 2
+
+
+def test_weights_that_are_not_those_of_the_page_are_refused(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_chunks, "named_for_others", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
+    with pytest.raises(InputError, match="see the same files"):
+        fingerprint(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
+
+
+def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "odd@seed=1").mkdir()
+    for given, named in (
+        ("run", tmp_path / "run"),
+        ("run@seed=3,step=7", f"{tmp_path / 'run'}@seed=3,step=7"),
+        ("odd@seed=1", tmp_path / "odd@seed=1"),
+        (f"seed:5@{SMALL}", f"seed:5@{SMALL}"),
+    ):
+        assert places.named_for_others(given) == {"checkpoint": str(named)}
+
+
+def test_another_engine_needs_a_ledger(opened):
+    with pytest.raises(InputError, match="name a folder to resume in"):
+        fingerprint(opened, INPUTS["tokens"], engine=elsewhere)

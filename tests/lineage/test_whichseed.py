@@ -1,0 +1,209 @@
+"""Births searched by seed: the prefix drawn is the birth's own, how p is distributed, what is found and what is not."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import keys
+from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution, init
+from bornbiased_jax.lineage import seed_search, whichseed
+from bornbiased_jax.lineage.births import drifted
+from bornbiased_jax.lineage.weights import weights_test
+from bornbiased_jax.lineage.whichseed import which_seed
+from bornbiased_jax.parameters import flatten, parameter_table, unflatten
+from tests.fixtures.engines import elsewhere
+
+SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
+CFG = preset("llama-tiny", **SMALL)
+
+
+def birth(seed, cfg=CFG):
+    return init(cfg, key=keys.init_key(seed))
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
+def test_the_numbers_drawn_are_those_of_the_birth(name):
+    cfg = preset(name, **SMALL)
+    places = seed_search.decision_places(cfg, entries=700)
+    drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
+    flat, start = flatten(birth(31, cfg)), 0
+    for path, layer, count in places:
+        leaf = np.asarray(flat[path] if layer is None else flat[path][layer]).ravel()[:count]
+        std = np.float32(distribution(cfg, parameter_table(cfg)[path]).std)
+        assert np.array_equal(drawn[start : start + count] * std, leaf), (path, layer)
+        start += count
+    assert start == len(drawn)
+    # Nothing drawn is left out, and nothing that is constant at birth is taken.
+    random = {path for path, born in parameter_table(cfg).items() if distribution(cfg, born).constant is None}
+    assert {place.path for place in places} == random
+
+
+def test_a_large_matrix_is_drawn_from_its_beginning_too():
+    """Beyond keys.SMALL entries a matrix is drawn as one, below as a vector: the first numbers are the same."""
+    shape = (1 << 10, (keys.SMALL >> 10) + 8)
+    whole = keys.normal(keys.init_key(3), shape, 0.02)
+    first = keys.normal(keys.init_key(3), (300,), 0.02)
+    assert np.array_equal(np.asarray(whole).ravel()[:300], np.asarray(first))
+
+
+def test_a_descendant_is_found_and_the_runner_up_is_told():
+    suspect = drifted(birth(77), birth(5_000), 0.9)
+    found = which_seed(CFG, suspect, range(0, 300), suspect_cfg=CFG)
+    assert found.seed == 77 and found.best.log10_p < -10
+    assert found.confirmed.verdict == "same-lineage" and found.confirmed.log10_p < -4
+    assert found.runner_up.seed != 77 and found.runner_up.log10_p == 0.0
+    # r of a mixture √(1−s²)·W + s·W′ is √(1−s²), here 0.436, within five standard errors.
+    n = found.num_entries[1]
+    assert abs(found.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
+
+
+@pytest.mark.slow
+def test_the_scheme_of_the_initialisation_does_not_matter():
+    suspect = birth(12, CFG.replace(init="normal-0.02"))
+    assert which_seed(CFG, suspect, range(10, 20)).seed == 12
+
+
+@pytest.mark.slow
+def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
+    assert which_seed(CFG, birth(9_999), range(0, 500)).seed is None
+    negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), birth(7))
+    found = which_seed(CFG, negated, range(0, 20))
+    assert found.seed is None and "rotated or negated" in found.reason
+
+
+@pytest.mark.slow
+def test_a_hit_that_the_weights_do_not_confirm_is_told():
+    """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
+    ours, other = (flatten(birth(seed)) for seed in (7, 8))
+    counts = {(place.path, place.layer): place.entries for place in seed_search.decision_places(CFG, 80)}
+    spliced = {path: np.array(leaf) for path, leaf in other.items()}
+    for (path, layer), count in counts.items():
+        target, source = (flat[path] if layer is None else flat[path][layer] for flat in (spliced, ours))
+        target.reshape(-1)[:count] = np.asarray(source).reshape(-1)[:count]
+    found = which_seed(CFG, unflatten(spliced), range(0, 8))
+    assert found.seed == 7 and found.best.log10_p < -4
+    assert found.confirmed.verdict == "unrelated" and found.to_json()["confirmed"]["verdict"] == "unrelated"
+    # Nothing found, nothing to confirm.
+    assert which_seed(CFG, birth(9_999), range(0, 8)).to_json()["confirmed"] is None
+
+
+def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
+    suspect = params_reader(CFG, drifted(birth(77), birth(5_000), 0.9))
+    plain = weights_test(birth_reader(CFG, 77), suspect)
+    verdict = whichseed.confirm(CFG, suspect, 77)
+    assert verdict.log10_p == pytest.approx(plain.log10_p + 32 * np.log10(2))
+    assert verdict.p_value == pytest.approx(10**verdict.log10_p)
+
+
+@pytest.mark.slow
+def test_the_p_of_one_seed_follows_the_t_distribution():
+    """500 births against one fixed model: the p before the correction for 2³² is uniform."""
+    suspect = drifted(birth(1), birth(2), 0.5)
+    suspect = params_reader(CFG, suspect)
+    decided = whichseed._decide(CFG, suspect, list(range(100, 600)))
+    freedom = sum(place.entries for place in seed_search.decision_places(CFG)) - 2
+    p = stats.t.sf([row.t for row in decided], freedom)
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
+    # What is reported is that p times 2³², in log space.
+    own = whichseed._decide(CFG, suspect, [1])[0]
+    expected = np.log10(stats.norm.sf(5.0)) + 32 * np.log10(2)
+    assert own.log10_p < expected
+
+
+def ranges_in(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
+
+
+@pytest.mark.slow
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(seed_search, "CHUNK", 32)
+    suspect, kept = drifted(birth(150), birth(151_000), 0.8), tmp_path / "kept"
+    whole = which_seed(CFG, suspect, range(10, 200))
+    steps = []
+
+    def stop(count):
+        steps.append(count)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=stop)
+    done = len(ranges_in(kept))
+    assert 1 <= done <= 3
+    steps.clear()
+    again = which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=steps.append)
+    assert again == whole and again.seed == 150 and 0 < sum(steps) < 190
+    before = ranges_in(kept)
+    assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
+    # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
+    steps.clear()
+    longer = which_seed(CFG, suspect, range(0, 230), resume=kept, range_size=64, advance=steps.append)
+    assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
+    assert which_seed(CFG, birth(3), range(0, 230), resume=kept, range_size=64).seed == 3
+    there = which_seed(CFG, suspect, range(10, 200), resume=tmp_path / "there", range_size=64, engine=elsewhere)
+    assert there == whole and ranges_in(tmp_path / "there") == before
+
+
+def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
+    def swapped(jobs, here):
+        path = next(tmp_path.rglob("suspect.npy"))
+        np.save(path, np.load(path)[::-1])
+        yield from elsewhere(jobs, here)
+
+    with pytest.raises(InputError, match="does not hold this search's numbers"):
+        which_seed(CFG, birth(3), range(0, 9), resume=tmp_path, engine=swapped)
+
+
+def test_ranges_of_a_search_are_not_too_many():
+    with pytest.raises(InputError, match="too many ranges"):
+        which_seed(CFG, birth(3), range(0, 2**32), range_size=9)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(seeds=range(0)), "no seeds"),
+        (dict(seeds=range(-1, 4)), "not within 0 to 2"),
+        (dict(seeds=range(2**32 - 1, 2**32 + 1)), "not within 0 to 2"),
+        (dict(alpha=1.0), "alpha=1.0"),
+        (dict(entries=4), "too few"),
+        (dict(suspect_cfg=CFG.replace(d_ff=128)), "d_ff=128"),
+    ],
+)
+def test_bad_calls_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        which_seed(CFG, birth(0), **{"seeds": range(0, 4), **change})
+
+
+def test_weights_without_variation_are_refused():
+    with pytest.raises(InputError, match="the same number everywhere"):
+        which_seed(CFG, jax.tree.map(jnp.zeros_like, birth(0)), range(0, 4))
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path, capsys):
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    at = f"seed:21@llama-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
+    target = tmp_path / "found.json"
+    call = ["whichseed", at, "--model", "llama-tiny", *settings, "--seeds", "0:40", "--json", str(target), "--quiet"]
+    assert run(call) == 0
+    found = json.loads(target.read_text())
+    assert found["seed"] == 21 and found["num_seeds"] == 40 and found["p_value"] < 1e-100
+    assert found["runner_up"]["seed"] != 21 and found["corrected_for"] == 2**32
+    assert found["confirmed"]["verdict"] == "same-lineage" and found["confirmed"]["corrected_for"] == 2**32
+    said = capsys.readouterr().out
+    assert "seed 21" in said and "confirms it: the weights of seed 21" in said
+    # Without --model births have the suspect's own architecture.
+    assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
+    assert "not found in its coordinates" in capsys.readouterr().out
+    assert run(["whichseed", at, "--seeds", "a:b"]) == 2
+    assert run(["whichseed", at, "--model", "llama-tiny", "--seeds", "0:4", "--quiet"]) == 2
+    assert "give the suspect's own sizes" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""Tokens of two models are matched by number, and by string where their tokenizers number otherwise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tokenizers
+
+from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.lineage.weights import bilinear_test, weights_test
+from bornbiased_jax.lineage.weights.auto import auto_test
+from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
+from bornbiased_jax.text import ByteTokenizer
+from bornbiased_jax.text.bpe import LibraryTokenizer
+from tests.lineage.weights.descendants import config, descend, edited, orders, reader, rotated
+
+CFG = config(num_layers=2, d_model=48, d_ff=64)
+ORDER = orders(1, 256)[0]
+
+
+def tokenizer(order, folder, changed=0):
+    """A tokenizer of one-letter pieces, in some order; some of them replaced by others."""
+    pieces = [f"{chr(0x4E00 + number)}" if place >= changed else f"new {place}" for place, number in enumerate(order)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    return LibraryTokenizer("pieces", backend.to_str(), None).save(folder)
+
+
+def renumbered(cfg, params, order=ORDER):
+    """The same function of a vocabulary that is numbered otherwise: new token i is the old ``order[i]``."""
+
+    def edit(path, leaf):
+        return leaf[order] if path == "embed/embedding" else leaf[:, order] if path == "head/kernel" else leaf
+
+    return edited(cfg, params, edit)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A base and its copy, rotated and with another vocabulary, each with its tokenizer."""
+    base, suspect = descend(CFG, 7), renumbered(*rotated(*descend(CFG, 7)))
+    ours = tokenizer(np.arange(256), tmp_path / "ours")
+    theirs = tokenizer(ORDER, tmp_path / "theirs", changed=6)
+    return (
+        dataclasses.replace(reader(base), tokenizer_files=(ours,)),
+        dataclasses.replace(reader(suspect), tokenizer_files=(theirs,)),
+    )
+
+
+def test_strings_tell_what_numbers_do_not(pair):
+    tokens = shared_tokens(*pair)
+    assert (len(tokens), tokens.matched_by) == (250, "strings")
+    assert np.array_equal(ORDER[tokens.suspect_I], tokens.base_I)
+    verdict = weights_test(*pair, align="rotation")
+    assert (verdict.verdict, verdict.detail["tokens_matched_by"], verdict.detail["num_tokens"]) == (
+        "same-lineage",
+        "strings",
+        250,
+    )
+    # Without a tokenizer on one side numbers are all there is, and the verdict says what that evades.
+    blind = dataclasses.replace(pair[1], tokenizer_files=())
+    missed = weights_test(pair[0], blind, align="rotation")
+    assert (missed.verdict, missed.detail["tokens_matched_by"]) == ("unrelated", "ids")
+    assert "renumbering a vocabulary whose tokenizer is not there" in missed.detail["evaded_by"]
+
+
+def test_a_copy_with_another_vocabulary_is_one(pair):
+    verdict = auto_test(*pair)
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "up to rotation")
+    assert "coordinates rotated, vocabulary renumbered" in verdict.reason
+    assert verdict.detail["notes"][0].startswith("The tokenizers number their tokens differently")
+
+
+def test_births_and_chosen_tokens_by_strings(pair):
+    run = dataclasses.replace(birth_reader(CFG, 7), tokenizer_files=pair[0].tokenizer_files)
+    for models in ((run, pair[1]), (pair[1], run)):
+        verdict = bilinear_test(*models)
+        assert verdict.verdict == "same-lineage" and verdict.detail["tokens_matched_by"] == "strings"
+    assert bilinear_test(run, dataclasses.replace(pair[1], tokenizer_files=())).verdict == "unrelated"
+    some = shared_tokens(*pair, ids=range(100))
+    assert set(some.base_I) <= set(range(100)) and np.array_equal(ORDER[some.suspect_I], some.base_I)
+
+
+def test_numbers_serve_where_tokenizers_agree(pair, tmp_path):
+    same = dataclasses.replace(pair[1], tokenizer_files=(tokenizer(np.arange(256), tmp_path / "third"),))
+    assert shared_tokens(pair[0], same).matched_by == "ids" and len(shared_tokens(pair[0], same)) == 256
+    # Strings that are there on both sides have the numbers they had: all tokens are compared as before.
+    longer = dataclasses.replace(pair[1], tokenizer_files=(tokenizer(np.arange(256), tmp_path / "more", changed=9),))
+    assert len(shared_tokens(pair[0], longer)) == 256
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{")
+    assert shared_tokens(pair[0], dataclasses.replace(pair[1], tokenizer_files=(broken,))).matched_by == "ids"
+
+
+def test_vocabularies_without_a_string_in_common(pair, tmp_path):
+    other = dataclasses.replace(pair[1], tokenizer_files=(ByteTokenizer().save(tmp_path),))
+    verdict = weights_test(pair[0], other, align="rotation")
+    assert (verdict.verdict, verdict.detail["num_tokens"]) == ("undefined", 0)
+    assert "0 usable token ids in common" in verdict.reason
+    # Coordinates need no token: the blocks remain.
+    assert weights_test(pair[0], other).verdict == "unrelated"
+    assert not {"embed", "head"} & {row["module"] for row in weights_test(pair[0], other).detail["by_module"]}
+
+
+def test_the_tokens_of_a_text_are_those_of_the_base(pair, tmp_path):
+    (tmp_path / "text.txt").write_text("".join(chr(0x4E00 + number) for number in range(40)))
+    seen_I = seen_ids(*pair, str(tmp_path / "text.txt"))
+    assert set(seen_I) <= set(range(40)) and len(seen_I) >= 34

@@ -1,0 +1,240 @@
+"""The table of what each field means to each reader is complete, and each of its entries is true."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import theory.predict
+from bornbiased_jax import predict
+from bornbiased_jax.checkpoints.export import config_json, family_of
+from bornbiased_jax.checkpoints.hf_config import read_config
+from bornbiased_jax.config import FIELDS, ModelConfig, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution, parameter_shapes
+from bornbiased_jax.model import apply, attention
+from bornbiased_jax.model.fields import TABLE
+from bornbiased_jax.parameters import parameter_table
+
+SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)
+GPT2, LLAMA = preset("gpt2-tiny", **SIZES), preset("llama-tiny", **SIZES)
+LEARNED = GPT2.replace(positions="learned")
+LLAMA3 = LLAMA.replace(rope_scaling="llama3", rope_scaling_factor=4.0, rope_original_max_seq_len=16)
+BASES = {
+    "gpt2": LEARNED,
+    "gpt_neox": preset("neox-tiny", **SIZES),
+    "llama": LLAMA,
+    "llama3": LLAMA3,
+    "mistral": LLAMA.replace(window=5),
+    "qwen2": preset("qwen-tiny", **SIZES),
+    "qwen3": preset("qwen3-tiny", **SIZES),
+    "olmo2": preset("olmo2-tiny", **SIZES),
+    "qwen2-mixed": preset("qwen-tiny", **SIZES, window=5, attention_pattern="gl"),
+    "gemma3_text": preset("gemma3-tiny", **SIZES, embedding_scale=math.sqrt(32), window=5, attention_pattern="lg"),
+    "mixtral": preset("mixtral-tiny", **SIZES),
+    "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
+}
+# What theory refuses whatever else is changed.
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "mixtral", "qwen3_moe")
+# Every field with another value than any base has.
+CHANGES = {
+    "num_layers": 3,
+    "num_heads": 8,
+    "num_kv_heads": 1,
+    "head_dim": 12,
+    "d_model": 64,
+    "d_ff": 44,
+    "vocab_size": 61,
+    "max_seq_len": 40,
+    "norm": "none",
+    "norm_eps": 1e-3,
+    "norm_position": "post",
+    "activation": "relu",
+    "gated_mlp": True,
+    "residual": False,
+    "parallel_residual": True,
+    "attention": False,
+    "mlp": False,
+    "bias": True,
+    "qkv_bias": True,
+    "tie_embeddings": False,
+    "embedding_scale": 3.0,
+    "logit_softcap": 20.0,
+    "num_experts": 3,
+    "experts_per_token": 1,
+    "normalize_expert_weights": False,
+    "positions": "none",
+    "rope_theta": 777.0,
+    "rotary_fraction": 0.5,
+    "rope_scaling": "linear",
+    "rope_scaling_factor": 3.0,
+    "rope_low_freq_factor": 1.5,
+    "rope_high_freq_factor": 5.0,
+    "rope_original_max_seq_len": 24,
+    "qk_norm": True,
+    "qk_norm_scope": "projection",
+    "window": 7,
+    "attention_scale": 0.3,
+    "attention_pattern": "gl",
+    "rope_local_theta": 55.0,
+    "attention_kernel": "sigmoid",
+    "sink_logit": "learned",
+    "positional_scale": "amplify",
+    "head_norm": True,
+    "output_gate": "elementwise",
+    "prefix_length": 3,
+    "prefix_memory": "elu",
+    "init": "normal-0.02",
+}
+
+
+def changed(cfg: ModelConfig, name: str) -> ModelConfig | None:
+    """The configuration with one field changed; None where that makes no model."""
+    value = CHANGES[name]
+    if getattr(cfg, name) == value:
+        value = not value if isinstance(value, bool) else {"post": "pre", "projection": "head", "gl": "lg"}[value]
+    try:
+        return cfg.replace(**{name: value})
+    except InputError:
+        return None
+
+
+def test_every_field_has_an_entry_and_a_change():
+    assert tuple(TABLE) == FIELDS == tuple(CHANGES), "say in models/fields.py what a new field means to each reader"
+    for name, entry in TABLE.items():
+        for policy in entry:
+            assert (policy.kind == "untouched") == bool(policy.reason), name
+
+
+def theory_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
+    """Pairs of which theory takes the base."""
+    left_out = [BASES[base] for base in WITHOUT_THEORY]
+    return [(cfg, other) for cfg, other in bases_of(name) if cfg not in left_out]
+
+
+def bases_of(name: str) -> list[tuple[ModelConfig, ModelConfig]]:
+    """Pairs of a base and its change; attention's scope of norms matters only where there are such norms."""
+    if name == "qk_norm_scope":
+        chosen = [BASES["qwen3"], BASES["olmo2"]]
+    elif name == "max_seq_len":
+        chosen = [LEARNED.replace(positional_scale="attenuate")]
+    else:
+        chosen = [GPT2, *BASES.values()]
+    return [(cfg, other) for cfg in chosen if (other := changed(cfg, name)) is not None]
+
+
+def initial(cfg: ModelConfig):
+    """Shapes and distributions of all parameters."""
+    return {path: (row.shape, distribution(cfg, row)) for path, row in parameter_table(cfg).items()}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_initialisation(name):
+    policy = TABLE[name].initialisation
+    differ = [initial(cfg) != initial(other) for cfg, other in bases_of(name)]
+    assert differ
+    assert any(differ) if policy.kind == "used" else not any(differ)
+
+
+def asked_of_theory(monkeypatch, cfg: ModelConfig):
+    """What ``predict`` hands to the theory."""
+
+    def stop(*args, **kwargs):
+        raise ValueError((args, sorted(kwargs.items())))
+
+    monkeypatch.setattr(theory.predict, "predict", stop)
+    with pytest.raises(InputError) as raised:
+        predict.predict(cfg, 16)
+    return raised.value.__cause__.args[0]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_theory(name, monkeypatch):
+    policy = TABLE[name].theory
+    if policy.kind == "refused":
+        for _, other in theory_of(name):
+            with pytest.raises(InputError, match=name):
+                predict.predict(other, 16)
+        return
+    differ = [asked_of_theory(monkeypatch, a) != asked_of_theory(monkeypatch, b) for a, b in theory_of(name)]
+    assert any(differ) if policy.kind == "used" else not any(differ)
+
+
+def meaningless(cfg: ModelConfig) -> set[str]:
+    """Fields that change nothing of what this configuration computes, and that files therefore leave out."""
+    rope = {field for field in FIELDS if field.startswith(("rope_", "rotary_"))}
+    scaling = rope - {"rope_theta", "rotary_fraction", "rope_scaling"}
+    used = {"none": set(), "linear": {"rope_scaling_factor"}, "llama3": scaling}[cfg.rope_scaling]
+    unread = scaling - used if cfg.positions == "rope" else rope
+    unread |= set() if cfg.qk_norm else {"qk_norm_scope"}
+    return unread | ({"experts_per_token", "normalize_expert_weights"} if cfg.num_experts is None else set())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_an_export_says_the_field_or_refuses_it(name):
+    """Whatever is written reads back as the same model; a field is never lost."""
+    policy = TABLE[name].export
+    written = told = 0
+    for base in BASES.values():
+        other = changed(base, name)
+        if other is None:
+            continue
+        try:
+            family = family_of(other)
+        except InputError as error:
+            # A change may leave its family and miss the next one by another field.
+            blamed = str(error).removeprefix("transformers has no class for ").split("=")[0]
+            assert blamed == name if policy.kind == "refused" else policy.kind == "used" and blamed in FIELDS
+            continue
+        assert policy.kind != "refused" or getattr(other, name) == policy.unless
+        written += name not in meaningless(other)
+        text = config_json(other, family, dtype="float32", tokenizer=None)
+        back = read_config(text, "config.json").cfg
+        # A file may have biases, zero, that the configuration lacks; others are refused with the weights.
+        for field in set(FIELDS) - {"init", "bias", "qkv_bias", *meaningless(other)}:
+            assert getattr(back, field) == getattr(other, field), (field, family.name)
+        told += text != config_json(base, family_of(base), dtype="float32", tokenizer=None)
+    if policy.kind == "used":
+        assert told or not written
+    if policy.kind == "untouched":
+        assert written and not told
+
+
+# Weights that are no softmax, and a softmax with a logit or with keys more than there are positions.
+NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length", "attention_scale", "attention_pattern"}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fused_attention(name, monkeypatch):
+    policy = TABLE[name].fused_attention
+    calls: list = []
+
+    def kernel(q, k, v, window):
+        calls.append((q.shape, k.shape, v.shape, window))
+
+    monkeypatch.setattr(attention, "fused_attention", kernel)
+
+    def asked(cfg):
+        ids, params = jax.ShapeDtypeStruct((2, 16), jnp.int32), parameter_shapes(cfg)
+        calls.clear()
+        jax.eval_shape(functools.partial(apply, cfg), params, ids)
+        return list(calls)
+
+    assert asked(LLAMA) == [((2, 16, 4, 8), (2, 16, 4, 8), (2, 16, 4, 8), None)]
+    other = changed(LLAMA, name)
+    if name == "d_model":
+        other = LLAMA.replace(d_model=64, head_dim=8)
+    if name == "attention_pattern":
+        other = LLAMA.replace(window=7, attention_pattern="gl")
+    if other is None:
+        assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
+        return
+    found = asked(other)
+    # The module asks the same table, so what the kernel's one formula cannot compute is said here once more.
+    assert (policy.kind == "refused") == (name in NOT_THE_KERNELS)
+    if policy.kind == "refused":
+        assert found == []
+    else:
+        assert (found != asked(LLAMA)) == (policy.kind == "used")

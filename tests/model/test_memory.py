@@ -1,0 +1,108 @@
+"""What is estimated before anything is allocated, beside what the compiler plans."""
+
+import functools
+import resource
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bornbiased_jax import hardware
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.model import apply, empty_cache
+from bornbiased_jax.model.memory import cache_bytes, check_forward, check_weights, forward_bytes, largest_tensor_bytes
+
+SIZES = dict(num_layers=2, vocab_size=512)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "length"), [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256)]
+)
+def test_a_forward_pass_is_estimated_from_below_and_not_far_below(name, batch, length):
+    cfg = preset(name, **SIZES)
+    shapes = parameter_shapes(cfg), jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    plan = jax.jit(functools.partial(apply, cfg)).lower(*shapes).compile().memory_analysis()
+    planned = plan.temp_size_in_bytes + plan.output_size_in_bytes
+    estimate = forward_bytes(cfg, batch, length, logits=length)
+    assert estimate < 1.1 * planned and planned < 3 * estimate
+
+
+def test_a_cache_and_the_largest_tensor_are_counted():
+    cfg = preset("qwen-tiny", **SIZES)
+    cache = jax.eval_shape(functools.partial(empty_cache, cfg, 3, 7))
+    assert cache_bytes(cfg, 3, 7) == 4 * (cache.keys_LBSGK.size + cache.values_LBSGK.size)
+    assert largest_tensor_bytes(cfg) == 4 * cfg.vocab_size * cfg.d_model
+
+
+def test_a_window_and_a_block_of_rows_cost_less():
+    cfg = preset("gpt2-tiny", **SIZES)
+    whole = forward_bytes(cfg, 1, 2048, all_weights=True)
+    assert forward_bytes(cfg.replace(window=64), 1, 2048) < forward_bytes(cfg, 1, 2048) < whole
+
+
+def test_the_sentence_names_the_sizes_and_the_remedy(monkeypatch):
+    monkeypatch.setattr(hardware, "device_memory", lambda: None)
+    monkeypatch.setattr(hardware, "available_memory", lambda: 2 * hardware.GIB)
+    cfg = preset("gpt2-tiny")
+    check_weights(cfg)
+    check_forward(cfg, 8, 1024)
+    with pytest.raises(InputError, match=r"d_model=65536.* needs about .* GiB of memory, and 2.0 GiB are available"):
+        check_weights(cfg.replace(d_model=65536))
+    with pytest.raises(InputError, match="8 sequences of 65,536 tokens needs .*: ask for shorter sequences"):
+        check_forward(cfg, 8, 65536)
+    # What lies on a device is compared with the device.
+    monkeypatch.setattr(hardware, "device_memory", lambda: 2**60)
+    check_forward(cfg, 8, 65536)
+
+
+TINY = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=300"
+SET = " ".join(f"--set {setting}" for setting in TINY.split(","))
+HUGE = {
+    "predict --model gpt2-tiny --set num_layers=1000000000 --seq-len 8": "num_layers=1000000000 is not an integer",
+    "predict --model gpt2-tiny --seq-len 16000000": "theory for 4 layers at 16,000,000 positions",
+    "probe preference --model gpt2-tiny --num-inputs 4 --seq-len 16000000": "16,000,000 tokens",
+    "probe preference --model gpt2-tiny --num-inputs 9999999999 --seq-len 4": "--num-inputs 9999999999 is not",
+    f"probe preference --model gpt2-tiny {SET} --set vocab_size=16000000 --set d_model=100000 --num-inputs 4 "
+    "--seq-len 4": "vocab_size=16000000",
+    "probe contraction --model gpt2-tiny --set d_model=1000000 --num-inputs 4 --seq-len 4": "d_model=1000000",
+    "generate seed:1@gpt2-tiny,max_seq_len=1000000000 --prompt-ids 1 --max-new-tokens 100000000": "GiB",
+    f"fingerprint seed:1@gpt2-tiny,{TINY} --num-inputs 10 --seq-len 16000000 --out x": "16,000,000 tokens",
+    f"fingerprint seed:1@gpt2-tiny,{TINY} --num-inputs 10 --vocab-size 0 --out x": "--vocab-size 0 is not an integer",
+    f"digest seed:1@gpt2-tiny,{TINY},d_ff=16000000,d_model=1000000": "the largest tensor",
+    f"sinks seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --lengths 16000000": "16,000,000 tokens",
+    f"intervene seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --first-token 1 "
+    "--length 16000000": "16,000,000 tokens",
+    f"evaluate seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --context 16000000": "16,000,000 tokens",
+    f"whichseed seed:1@gpt2-tiny,{TINY} --seeds 0:100000 --entries 9999999": "9,999,999 numbers of each seed",
+    "pretrain --model gpt2-tiny --set d_model=1000000 --data builtin:prose --out x": "d_model=1000000",
+    "pretrain --model gpt2-tiny --context 16000000 --data builtin:prose --out x": "16,000,000 tokens",
+    "pretrain --model gpt2-tiny --steps 99999999999 --data builtin:prose --out x": "--steps 99999999999 is not",
+    f"pretrain --model gpt2-tiny {SET} --tokenizer bpe:99999999 --data builtin:prose --out x": "bpe:N",
+}
+
+
+@pytest.mark.parametrize("line", HUGE)
+def test_what_cannot_fit_is_refused_before_it_is_allocated(line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hardware, "available_memory", lambda: 16 * hardware.GIB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert run(line.split()) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bornbiased: ") and err.count("\n") == 1 and HUGE[line] in err
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_of_the_process_counts():
+    code = (
+        "import resource; from bornbiased_jax import hardware; free = hardware.available_memory();"
+        "size = 2**33; resource.setrlimit(resource.RLIMIT_AS, (size, size));"
+        "print(hardware.available_memory() < size)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"

@@ -1,0 +1,230 @@
+"""Each variation of attention against a plain float64 NumPy computation: values and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.model.attention import Attention, visible
+from bornbiased_jax.model.transformer import apply
+from bornbiased_jax.parameters import flatten, unflatten
+
+T, D = 9, 16
+BASE = dict(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20)
+MITIGATIONS = {
+    "baseline": {},
+    "no-positions": dict(positions="none"),
+    "amplify": dict(positional_scale="amplify"),
+    "attenuate": dict(positional_scale="attenuate"),
+    "head-norm": dict(head_norm=True),
+    "gate-headwise": dict(output_gate="headwise"),
+    "gate-elementwise": dict(output_gate="elementwise"),
+    "sink-zero": dict(sink_logit="zero"),
+    "sink-learned": dict(sink_logit="learned"),
+    "gate-value": dict(output_gate="value"),
+    "sigmoid": dict(attention_kernel="sigmoid"),
+    "softpick": dict(attention_kernel="softpick"),
+    "clipped": dict(attention_kernel="clipped"),
+    "centred": dict(attention_kernel="centred"),
+    "softpick-window": dict(attention_kernel="softpick", window=4, output_gate="value"),
+    "centred-window": dict(attention_kernel="centred", window=4, positional_scale="amplify"),
+    "window-1": dict(window=1),
+    "window-3": dict(window=3),
+    "window-beyond": dict(window=50),
+    "everything": dict(
+        window=4, sink_logit="learned", positional_scale="amplify", head_norm=True, output_gate="elementwise"
+    ),
+    "sigmoid-window-gate": dict(attention_kernel="sigmoid", window=4, output_gate="headwise", positions="none"),
+}
+# float32 against float64: fewer than 200 roundings of 2⁻²⁴ stand between an input and an output, all of
+# them relative to terms no larger than the largest output times a small factor (4 is generous here).
+RELATIVE = 4 * 200 * 2.0**-24
+
+
+def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mask_TT: np.ndarray | None = None):
+    """Attention written out with loops: returns the update, the aggregated values and the weights."""
+    B, T, _ = x_BTD.shape
+    H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
+
+    def heads(name, count):
+        return (x_BTD @ p[f"{name}/kernel"]).reshape(B, T, count, K)
+
+    q, k, v = heads("query", H), heads("key", G), heads("value", G)
+    if cfg.output_gate == "value":
+        v = v * expit(v @ p["value_gate/kernel"] + p["value_gate/bias"])
+    if cfg.positions == "rope":
+        frequency = cfg.rope_theta ** (-2.0 * np.arange(K // 2) / K)
+        turn = np.exp(1j * np.arange(T)[:, None] * frequency)[None, :, None, :]
+
+        def rotate(z):
+            complex_z = (z[..., : K // 2] + 1j * z[..., K // 2 :]) * turn
+            return np.concatenate([complex_z.real, complex_z.imag], axis=-1)
+
+        q, k = rotate(q), rotate(k)
+    weights, o = np.zeros((B, H, T, T)), np.zeros((B, T, H, K))
+    for b in range(B):
+        for h in range(H):
+            g = h // (H // G)
+            for i in range(T):
+                first = 0 if cfg.window is None else max(0, i - cfg.window + 1)
+                seen = [j for j in range(first, i + 1) if mask_TT is None or mask_TT[i, j]]
+                logits = np.array([q[b, i, h] @ k[b, j, g] for j in seen]) / np.sqrt(K)
+                if cfg.attention_kernel == "sigmoid":
+                    row = expit(logits - np.log(cfg.max_seq_len))
+                elif cfg.attention_kernel == "softpick":
+                    row = np.maximum(np.expm1(logits), 0)
+                    row = row / (np.abs(np.expm1(logits)).sum() + 1e-6 * max(1.0, np.exp(logits.max())))
+                elif cfg.attention_kernel == "clipped":
+                    gamma = -4 / cfg.max_seq_len
+                    row = np.clip((1 - gamma) * np.exp(logits) / np.exp(logits).sum() + gamma, 0, 1)
+                elif cfg.attention_kernel == "centred":
+                    row = np.exp(logits) / np.exp(logits).sum() - 1 / len(seen)
+                else:
+                    extra = {"none": 0.0, "zero": 1.0}.get(cfg.sink_logit)
+                    extra = np.exp(p["sink_logit"][h]) if extra is None else extra
+                    row = np.exp(logits) / (np.exp(logits).sum() + extra)
+                weights[b, h, i, seen] = row
+                o[b, i, h] = row @ v[b, seen, g]
+    index = np.arange(1, T + 1)[None, :, None, None]
+    if cfg.positional_scale == "amplify":
+        o = np.sqrt(index) * o
+    if cfg.positional_scale == "attenuate":
+        o = np.sqrt(index / cfg.max_seq_len) * o
+    if cfg.head_norm:
+        o = o / np.sqrt(np.mean(o**2, axis=-1, keepdims=True) + cfg.norm_eps) * p["head_norm/scale"]
+    if cfg.output_gate in ("headwise", "elementwise"):
+        gate = expit(x_BTD @ p["gate/kernel"])
+        o = o * gate.reshape(B, T, H, -1)
+    return o.reshape(B, T, H * K) @ p["output/kernel"], o, weights
+
+
+@pytest.fixture(params=MITIGATIONS)
+def case(request):
+    cfg = ModelConfig(**BASE, **MITIGATIONS[request.param])
+    rng = np.random.default_rng(0)
+    x_BTD = rng.standard_normal((2, T, D)).astype(np.float32)
+    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), jnp.arange(T))["params"]
+    # Weights of order 1/√D give logits of order one: attention far from uniform.
+    flat = {
+        path: (rng.standard_normal(leaf.shape) / np.sqrt(leaf.shape[0] if len(leaf.shape) > 1 else 1)).astype(
+            np.float32
+        )
+        for path, leaf in flatten(shapes).items()
+    }
+    return cfg, flat, x_BTD
+
+
+def ours(cfg, flat, x_BTD, mask_TT=None):
+    names = ("attention_output", "attention_weights")
+    mask = None if mask_TT is None else jnp.asarray(mask_TT)
+    return Attention(cfg, names).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T), mask)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
+
+
+def test_values_equal_the_formulas(case):
+    cfg, flat, x_BTD = case
+    out, found = ours(cfg, flat, x_BTD)
+    expected, o, weights = reference(cfg, {k: v.astype(np.float64) for k, v in flat.items()}, x_BTD.astype(float))
+    close(found["attention_weights"], weights)
+    close(found["attention_output"], o)
+    close(out, expected)
+
+
+def test_a_mask_restricts_what_each_query_sees(case):
+    cfg, flat, x_BTD = case
+    mask = np.tril(np.ones((T, T), bool))
+    mask[5, :5] = False
+    mask[7:, 2] = False
+    out, found = ours(cfg, flat, x_BTD, mask)
+    wide = {k: v.astype(np.float64) for k, v in flat.items()}
+    expected, _, weights = reference(cfg, wide, x_BTD.astype(float), mask)
+    close(found["attention_weights"], weights)
+    close(out, expected)
+
+
+@pytest.mark.slow
+def test_gradients_equal_finite_differences_of_the_formulas(case):
+    """Along a random direction of every parameter and of the input; the differences are taken in float64."""
+    cfg, flat, x_BTD = case
+    rng = np.random.default_rng(1)
+    target = rng.standard_normal((2, T, D))
+
+    def loss(flat, x):
+        return jnp.sum(ours(cfg, flat, x)[0] * jnp.asarray(target, jnp.float32))
+
+    of_flat, of_x = jax.grad(loss, argnums=(0, 1))(flat, x_BTD)
+    wide = {k: v.astype(np.float64) for k, v in flat.items()}
+    wide_x = x_BTD.astype(np.float64)
+    step = 1e-5
+    for path, gradient in {**of_flat, "x": of_x}.items():
+        direction = rng.standard_normal(gradient.shape)
+        values = []
+        for sign in (1.0, -1.0):
+            moved = dict(wide)
+            moved_x = wide_x
+            if path == "x":
+                moved_x = wide_x + sign * step * direction
+            else:
+                moved[path] = wide[path] + sign * step * direction
+            values.append(np.sum(reference(cfg, moved, moved_x)[0] * target))
+        slope = (values[0] - values[1]) / (2 * step)
+        along = float(np.sum(np.asarray(gradient, np.float64) * direction))
+        # Rounding of the gradient's entries, of the larger terms that cancel in them (of the target's norm),
+        # and the third-order term of the central difference.
+        length = np.linalg.norm(direction)
+        rounding = (RELATIVE * np.linalg.norm(gradient) + 2.0**-24 * np.linalg.norm(target)) * length
+        assert abs(along - slope) <= rounding + 1e3 * step**2 * (1 + abs(slope)), path
+        # A token that sees itself alone weighs 1 whatever its query and key are.
+        fixed = cfg.window == 1 and path.startswith(("query", "key"))
+        assert (np.linalg.norm(gradient) > 0) != fixed, path
+
+
+@pytest.mark.parametrize(
+    ("changes", "mass"),
+    [
+        ({}, np.ones(T)),
+        (dict(sink_logit="zero"), np.arange(1, T + 1) / np.arange(2, T + 2)),
+        (dict(attention_kernel="sigmoid"), np.arange(1, T + 1) / 21),
+        (dict(window=3), np.ones(T)),
+    ],
+)
+def test_row_sums_for_equal_logits(changes, mass):
+    """With zero queries every visible key weighs the same: 1/i, 1/(i + 1), or σ(−ln 20) = 1/21 each."""
+    cfg = ModelConfig(**BASE, **changes)
+    x = jnp.ones((1, T, D))
+    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), x, jnp.arange(T))["params"]
+    zeros = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flatten(shapes).items()}
+    weights = ours(cfg, zeros, x)[1]["attention_weights"]
+    np.testing.assert_allclose(weights.sum(-1)[0, 0], mass, rtol=T * 2.0**-23)
+
+
+@pytest.mark.slow
+def test_the_whole_model_uses_the_mitigation():
+    """The stack passes its config on: on the same weights a model with a mitigation gives another output."""
+    plain = ModelConfig(**BASE)
+    params = init_seed(plain, 0)
+    tokens = jnp.arange(T)[None] % 11
+    base = apply(plain, params, tokens).final_BTD
+    for changes in (dict(positional_scale="amplify"), dict(window=2), dict(sink_logit="zero")):
+        changed = apply(plain.replace(**changes), params, tokens).final_BTD
+        assert float(jnp.max(jnp.abs(changed - base))) > 1e-3, changes
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 5}, {"window": 70}, {"sink_logit": "learned"}])
+def test_blocks_of_rows_are_the_whole_attention(changes):
+    cfg = preset("llama-tiny", num_layers=2, d_model=32, num_heads=4, num_kv_heads=2, d_ff=48, vocab_size=64, **changes)
+    params = init_seed(cfg, 3)
+    x = np.random.default_rng(0).integers(0, 64, (2, 150))
+    mask_TT = np.ones((150, 150), bool)
+    mask_TT[7:, 3] = False
+    assert len(visible(150, 150, cfg.window)) > 1
+    blocks = apply(cfg, params, x, mask_TT=mask_TT)
+    # Asking for the weights computes the square in one piece.
+    whole = apply(cfg, params, x, mask_TT=mask_TT, capture=("attention_weights",))
+    np.testing.assert_allclose(blocks.final_BTD, whole.final_BTD, rtol=0, atol=2e-5)

@@ -1,0 +1,291 @@
+"""A model read block by block gives the numbers of the model in memory, whatever happens to it half-way.
+
+The bytes of the numbers are a promise under the users' compiler, so that what holds them together runs in
+`make test-all`; the same in haste, up to rounding, in `make test`.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import files
+from bornbiased_jax import model as models
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint, open_streamed
+from bornbiased_jax.checkpoints.blocks import MAKER
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.perplexity import evaluate
+from bornbiased_jax.evaluation.sink_report import report_on_ids
+from bornbiased_jax.lineage.fingerprint import fingerprint, load_fingerprint
+from bornbiased_jax.model import scratch
+from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.probes.inputs import gaussian, random_tokens
+from bornbiased_jax.text import ByteTokenizer
+
+# More blocks than are compiled in one piece for a loss.
+SMALL = dict(num_layers=9, d_model=32, num_heads=4, d_ff=48, vocab_size=300, max_seq_len=64)
+PARALLEL = dict(positions="rope", rotary_fraction=0.25, parallel_residual=True, tie_embeddings=False)
+as_users_compile = pytest.mark.skipif(
+    bool(os.environ.get("XLA_FLAGS")), reason="compiled in haste: make test-all has it, without XLA_FLAGS"
+)
+# By what they differ in: positions, order of the sublayers, norms, heads, and whether there is a head of its own.
+MODELS = {
+    "learned positions, tied": preset("gpt2-tiny", **SMALL),
+    "rotary, shared key heads, untied": preset("llama-tiny", **SMALL, num_kv_heads=2, tie_embeddings=False),
+    "parallel residual": preset("gpt2-tiny", **SMALL, **PARALLEL),
+    "norms of queries and keys": preset("qwen-tiny", **SMALL, num_kv_heads=2, qk_norm=True),
+    "norms after": preset("llama-tiny", **SMALL, norm_position="post", qk_norm=True, qk_norm_scope="projection"),
+}
+
+
+SHALLOW = preset("gpt2-tiny", **SMALL).replace(num_layers=3)
+
+
+def saved(cfg: ModelConfig, folder: Path) -> Path:
+    """A directory of a model that is neither a birth nor uniform in its attention."""
+    params = models.init_seed(cfg, 3)
+    for name in ("query", "key"):
+        params["blocks"]["attention"][name]["kernel"] *= 10.0
+    export_hugging_face(cfg, params, folder)
+    return folder
+
+
+@pytest.fixture(params=MODELS, scope="module")
+def model(request, tmp_path_factory):
+    return saved(MODELS[request.param], tmp_path_factory.mktemp("model") / "m")
+
+
+def numbers(value) -> list[float]:
+    """All numbers of a report."""
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers(part)]
+    if isinstance(value, list):
+        return [number for part in value for number in numbers(part)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+@pytest.mark.slow
+def test_numbers_are_those_of_the_model_in_memory(tmp_path):
+    path = saved(SHALLOW, tmp_path / "m")
+    whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
+    inputs = random_tokens(5, 12, 300, 0)
+    ours, theirs = (fingerprint(form, inputs, batch_size=3) for form in (opened, whole))
+    # float32 sums of tens of terms, of numbers near 1.
+    np.testing.assert_allclose(ours.outputs_ND, theirs.outputs_ND, atol=1e-5)
+    assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
+    assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
+    ids_N = np.random.default_rng(0).integers(0, 256, 200)
+    text, tokenizer = ["A text of ninety bytes and more. " * 3], ByteTokenizer()
+    found = [
+        evaluate(form.cfg, form.weights, text, tokenizer, num_sequences=3, context=30, batch_size=2)
+        | report_on_ids(form.cfg, form.weights, ids_N, lengths=[8], num_sequences=3, batch_size=2)
+        for form in (opened, whole)
+    ]
+    ours, theirs = map(numbers, found)
+    assert len(ours) == len(theirs) > 200
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.as_users
+@pytest.mark.slow
+@as_users_compile
+def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
+    whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
+    tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
+    for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
+        ours, theirs = (fingerprint(form, inputs, layer=layer, batch_size=3) for form in (opened, whole))
+        np.testing.assert_array_equal(ours.outputs_ND, theirs.outputs_ND)
+        assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
+        assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
+
+
+@pytest.mark.as_users
+@pytest.mark.slow
+@as_users_compile
+def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
+    whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
+    ids_N = np.random.default_rng(0).integers(0, 256, 400)
+    text = ["A text of two hundred and fifty bytes, and of some more. " * 5]
+    losses = [
+        evaluate(form.cfg, form.weights, text, ByteTokenizer(), num_sequences=5, context=50, batch_size=2)
+        for form in (opened, whole)
+    ]
+    assert losses[0] == losses[1]
+    settings = dict(lengths=[8, 40], num_sequences=6, batch_size=4)
+    ours, theirs = (report_on_ids(form.cfg, form.weights, ids_N, **settings) for form in (opened, whole))
+    if opened.cfg.parallel_residual:
+        # Two norms of one stream: what else is stored of a block decides how the compiler rounds them.
+        np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
+    else:
+        assert json.dumps(ours) == json.dumps(theirs)
+
+
+def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monkeypatch):
+    path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(6, 12, 300, 0)
+    expected = fingerprint(open_checkpoint(path), inputs, batch_size=2).outputs_ND
+    read = []
+    commit = scratch.Page.commit
+
+    def killed(page, blocks, digests, kept):
+        commit(page, blocks, digests, kept)
+        if blocks == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(scratch.Page, "commit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fingerprint(open_streamed(path, tmp_path / "s"), inputs, batch_size=2)
+    monkeypatch.setattr(scratch.Page, "commit", commit)
+    opened = open_streamed(path, tmp_path / "s")
+    traced = opened.streamed.read_block
+    object.__setattr__(opened.streamed, "read_block", lambda layer: read.append(layer) or traced(layer))
+    np.testing.assert_array_equal(fingerprint(opened, inputs, batch_size=2).outputs_ND, expected)
+    assert read == [2]
+    # The same work again takes what is there; when it is done, nothing stays but what is known of the tensors.
+    fingerprint(opened, inputs, batch_size=2)
+    assert read == [2]
+    opened.close()
+    assert [place.name for place in (tmp_path / "s").iterdir() if place.is_dir()] == []
+
+
+@pytest.mark.parametrize("name", ["stream-*.f32", "block-0000.npz", scratch.LIST])
+def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
+    path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
+    expected = fingerprint(open_checkpoint(path), inputs).outputs_ND
+    finish = scratch.Page.finish
+    monkeypatch.setattr(scratch.Page, "finish", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        fingerprint(open_streamed(path, tmp_path / "s"), inputs)
+    monkeypatch.setattr(scratch.Page, "finish", finish)
+    capsys.readouterr()
+    for place in (tmp_path / "s").glob(f"*/{name}"):
+        data = bytearray(place.read_bytes())
+        data[len(data) // 2] ^= 64
+        place.write_bytes(data)
+    np.testing.assert_array_equal(fingerprint(open_streamed(path, tmp_path / "s"), inputs).outputs_ND, expected)
+    assert "is damaged: its blocks are computed again from the first\n" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
+    path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
+    opened = open_streamed(path, tmp_path / "s")
+    first = fingerprint(opened, inputs)
+    fingerprint(opened, random_tokens(4, 12, 300, 1))
+    fingerprint(opened, inputs, batch_size=2)
+    assert len(opened.streamed.pages) == 3
+    shutil.rmtree(path)
+    saved(SHALLOW.replace(norm_eps=1e-3), path)
+    other = fingerprint(open_streamed(path, tmp_path / "s"), inputs)
+    assert not np.array_equal(first.outputs_ND, other.outputs_ND)
+
+
+def test_weights_that_overflow_are_refused(tmp_path):
+    cfg = SHALLOW.replace(num_layers=1)
+    params = models.init_seed(cfg, 0)
+    params["blocks"]["mlp"]["down"]["bias"] += np.float32(1e30)
+    export_hugging_face(cfg, params, tmp_path / "m")
+    opened = open_streamed(tmp_path / "m", tmp_path / "s")
+    with pytest.raises(Overflow, match=r"the largest of them is 1e\+30"):
+        check_overflow(opened.cfg, opened.weights)
+
+
+TINY = "seed:1@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=300"
+
+
+@pytest.mark.slow
+def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = "--stream --scratch s --quiet"
+    assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
+    assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
+    assert files.sha256("a") == files.sha256("b")
+    text = "builtin:prose --tokenizer bytes --num-sequences 2"
+    assert run(f"evaluate {TINY} --data {text} --context 16 {kept}".split()) == 0
+    assert run(f"sinks {TINY} --text {text} --lengths 8 --no-details {kept}".split()) == 0
+    assert run(f"seedprint {TINY} {TINY} --test permutation --num-inputs 4 --seq-len 8 {kept}".split()) == 0
+    assert [place for place in Path("s").iterdir() if place.is_dir()] == []
+    assert Path("s/.bornbiased.jsonl").is_file()
+
+
+REFUSED = {
+    f"fingerprint {TINY} --out a --scratch s": "--scratch is where --stream keeps hidden states: give --stream too",
+    f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --quantise a8 --stream --scratch s": (
+        "quantisation needs the weights in memory"
+    ),
+    f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --streaming 4 --stream --scratch s": (
+        "streaming needs the weights in memory"
+    ),
+    f"seedprint {TINY} {TINY} --baselines --stream --scratch s": "--baselines takes both models into memory",
+    f"fingerprint {TINY} --out a --stream --scratch full": f"full holds thesis.txt, which `{MAKER}` did not write",
+    f"fingerprint {TINY} --out a --stream --scratch thesis.txt": "cannot write thesis.txt: it is a file",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_cannot_be_streamed_is_refused_in_a_sentence(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("thesis.txt").write_text("mine")
+    Path("full").mkdir()
+    Path("full/thesis.txt").write_text("mine")
+    assert run(line.split()) == 2
+    said = capsys.readouterr().err
+    assert REFUSED[line] in said and said.count("\n") == 1
+
+
+def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypatch):
+    opened, inputs = open_streamed(TINY, tmp_path), random_tokens(4, 8, 300, 0)
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="another process is at the same work in"):
+        patch.setattr(files, "locked", lambda *unused, **how: contextlib.nullcontext(False))
+        fingerprint(opened, inputs)
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device; free some room"):
+        patch.setattr(scratch.os, "posix_fallocate", _full)
+        fingerprint(opened, inputs)
+
+
+def _full(*unused):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.slow
+def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
+    """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
+    ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"
+    sizes = "--num-inputs 64 --seq-len 64 --batch-size 4 --quiet"
+    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", ref, *sizes.split()]
+    streamed = [*command, "--stream", "--scratch", str(tmp_path / "s"), "--out", str(tmp_path / "a")]
+    reached = [0]
+    while len(reached) < 50:
+        process = subprocess.Popen(streamed, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            lists = list((tmp_path / "s").glob(f"*/{scratch.LIST}"))
+            if lists and files.read_json(lists[0])["blocks"] > reached[-1] + 4:
+                process.kill()
+                process.wait()
+                reached.append(files.read_json(lists[0])["blocks"])
+            time.sleep(0.002)
+        if process.returncode == 0:
+            break
+    assert len(reached) > 2 and reached == sorted(set(reached))
+    subprocess.run([*command, "--out", str(tmp_path / "b")], check=True, stdout=subprocess.DEVNULL)
+    ours, theirs = (load_fingerprint(tmp_path / name).outputs_ND for name in "ab")
+    # float32 sums of tens of terms; the same bytes under the users' compiler.
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_page_removes_its_own_files_alone(tmp_path):
+    page = scratch.Page(tmp_path / "page", [(1, 2, 3)])
+    page.path.mkdir()
+    assert page.resume() == scratch.NOTHING and len(list(page.path.iterdir())) == 2
+    (page.path / "mine.npz").write_bytes(b"mine")
+    page.resume()
+    page.remove()
+    assert [path.name for path in page.path.iterdir()] == ["mine.npz"]

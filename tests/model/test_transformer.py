@@ -1,0 +1,251 @@
+"""Generic properties, one table of architectures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import PRESETS, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.model import apply as eager_apply
+from bornbiased_jax.model import attn0, empty_cache, logits_of, mlp0_config
+from bornbiased_jax.model.block import Block
+from bornbiased_jax.model.rope import rotate
+from bornbiased_jax.parameters import count_parameters, flatten
+
+# Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
+# compiled for much longer than they run.
+FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+STATIC = ("positions", "logits", "capture", "dtype", "remat")
+apply = jax.jit(eager_apply, static_argnums=0, static_argnames=STATIC, compiler_options=FAST)
+SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
+CASES = {
+    **{name: PRESETS[name].replace(**SMALL, num_heads=4) for name in PRESETS if name.endswith("-tiny")},
+    "gpt2-learned": preset("gpt2-tiny", **SMALL, positions="learned", activation="gelu_tanh"),
+    "attention-only": preset("gpt2-tiny", **SMALL, mlp=False),
+    "mlp-only": preset("gpt2-tiny", **SMALL, attention=False),
+    "no-residual": preset("llama-tiny", **SMALL, residual=False),
+    "no-norm": preset("gpt2-tiny", **SMALL, norm="none"),
+    "no-positions": preset("llama-tiny", **SMALL, positions="none"),
+    "relu": preset("gpt2-tiny", **SMALL, activation="relu"),
+    "tanh": preset("gpt2-tiny", **SMALL, activation="tanh"),
+    "wide-heads": preset("llama-tiny", **SMALL, head_dim=10),
+    "window": preset("llama-tiny", **SMALL, window=4),
+    "gated-output": preset("llama-tiny", **SMALL, output_gate="elementwise", head_norm=True, sink_logit="learned"),
+    "local and global": PRESETS["gemma3-tiny"].replace(**SMALL, num_heads=4, window=3, attention_pattern="lg"),
+    "sigmoid": preset("llama-tiny", **SMALL, attention_kernel="sigmoid", positional_scale="amplify"),
+}
+# float32 sums of a few hundred terms of order one, three layers deep: 2⁻²⁴ · √(40 · 3) · 10.
+ATOL = 1e-5
+
+
+def drawn(cfg):
+    """Weights by NumPy, ten times a birth's in the blocks, and nothing exactly zero or one.
+
+    Attention is far from uniform then, and mistakes show.
+    """
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        scale = 0.2 if len(leaf.shape) > 2 else 0.02 if len(leaf.shape) == 2 and "blocks" not in str(path) else 0.1
+        value = scale * rng.standard_normal(leaf.shape) + ("scale" in str(path[-1]))
+        return jnp.asarray(value, jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, parameter_shapes(cfg))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    cfg = CASES[request.param]
+    tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
+    return cfg, drawn(cfg), tokens
+
+
+def run(cfg, params, tokens, **options):
+    """One program a configuration for most of the tests: what blocks leave behind is captured whether used or not."""
+    has_neurons = cfg.mlp and cfg.num_experts is None
+    return apply(cfg, params, tokens, capture=("residual", "mlp_hidden") if has_neurons else ("residual",), **options)
+
+
+def test_the_future_does_not_change_the_past(case):
+    cfg, params, tokens = case
+    changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % cfg.vocab_size)
+    before, after = run(cfg, params, tokens), run(cfg, params, changed)
+    np.testing.assert_allclose(before.logits_BTV[:, :7], after.logits_BTV[:, :7], atol=ATOL)
+    assert np.max(np.abs(before.logits_BTV[:, 7:] - after.logits_BTV[:, 7:])) > 1e-3
+
+
+def test_last_position_alone_equals_the_last_of_all(case):
+    cfg, params, tokens = case
+    every, last = run(cfg, params, tokens), run(cfg, params, tokens, positions="last")
+    np.testing.assert_allclose(every.logits_BTV[:, -1:], last.logits_BTV, atol=ATOL)
+    np.testing.assert_allclose(every.final_BTD[:, -1:], last.final_BTD, atol=ATOL)
+    assert last.layers.keys() == every.layers.keys()
+    for name in last.layers:
+        np.testing.assert_allclose(every.layers[name][:, :, -1:], last.layers[name], atol=ATOL)
+
+
+def test_the_scan_equals_a_loop_over_blocks(case):
+    cfg, params, tokens = case
+    out = run(cfg, params, tokens)
+    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply, compiler_options=FAST)
+    for layer in range(cfg.num_layers):
+        weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
+        stream, _ = block({"params": weights}, stream, jnp.arange(12), layer=jnp.asarray(layer))
+        np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
+
+
+@pytest.mark.parametrize("case", [name for name, cfg in CASES.items() if cfg.attention], indirect=True)
+def test_decoding_with_a_cache_equals_one_pass(case):
+    """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
+    cfg, params, tokens = case
+    whole = run(cfg, params, tokens).logits_BTV
+    parts, cache = [], empty_cache(cfg, 2, 16)
+    for t in range(0, 12, 3):
+        step = apply(cfg, params, tokens[:, t : t + 3], cache=cache)
+        parts.append(step.logits_BTV)
+        cache = step.cache
+    np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
+
+
+@pytest.mark.slow
+def test_rematerialisation_changes_nothing():
+    cfg = CASES["llama-tiny"]
+    params = init_seed(cfg, 6)
+    tokens = jnp.arange(12)[None]
+
+    def loss(params, remat):
+        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, remat=remat).logits_BTV))
+
+    grad = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=FAST)
+    plain, again = grad(params, False), grad(params, True)
+    # Absolute, and relative to each leaf's largest gradient.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(jnp.max(jnp.abs(a))) + 1e-7),
+        plain,
+        again,
+    )
+
+
+@pytest.mark.slow
+def test_every_parameter_matters(case):
+    """Each leaf has a gradient, biases and logits included: nothing is dead weight."""
+    cfg, params, tokens = case
+    target = jax.random.normal(keys.stream_key(1, "target"), (2, 12, cfg.vocab_size))
+    loss = jax.grad(lambda params: jnp.sum(eager_apply(cfg, params, tokens).logits_BTV * target))
+    grads = jax.jit(loss, compiler_options=FAST)(params)
+    for path, leaf in flatten(grads).items():
+        # A bias of the keys shifts all logits of a query alike, so softmax cancels it — unless RoPE turns it.
+        if path.endswith("key/bias") and cfg.positions != "rope":
+            continue
+        assert float(jnp.max(jnp.abs(leaf))) > 0, path
+
+
+def test_reduce_runs_inside_the_scan():
+    cfg = CASES["llama-tiny"]
+    params = init_seed(cfg, 1)
+    tokens = jnp.arange(12)[None] % cfg.vocab_size
+
+    def column_sums(captured):
+        return captured["attention_weights"].sum(2)
+
+    out = eager_apply(cfg, params, tokens, capture=("attention_weights",), reduce=column_sums)
+    received = apply(cfg, params, tokens, capture=("attention_received",)).layers["attention_received"]
+    np.testing.assert_allclose(out.layers, received, atol=1e-6)
+    np.testing.assert_allclose(received.sum(-1), 12.0, rtol=1e-5)
+
+
+def test_grouped_heads_equal_repeated_heads():
+    cfg = preset("llama-tiny", **SMALL, num_heads=4, num_kv_heads=2)
+    full = cfg.replace(num_kv_heads=4)
+    params = init_seed(cfg, 2)
+    wide = init_seed(full, 2)
+    K = cfg.key_dim
+    for name in ("key", "value"):
+        kernel = params["blocks"]["attention"][name]["kernel"]
+        grouped = kernel.reshape(*kernel.shape[:2], 2, K)
+        repeated = jnp.repeat(grouped, 2, axis=2).reshape(*kernel.shape[:2], 4 * K)
+        wide["blocks"]["attention"][name]["kernel"] = repeated
+    tokens = jnp.arange(9)[None]
+    np.testing.assert_allclose(apply(cfg, params, tokens).logits_BTV, apply(full, wide, tokens).logits_BTV, atol=1e-6)
+
+
+def test_rope_depends_on_distance_only():
+    cfg = preset("llama-tiny", **SMALL)
+    q = jax.random.normal(keys.stream_key(0, "q"), (1, 1, 1, cfg.key_dim))
+    k = jax.random.normal(keys.stream_key(0, "k"), (1, 1, 1, cfg.key_dim))
+
+    def score(i, j):
+        return float(jnp.sum(rotate(q, jnp.asarray([i]), cfg) * rotate(k, jnp.asarray([j]), cfg)))
+
+    assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
+    assert abs(score(9, 4) - score(9, 5)) > 1e-3
+
+
+def test_vectors_in_place_of_tokens():
+    cfg = CASES["gpt2-tiny"]
+    params = init_seed(cfg, 3)
+    tokens = jnp.arange(10)[None]
+    vectors = params["embed"]["embedding"][tokens]
+    np.testing.assert_array_equal(apply(cfg, params, tokens).logits_BTV, apply(cfg, params, vectors).logits_BTV)
+
+
+def test_logits_are_the_projection_of_the_final_state(case):
+    cfg, params, tokens = case
+    out = run(cfg, params, tokens)
+    np.testing.assert_allclose(out.logits_BTV, logits_of(cfg, params, out.final_BTD), atol=ATOL)
+
+
+def test_mlp0_is_definition_1():
+    cfg = mlp0_config(num_layers=2, d_model=8, d_ff=12)
+    params = init_seed(cfg, 4)
+    x = jax.random.normal(keys.stream_key(0, "x"), (3, 1, 8))
+    expected = np.asarray(x, np.float64)
+    for layer in range(2):
+        up = np.asarray(params["blocks"]["mlp"]["up"]["kernel"][layer], np.float64)
+        down = np.asarray(params["blocks"]["mlp"]["down"]["kernel"][layer], np.float64)
+        expected = np.maximum(expected @ up, 0) @ down
+    out = apply(cfg, params, x, logits=False)
+    np.testing.assert_allclose(out.final_BTD, expected, rtol=1e-4, atol=1e-9)
+    assert count_parameters(params) == 2 * 2 * 8 * 12 + 2 * 8
+
+
+def test_attn0_is_definition_3():
+    x = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+    expected = np.stack([x[:, : t + 1].mean(1) for t in range(5)], axis=1)
+    np.testing.assert_allclose(attn0(jnp.asarray(x)), expected, atol=1e-6)
+
+
+def test_bfloat16_compute_stays_near_float32():
+    cfg = CASES["llama-tiny"]
+    params = init_seed(cfg, 5)
+    tokens = jnp.arange(12)[None]
+    exact = apply(cfg, params, tokens).final_BTD
+    half = apply(cfg, params, tokens, dtype=jnp.bfloat16).final_BTD
+    assert half.dtype == jnp.bfloat16
+    # bfloat16 keeps 8 bits; states are of order one after the final norm, three blocks deep.
+    np.testing.assert_allclose(half.astype(jnp.float32), exact, atol=20 * 2.0**-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (dict(capture=("nonsense",)), "nonsense"),
+        (dict(capture=("attention_received",), positions="last"), "attention_received"),
+    ],
+)
+def test_bad_names_of_captured_activations_are_refused(call, word):
+    cfg = CASES["gpt2-tiny"]
+    with pytest.raises(InputError, match=word):
+        eager_apply(cfg, init_seed(cfg, 0), jnp.zeros((1, 4), jnp.int32), **call)
+
+
+def test_wrong_width_and_length_are_refused():
+    cfg = CASES["gpt2-learned"]
+    params = init_seed(cfg, 0)
+    with pytest.raises(InputError, match="wide"):
+        apply(cfg, params, jnp.zeros((1, 4, 5)))
+    with pytest.raises(InputError, match="max_seq_len"):
+        apply(cfg, params, jnp.zeros((1, 40), jnp.int32))

@@ -1,0 +1,187 @@
+"""Tokenised data on disk: the split, the cache, resumption, damage."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import files
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.text.bpe import train_bpe
+from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.training.data import encoding, shards
+from bornbiased_jax.training.data.encoding import in_validation
+from bornbiased_jax.training.data.shards import Tokens, prepare
+
+BYTES = ByteTokenizer()
+
+
+@pytest.fixture
+def source(tmp_path):
+    rng = np.random.default_rng(1)
+    path = tmp_path / "texts.jsonl"
+    texts = ["".join(rng.choice(list("abcdé \n"), rng.integers(50, 400))) for _ in range(400)]
+    path.write_text("".join(json.dumps({"text": f"{i} {text}"}) + "\n" for i, text in enumerate(texts)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 2000)
+
+
+def documents(source):
+    return [json.loads(line)["text"].encode() for line in source.read_text().splitlines()]
+
+
+def everything(tokens):
+    return bytes(tokens.read(0, len(tokens)).astype(np.uint8))
+
+
+def test_split_holds_every_document_once_and_in_order(source, tmp_path):
+    made = prepare(str(source), BYTES, folder=tmp_path / "tokens", validation_fraction=0.2)
+    held = [document for document in documents(source) if in_validation(document, 0.2)]
+    known = [document for document in documents(source) if not in_validation(document, 0.2)]
+    assert everything(made.validation) == b"".join(document + b"\0" for document in held)
+    assert everything(made.train) == b"".join(document + b"\0" for document in known)
+    # 400 draws at 0.2: within four standard errors of 80.
+    assert abs(len(held) - 80) < 4 * np.sqrt(400 * 0.2 * 0.8)
+    assert made.facts["documents"] == 400
+    assert made.facts["text_bytes"] == sum(map(len, documents(source)))
+
+
+@pytest.mark.slow
+def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatch):
+    whole = prepare(str(source), BYTES, folder=tmp_path / "a")
+    pieces = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000, processes=2)
+    assert everything(pieces.train) == everything(whole.train)
+    assert everything(pieces.validation) == everything(whole.validation)
+    assert len(list((tmp_path / "b").glob("*/train-*.bin"))) > 5
+    # Windows across the border of two files.
+    for start in range(0, len(whole.train) - 700, 611):
+        np.testing.assert_array_equal(pieces.train.read(start, start + 700), whole.train.read(start, start + 700))
+    monkeypatch.setattr(shards, "_tokenise", None)
+    again = prepare(str(source), BYTES, folder=tmp_path / "b")
+    assert again.digest == pieces.digest
+
+
+@pytest.mark.slow
+def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
+    whole = prepare(str(source), BYTES, folder=tmp_path / "a", part_tokens=5000)
+    real, written = shards._write_part, []
+
+    def write(place, index, part):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(len(index["parts"]))
+        real(place, index, part)
+
+    monkeypatch.setattr(shards, "_write_part", write)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000)
+    monkeypatch.setattr(shards, "_write_part", real)
+    encoded = []
+    monkeypatch.setattr(encoding, "encode", lambda *args: encoded.append(1) or _encode(*args))
+    again = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000)
+    assert again.digest == whole.digest
+    assert everything(again.train) == everything(whole.train)
+    # Not everything was done again.
+    assert len(encoded) < 0.9 * whole.facts["text_bytes"] / 2000
+
+
+_encode = encoding.encode
+
+
+@pytest.mark.slow
+def test_damage_is_mended_and_loss_is_told(source, tmp_path, capsys):
+    made = prepare(str(source), BYTES, folder=tmp_path / "a")
+    file = next((tmp_path / "a").glob("*/train-00000.bin"))
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(InputError, match="cut short"):
+        made.train.read(0, 10)
+    mended = prepare(str(source), BYTES, folder=tmp_path / "a")
+    assert "damaged" in capsys.readouterr().err
+    assert mended.digest == made.digest and everything(mended.train) == everything(made.train)
+    file.unlink()
+    with pytest.raises(InputError, match="vanished"):
+        mended.train.read(0, 10)
+
+
+@pytest.mark.slow
+def test_changed_text_is_other_data(source, tmp_path):
+    before = prepare(str(source), BYTES, folder=tmp_path / "a")
+    source.write_text(source.read_text() + json.dumps({"text": "one more"}) + "\n")
+    assert prepare(str(source), BYTES, folder=tmp_path / "a").digest != before.digest
+
+
+def test_missing_and_empty_sources(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        prepare(str(tmp_path / "none.txt"), BYTES, folder=tmp_path / "a")
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(InputError, match="no text"):
+        prepare(str(tmp_path / "empty.txt"), BYTES, folder=tmp_path / "a")
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path):
+    (tmp_path / "x.bin").write_bytes(np.asarray([70_000, 3, 5], "<u4").tobytes())
+    tokens = Tokens([shards.Shard(tmp_path / "x.bin", 3)], "<u4")
+    assert tokens.read(0, 2).tolist() == [70_000, 3]
+    assert tokens.part(1, 3).read(0, 2).tolist() == [3, 5]
+    with pytest.raises(IndexError):
+        tokens.part(1, 2).read(0, 2)
+
+
+def test_changed_ids_are_found_and_made_anew(tmp_path, capsys):
+    """Same size, other content: the digest tells; files that nobody touched are not read again."""
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    first = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+    (shard,) = (tmp_path / "cache").glob("*/train-00000.bin")
+    whole = shard.read_bytes()
+    shard.write_bytes(b"A" * len(whole))
+    again = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+    assert "damaged: making it anew" in capsys.readouterr().err
+    assert again.digest == first.digest and shard.read_bytes() == whole
+
+
+def test_complete_tokens_are_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    first = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+
+    def refuse(path):
+        raise InputError(f"cannot write {path}: Read-only file system; choose another place")
+
+    monkeypatch.setattr(files, "check_writable", refuse)
+    assert prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache").digest == first.digest
+    source.write_text("another text\n\n" * 40)
+    with pytest.raises(InputError, match="--token-cache names where"):
+        prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
+
+
+def test_the_cache_knows_the_tokenizer_and_the_split(tmp_path):
+    """The same text by another tokenizer, or split otherwise, is not what was kept."""
+    source = tmp_path / "a.txt"
+    source.write_text("one document\n\nand another one\n\n" * 40)
+    other = train_bpe([source.read_text()], 270)
+    assert prepare(str(source), BYTES, folder=tmp_path / "cache").train.read(0, 3).tolist() == list(b"one")
+    by_pieces = prepare(str(source), other, folder=tmp_path / "cache")
+    assert by_pieces.train.read(0, 2).tolist() == other.encode("one document").tolist()[:2] != list(b"on")
+    texts = tmp_path / "b.jsonl"
+    texts.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(100)))
+    for fraction in (0.1, 0.5):
+        found = prepare(str(texts), BYTES, folder=tmp_path / "cache", validation_fraction=fraction).validation
+        held = [b"%d\0" % number for number in range(100) if in_validation(b"%d" % number, fraction)]
+        assert everything(found) == b"".join(held)
+
+
+def test_processes_that_tokenise_import_no_jax(monkeypatch, capfd):
+    """Importing it takes a process longer than its work; every import of the worker is listed here."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with contextlib.closing(encoding.Workers()) as workers:
+        found = workers.submit(1, BYTES, ["ab"], 0.5).result()
+    assert sorted(ids.tolist() for ids in found.ids.values()) == [[], [97, 98, 0]]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in capfd.readouterr().err.splitlines()}
+    assert {"bornbiased_jax", "tokenizers"} <= imported
+    assert not imported & {"jax", "jaxlib", "flax", "orbax", "grain", "optax", "scipy", "matplotlib"}

@@ -1,0 +1,100 @@
+"""AdamW against its formulas, and the schedule at its corners."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
+from bornbiased_jax.training.optimiser import decayed, optimiser, schedule
+from bornbiased_jax.training.settings import PretrainConfig
+
+CFG = preset("qwen3-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32)
+RUN = PretrainConfig(model=CFG, data="x", out="run", warmup=3, steps=10, clip=0.5)
+
+
+def test_schedule():
+    rate = schedule(RUN, 10)
+    rates = np.asarray([rate(jnp.asarray(count)) for count in range(11)])
+    np.testing.assert_allclose(rates[:4], [1e-3 / 3, 2e-3 / 3, 1e-3, 1e-3], rtol=1e-6)
+    np.testing.assert_allclose(rates[9:], 1e-4, rtol=1e-5)
+    # Half-way down the cosine: the mean of peak and minimum.
+    np.testing.assert_allclose(rates[6], 5.5e-4, rtol=1e-5)
+    assert (np.diff(rates[3:10]) < 0).all()
+
+
+def written_out(peak, floor, warmup, steps, count):
+    """The rate of update ``count`` (from 0) by the formula: linear to the peak, then half a cosine to the floor."""
+    if count < warmup:
+        return peak * (count + 1) / warmup
+    way = min(1.0, (count - warmup) / max(1, steps - 1 - warmup))
+    return floor + 0.5 * (peak - floor) * (1 + np.cos(np.pi * way))
+
+
+@pytest.mark.parametrize("warmup, steps, floor", [(3, 10, 1e-4), (1, 7, 0.0), (0, 5, 1e-4), (9, 9, 1e-4), (20, 5, 0.0)])
+def test_schedule_is_the_formula(warmup, steps, floor):
+    run = PretrainConfig(model=CFG, data="x", out="run", warmup=warmup, steps=steps, min_learning_rate=floor)
+    rates = jax.vmap(schedule(run, steps))(jnp.arange(steps + 3))
+    expected = [written_out(1e-3, floor, warmup, steps, count) for count in range(steps + 3)]
+    # Near the floor a rate is a small difference of numbers of the size of the peak: float32 roundings of those.
+    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-3 * 2**-22)
+
+
+def test_schedule_without_warmup_or_rest():
+    cold = PretrainConfig(model=CFG, data="x", out="run", warmup=0, steps=1)
+    np.testing.assert_allclose(float(schedule(cold, 1)(jnp.asarray(0))), 1e-3, rtol=1e-6)
+    short = PretrainConfig(model=CFG, data="x", out="run", warmup=100, steps=5)
+    np.testing.assert_allclose(float(schedule(short, 5)(jnp.asarray(4))), 5e-5, rtol=1e-6)
+
+
+def test_only_matrices_decay():
+    decays = flatten(decayed(CFG))
+    kept = {path.split("/")[-1] for path, decay in decays.items() if not decay}
+    taken = {path.split("/")[-1] for path, decay in decays.items() if decay}
+    assert kept == {"scale"} and taken == {"kernel", "embedding"}
+    biased = flatten(decayed(preset("gpt2-tiny", sink_logit="learned")))
+    assert {path.split("/")[-1] for path, decay in biased.items() if not decay} == {"scale", "bias", "sink_logit"}
+
+
+@pytest.mark.slow
+def test_three_updates_by_hand():
+    """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
+    chain = optimiser(RUN, 10)
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[init_seed(CFG, seed) for seed in (1, 2)])
+    state = jax.vmap(chain.init)(params)
+    update = jax.jit(jax.vmap(chain.update))
+    mask, rate = flatten(decayed(CFG)), schedule(RUN, 10)
+    expected = {path: np.asarray(leaf, np.float64) for path, leaf in flatten(params).items()}
+    first = {path: np.zeros_like(leaf) for path, leaf in expected.items()}
+    second = {path: np.zeros_like(leaf) for path, leaf in expected.items()}
+    rng = np.random.default_rng(0)
+    for count in range(3):
+        scale = np.asarray([0.001, 3.0])
+        grads = {
+            path: rng.normal(size=leaf.shape) * scale.reshape(2, *(1,) * (leaf.ndim - 1))
+            for path, leaf in expected.items()
+        }
+        tree = jax.tree.unflatten(
+            jax.tree.structure(params), [jnp.asarray(grads[path], jnp.float32) for path in _paths(params)]
+        )
+        updates, state = update(tree, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        norm = np.sqrt(sum((grad**2).reshape(2, -1).sum(1) for grad in grads.values()))
+        assert norm[0] < RUN.clip < norm[1]
+        for path, grad in grads.items():
+            shape = (2, *(1,) * (grad.ndim - 1))
+            grad = grad * np.minimum(1.0, RUN.clip / norm).reshape(shape)
+            first[path] = 0.9 * first[path] + 0.1 * grad
+            second[path] = 0.95 * second[path] + 0.05 * grad**2
+            mean, square = first[path] / (1 - 0.9 ** (count + 1)), second[path] / (1 - 0.95 ** (count + 1))
+            step = mean / (np.sqrt(square) + RUN.epsilon) + RUN.weight_decay * mask[path] * expected[path]
+            expected[path] = expected[path] - float(rate(jnp.asarray(count))) * step
+    for path, leaf in flatten(params).items():
+        # A step is about 1e-3 and has a relative error of a few float32 roundings (6e-8 each).
+        np.testing.assert_allclose(leaf, expected[path], rtol=1e-6, atol=3e-8, err_msg=path)
+
+
+def _paths(tree):
+    return ["/".join(str(entry.key) for entry in path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]

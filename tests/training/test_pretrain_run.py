@@ -1,0 +1,364 @@
+"""A run from end to end: what it writes, how it resumes, what it refuses."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.pretrain import small_run
+
+from bornbiased_jax.checkpoints import digest, open_checkpoint
+from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training import list_runs, loop, plot_run, pretrain, setup
+from bornbiased_jax.training.checkpoints import checkpoint_steps, find_steps
+from bornbiased_jax.training.metrics import MetricsWriter, read_metrics
+from tests.training.small_run import losses
+
+ROOT = Path(__file__).resolve().parents[2]
+CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+
+
+def make(place, name, **changes):
+    """The small run with a larger model and twice the steps."""
+    return small_run.make(place, name, **{"model": CFG, "steps": 12, "checkpoint_every": 5, **changes})
+
+
+@pytest.fixture(scope="module")
+def calm(place):
+    """An uninterrupted run of two seeds."""
+    config = make(place, "calm", tensorboard=True, eval_every=6, checkpoint_log_spaced=True)
+    return config, pretrain(config)
+
+
+def test_metrics(calm):
+    config, summary = calm
+    lines = read_metrics(config.out)
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    for line in lines:
+        assert line["seeds"] == [42, 7] and len(line["loss"]) == len(line["grad_norm"]) == 2
+        assert line["tokens"] == line["step"] * 4 * 16 and line["tokens_per_second"] > 0
+    assert [line["step"] for line in lines if "validation_loss" in line] == [6, 12]
+    # The rate that each update had: half the peak and the peak while warming up, the minimum at the end.
+    peak, floor = config.learning_rate, config.min_learning_rate
+    assert [lines[i]["lr"] for i in (0, 1, 2, 11)] == pytest.approx([peak / 2, peak, peak, floor], rel=1e-6)
+    # A newborn byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
+    assert lines[0]["loss"] == pytest.approx([np.log(256)] * 2, abs=0.1)
+    assert lines[-1]["loss"][0] < lines[0]["loss"][0]
+    assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
+    assert summary["validation_loss"] == lines[-1]["validation_loss"]
+
+
+def test_tensorboard_reads_the_events(calm):
+    from tensorboardX.proto.event_pb2 import Event
+
+    config, _ = calm
+    (path,) = (Path(config.out) / "tensorboard").iterdir()
+    data, found = path.read_bytes(), {}
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + size])
+        data = data[16 + size :]
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    logged = losses(config.out)
+    assert [step for step, _ in found["loss/seed7"]] == [step for step, _ in logged]
+    np.testing.assert_allclose([v for _, v in found["loss/seed7"]], [pair[1] for _, pair in logged], rtol=1e-6)
+
+
+def test_checkpoints_and_listing(calm):
+    config, summary = calm
+    assert find_steps(Path(config.out)) == checkpoint_steps(config, 12) == [0, 1, 2, 4, 5, 8, 10, 12]
+    (run,) = list_runs(config.out)
+    assert run["finished"] and run["step"] == 12 and run["seeds"] == [42, 7] and run["loss"] == summary["loss"]
+    assert run["preset"] is None and run["tokens"] == 12 * config.tokens_per_step
+    assert plot_run(config.out).stat().st_size > 10_000
+    with pytest.raises(InputError, match="no pretraining run"):
+        list_runs(Path(config.out) / "checkpoints" / "5")
+
+
+def test_step_zero_is_the_birth(calm):
+    config, summary = calm
+    names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
+    fields = ",".join(f"{name}={getattr(CFG, name)}" for name in names)
+    for seed in (42, 7):
+        birth = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
+        start = open_checkpoint(f"{config.out}@seed={seed},step=0")
+        assert start.cfg == birth.cfg and start.digest() == birth.digest()
+        cfg, params, info = restore_params(config.out, seed=seed)
+        assert info["step"] == 12 and digest(params) == summary["digests"][str(seed)]
+    assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
+
+
+def test_what_does_not_exist_is_named(calm, place):
+    config, _ = calm
+    with pytest.raises(InputError, match="seeds 42, 7"):
+        restore_params(config.out)
+    with pytest.raises(InputError, match="no seed 1: it has 42, 7"):
+        restore_params(config.out, seed=1)
+    with pytest.raises(InputError, match="step 3: it has 0, 1, 2, 4"):
+        restore_params(config.out, seed=7, step=3)
+    with pytest.raises(InputError, match="run.json"):
+        restore_params(place, seed=7)
+
+
+@pytest.mark.as_users
+@pytest.mark.slow
+def test_seeds_together_are_seeds_alone(calm, place):
+    """One seed of the two, on its own: the same program on the same numbers, up to rounding."""
+    config, _ = calm
+    alone = make(place, "alone", seeds=(7,))
+    pretrain(alone)
+    together = [pair[1] for _, pair in losses(config.out)]
+    # Twelve updates, each with float32 roundings of 1e-7.
+    np.testing.assert_allclose([pair[0] for _, pair in losses(alone.out)], together, rtol=2e-6)
+
+
+@pytest.mark.slow
+def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
+    other = make(place, "other", data_seed=1)
+    signal_at(1)
+    pretrain(other)
+    config, _ = calm
+    assert losses(other.out)[0][1] != losses(config.out)[0][1]
+    births = [open_checkpoint(f"{run.out}@seed=42,step=0").digest() for run in (config, other)]
+    assert births[0] == births[1]
+
+
+@pytest.mark.as_users
+def test_sigterm_saves_and_the_same_command_goes_on(calm, place, signal_at):
+    """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
+    config, summary = calm
+    stopped = make(place, "stopped", eval_every=6, checkpoint_log_spaced=True)
+    signal_at(7)
+    first = pretrain(stopped)
+    assert first["step"] == 7 and not first["finished"]
+    assert find_steps(Path(stopped.out))[-1] == 7
+    # What a kill may leave behind: a line of a step that will be done again, and half a line.
+    with (Path(stopped.out) / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"step": 8, "loss": [0.0, 0.0]}) + '\n{"step": 9, "lo')
+    second = pretrain(stopped)
+    assert second["resumed_from"] == 7 and second["finished"]
+    assert losses(stopped.out) == losses(config.out)
+    assert second["digests"] == summary["digests"]
+    third = pretrain(stopped)
+    assert third["resumed_from"] == 12 and third["digests"] == summary["digests"]
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(calm):
+    config, _ = calm
+    outcome = []
+    worker = threading.Thread(target=lambda: outcome.append(pretrain(config)))
+    worker.start()
+    worker.join()
+    assert outcome[0]["finished"]
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"data_seed": 9}, "data_seed"),
+        ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"),
+        ({"steps": 11}, "steps"),
+    ],
+)
+def test_a_changed_field_is_refused_by_name(calm, changes, named):
+    config, _ = calm
+    with pytest.raises(InputError, match=f"holds a run of {named}="):
+        pretrain(dataclasses.replace(config, **changes))
+
+
+def test_changed_data_and_foreign_folders_are_refused(calm, place):
+    config, _ = calm
+    copied = place / "copied"
+    shutil.copytree(config.out, copied)
+    run = json.loads((copied / "run.json").read_text())
+    run["tokens_digest"] = "0" * 64
+    (copied / "run.json").write_text(json.dumps(run))
+    with pytest.raises(InputError, match="data had other content"):
+        pretrain(dataclasses.replace(config, out=str(copied)))
+    with pytest.raises(InputError, match="which `bornbiased pretrain` did not write"):
+        pretrain(make(place, "tokens"))
+    with pytest.raises(InputError, match="does not exist"):
+        pretrain(make(place, "nothing", data=str(place / "none.txt")))
+    assert not (place / "nothing").exists()
+
+
+def test_vocabulary_must_hold_the_tokenizer(place):
+    with pytest.raises(InputError, match="vocab_size=256"):
+        pretrain(make(place, "small", model=CFG.replace(vocab_size=200)))
+
+
+@pytest.mark.slow
+def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, place, capsys):
+    config, summary = calm
+    damaged = place / "damaged"
+    shutil.copytree(config.out, damaged)
+    for file in (damaged / "checkpoints" / "12").rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 0xFF
+            file.write_bytes(content)
+    # For probing it is refused, and the newest whole one is named: it can be typed as it stands.
+    for step in (None, 12):
+        with pytest.raises(InputError, match="step 12 .* damaged") as caught:
+            restore_params(damaged, seed=7, step=step)
+    remedy = str(caught.value).rpartition(" is ")[2]
+    assert remedy == f"{damaged}@seed=7,step=10"
+    assert open_checkpoint(remedy).info["step"] == 10
+    # So is one of which only the name is left.
+    shutil.copytree(damaged, place / "hollow")
+    shutil.rmtree(place / "hollow" / "checkpoints" / "12")
+    (place / "hollow" / "checkpoints" / "12").mkdir()
+    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
+        restore_params(place / "hollow", seed=7)
+    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
+        open_reader(place / "hollow@seed=7").digest()
+    again = pretrain(dataclasses.replace(config, out=str(damaged)))
+    assert "checkpoint of step 12" in capsys.readouterr().err
+    assert again["resumed_from"] == 10 and again["digests"] == summary["digests"]
+    assert losses(damaged) == losses(config.out)
+    assert (damaged / "damaged" / "12").is_dir()
+    assert find_steps(damaged) == find_steps(Path(config.out))
+
+
+@pytest.mark.slow
+def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
+    config = make(place, "nan", checkpoint_every=2)
+    real, calls = setup.compiled_step, []
+
+    def compiled(*arguments):
+        program, mode = real(*arguments)
+
+        def poisoned(state, tokens):
+            calls.append(1)
+            state, measured = program(state, tokens)
+            bad = jnp.asarray([1.0, jnp.nan if len(calls) == 6 else 1.0])
+            return state, {**measured, "loss": measured["loss"] * bad}
+
+        return poisoned, mode
+
+    monkeypatch.setattr(setup, "compiled_step", compiled)
+    with pytest.raises(InputError, match="loss of seed 7 is nan at step 6"):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == [0, 2, 4]
+    assert [step for step, _ in losses(config.out)] == [1, 2, 3, 4, 5]
+    _, params, _ = restore_params(config.out, seed=7, step=4)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.slow
+def test_vanished_tokens_stop_the_run(place, monkeypatch):
+    config = make(place, "vanished", token_cache=str(place / "short-lived"), checkpoint_every=2)
+    real, calls = loop._Run._batch, []
+
+    def batch(self):
+        calls.append(1)
+        if len(calls) == 4:
+            self.checkpointer.wait()
+            shutil.rmtree(place / "short-lived")
+        return real(self)
+
+    monkeypatch.setattr(loop._Run, "_batch", batch)
+    with pytest.raises(InputError, match="vanished"):
+        pretrain(config)
+    assert find_steps(Path(config.out))[:2] == [0, 2]
+    assert restore_params(config.out, seed=42, step=2)[2]["step"] == 2
+
+
+FULL = """
+import resource, sys
+from bornbiased_jax.cli.main import leave
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training import PretrainConfig, loop, pretrain
+
+real, calls = loop._Run._batch, []
+def batch(self):
+    calls.append(1)
+    if len(calls) == 8:
+        self.checkpointer.wait()
+        # From here on no file can grow beyond so many bytes, as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
+    return real(self)
+loop._Run._batch = batch
+cfg = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
+config = PretrainConfig(model=cfg, data=sys.argv[1], tokenizer="bytes", out=sys.argv[2], seeds=(42, 7), context=16,
+    batch_size=4, steps=12, warmup=2, checkpoint_every=5, log_every=100, token_cache=sys.argv[3],
+    eval_sequences=6, quiet=True)
+try:
+    pretrain(config)
+except InputError as error:
+    print(f"REFUSED {error}")
+# As the command does.
+leave(2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room, what", [(3000, "checkpoint"), (64, "metrics.jsonl")])
+def test_a_full_disk_stops_the_run_and_leaves_the_rest(place, room, what):
+    """Room for a line of metrics but for no checkpoint, and room for neither."""
+    out = place / f"full{room}"
+    command = [sys.executable, "-c", FULL, str(place / "story.txt"), str(out), str(place / "tokens"), str(room)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert "REFUSED cannot" in done.stdout and what in done.stdout and "intact" in done.stdout, done.stdout
+    # One sentence, and nothing from the threads of libraries.
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
+    assert find_steps(out) == [0, 5]
+    assert restore_params(out, seed=42)[2]["step"] == 5
+
+
+@pytest.mark.slow
+def test_continuing_another_model(calm, place):
+    """--init-from: each seed begins with given weights; the same command again resumes, others are refused."""
+    config, _ = calm
+    source = [restore_params(config.out, seed=seed)[:2] for seed in (42, 7)]
+    child = make(place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
+    summary = pretrain(child, source)
+    assert summary["finished"]
+    for seed, (_, params) in zip((42, 7), source, strict=True):
+        assert digest(restore_params(child.out, seed=seed, step=0)[1]) == digest(params)
+    assert pretrain(child, source)["resumed_from"] == 12
+    with pytest.raises(InputError, match="init_from had other content"):
+        pretrain(child, source[::-1])
+    with pytest.raises(InputError, match="1 models to begin with for 2 seeds"):
+        pretrain(child, source[:1])
+    with pytest.raises(InputError, match="d_ff"):
+        setup.check_initial(child, [(CFG.replace(d_ff=49), source[0][1]), source[1]])
+    with pytest.raises(InputError, match="set both or neither"):
+        pretrain(child)
+
+
+@pytest.mark.slow
+def test_keep_latest(place):
+    config = make(place, "few", checkpoint_every=2, keep_latest=2)
+    pretrain(config)
+    assert find_steps(Path(config.out)) == [0, 10, 12]
+
+
+def measured(step, loss):
+    return dict(step=step, seeds=[1], loss=[loss], grad_norm=[1.0], lr=0.1, tokens=step, tokens_per_second=1.0)
+
+
+def test_metrics_continue_without_duplicates(tmp_path):
+    writer = MetricsWriter(tmp_path, 0, (1,), tensorboard=False)
+    for step in range(1, 6):
+        writer.write(measured(step, 1.0 / step))
+    writer.close()
+    writer = MetricsWriter(tmp_path, 3, (1,), tensorboard=False)
+    writer.write(measured(4, 9.0))
+    writer.close()
+    assert [(line["step"], line["loss"]) for line in read_metrics(tmp_path)][2:] == [(3, [1 / 3]), (4, [9.0])]

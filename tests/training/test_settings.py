@@ -1,0 +1,66 @@
+"""The record of a run: checks, schedules, and what may change when it is resumed."""
+
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.training.settings import PretrainConfig, changed_field, from_schedule
+
+CFG = preset("llama-tiny")
+
+
+def config(**changes):
+    return PretrainConfig(**{"model": CFG, "data": "builtin:prose", "out": "run", **changes})
+
+
+def test_round_trip():
+    run = config(seeds=[1, 2], steps=None, mesh="seed=2")
+    assert PretrainConfig.from_dict(run.to_dict()) == run
+    with pytest.raises(InputError, match="novelty"):
+        PretrainConfig.from_dict({**run.to_dict(), "novelty": 1})
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"seeds": ()}, "no seeds"),
+        ({"seeds": (1, 1)}, "twice"),
+        ({"seeds": (-1,)}, "seed -1"),
+        ({"steps": 0}, "steps"),
+        ({"batch_size": 8, "accumulation": 3}, "accumulation"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": 1e-4, "min_learning_rate": 1e-3}, "min_learning_rate"),
+        ({"beta2": 1.0}, "beta2"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"seeds_mode": "both"}, "seeds_mode"),
+        ({"validation_fraction": 0.0}, "validation_fraction"),
+        ({"mesh": "seed=2", "seeds": (1, 2, 3)}, "divide"),
+        ({"mesh": "rows=2"}, "rows"),
+        ({"model": preset("gpt2-small"), "context": 2048}, "max_seq_len"),
+    ],
+)
+def test_refuses(changes, named):
+    with pytest.raises(InputError, match=named):
+        config(**changes)
+
+
+def test_schedules_hold_the_papers_numbers():
+    # Table 14.
+    paper = from_schedule("paper", model=CFG, data="x", out="run")
+    assert (paper.learning_rate, paper.min_learning_rate, paper.warmup, paper.steps) == (6e-4, 6e-5, 2000, 200_000)
+    assert (paper.batch_size, paper.micro_batch, paper.accumulation) == (128, 64, 2)
+    assert (paper.weight_decay, paper.clip, paper.beta1, paper.beta2, paper.dtype) == (0.1, 1.0, 0.9, 0.95, "bfloat16")
+    # 200,000 × 128 × 2,048 = 52B tokens.
+    assert paper.steps * paper.tokens_per_step == 52_428_800_000
+    toy = from_schedule("seedprint", model=CFG, data="x", out="run", warmup=7)
+    assert (toy.micro_batch, toy.accumulation, toy.context, toy.learning_rate) == (4, 8, 2048, 3e-4)
+    assert toy.warmup == 7 and toy.steps is None
+    with pytest.raises(InputError, match="tiny"):
+        from_schedule("none", model=CFG, data="x", out="run")
+
+
+def test_changed_field():
+    before = config().to_dict()
+    assert changed_field(before, config(mesh="data=1", remat=True, quiet=True, keep_latest=3).to_dict()) is None
+    assert changed_field(before, config(data_seed=1).to_dict()) == "data_seed"
+    assert changed_field(before, config(model=CFG.replace(d_ff=96)).to_dict()) == "model.d_ff"

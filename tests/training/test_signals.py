@@ -1,0 +1,131 @@
+"""Signals before, between and while saving: a run stops where it can go on."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from orbax.checkpoint.experimental.v1._src.handlers.pytree_handler import PyTreeHandler
+
+from bornbiased_jax.cli.main import run as command
+from bornbiased_jax.training import pretrain, setup
+from bornbiased_jax.training.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.training.metrics import read_metrics
+from bornbiased_jax.training.stop import PATIENCE
+from tests.training.small_run import make, words
+
+
+@pytest.mark.slow
+def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
+    signal_at(3)
+    assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
+    assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
+    assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
+    assert find_steps(place / "seldom") == [0, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_signals_before_training(place, monkeypatch, number, expected):
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        os.kill(os.getpid(), number)
+        return real(*arguments)
+
+    config = make(place, f"early{int(number)}")
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "compiled_step", compiled)
+        with pytest.raises(expected):
+            pretrain(config)
+    assert signal.getsignal(number) is not None and not read_metrics(config.out)
+    assert pretrain(config)["finished"]
+
+
+@pytest.mark.slow
+def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
+    """Some callbacks swallow exceptions."""
+    real = setup.compiled_step
+
+    def compiled(*arguments):
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(setup, "compiled_step", compiled)
+    config = make(place, "swallowed")
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
+    """Orbax answers any exception within its reading of metadata as if there were none."""
+    config = make(place, f"reading{int(number)}")
+    whole = pretrain(config)
+    real, reads = PyTreeHandler.metadata, []
+
+    async def metadata(self, directory):
+        reads.append(directory)
+        os.kill(os.getpid(), number)
+        return await real(self, directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PyTreeHandler, "metadata", metadata)
+        with pytest.raises(expected):
+            pretrain(config)
+    said = capsys.readouterr().err
+    assert reads and "as soon as this checkpoint is read" in said and "damaged" not in said
+    assert pretrain(config)["digests"] == whole["digests"]
+
+
+@pytest.mark.slow
+def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
+    config, reads = make(place, "stuck"), []
+    pretrain(config)
+
+    def restore(self, abstract):
+        for _ in range(20):
+            reads.append(1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Checkpointer, "restore", restore)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert len(reads) == PATIENCE + 1
+
+
+@pytest.mark.slow
+def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
+    config = make(place, "unread")
+    whole = pretrain(config)
+
+    async def metadata(self, directory):
+        raise OSError("not now")
+
+    monkeypatch.setattr(PyTreeHandler, "metadata", metadata)
+    again = pretrain(config)
+    assert again["resumed_from"] == 6 and again["digests"] == whole["digests"]
+
+
+@pytest.mark.slow
+def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
+    signal_at(3)
+    real, waits = Checkpointer.wait, []
+
+    def wait(self):
+        waits.append(1)
+        # The first is for the birth.
+        if len(waits) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self)
+
+    monkeypatch.setattr(Checkpointer, "wait", wait)
+    config = make(place, "impatient", checkpoint_every=None)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config)
+    assert find_steps(Path(config.out))[-1] == 3

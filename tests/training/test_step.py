@@ -1,0 +1,114 @@
+"""One update: what it measures, and the checkpoint that keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints.run import checksums
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parallel import build_mesh, parse_mesh
+from bornbiased_jax.training import PretrainConfig, begin, checkpoints, setup, train
+from bornbiased_jax.training.checkpoints import Checkpointer
+from bornbiased_jax.training.optimiser import optimiser
+
+pytestmark = pytest.mark.as_users
+
+CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=32)
+
+
+@pytest.fixture
+def config(tmp_path):
+    # A clip far below the norm of any gradient here.
+    return PretrainConfig(
+        model=CFG, data="none", out=str(tmp_path), seeds=(3, 4), context=8, batch_size=4, steps=4, warmup=1, clip=1e-3
+    )
+
+
+@pytest.mark.slow
+def test_what_a_step_measures(config):
+    """Loss and norm of the whole gradient are those of the batch before the update, unclipped, for each seed."""
+    state, step = begin(config)
+    born = jax.tree.map(np.array, state.params)
+    tokens_BT1 = np.random.default_rng(0).integers(0, 32, (4, 9), np.int32)
+    seen = []
+    after, count = train(state, step, [jnp.asarray(tokens_BT1)[None]], lambda *arguments: seen.append(arguments))
+    ((number, last, measured),) = seen
+    assert number == count == 1 and last is after
+
+    def mean_loss(params):
+        total, tokens = loss_sum(CFG, params, tokens_BT1)
+        return total / tokens
+
+    for index in range(2):
+        params = jax.tree.map(lambda leaf, index=index: leaf[index], born)
+        loss, grads = jax.value_and_grad(mean_loss)(params)
+        norm = np.sqrt(sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in jax.tree.leaves(grads)))
+        assert norm > 100 * config.clip
+        assert float(measured["grad_norm"][index]) == pytest.approx(norm, rel=1e-4)
+        assert float(measured["loss"][index]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_run_in_memory_has_its_number_of_steps(config):
+    assert train("state", None, [], first=3) == ("state", 3)
+    with pytest.raises(ValueError, match="number of steps"):
+        begin(PretrainConfig(**{**config.__dict__, "steps": None}))
+
+
+def test_checksums_depend_on_every_element_and_its_place():
+    leaf = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    changed = leaf.copy()
+    changed[2, 3] = np.nextafter(changed[2, 3], np.float32(99))
+    swapped_rows, swapped_columns = leaf[[1, 0, 2]], leaf[:, [0, 2, 1, 3]]
+    variants = [leaf, changed, swapped_rows, swapped_columns, leaf.reshape(4, 3)]
+    assert len({int(checksums([variant])[0]) for variant in variants}) == 5
+    first, second = (int(value) for value in checksums([leaf, changed]))
+    assert [int(value) for value in checksums([changed, leaf])] == [second, first]
+
+
+@pytest.fixture
+def saved(config):
+    """``saved(config)``: the run's checkpointer and where its state goes, for the folder of the run."""
+    opened = []
+
+    def arrange(run):
+        abstract = setup.abstract_state(run, optimiser(run, 4), build_mesh(parse_mesh(None)))
+        opened.append(Checkpointer(Path(config.out), run, 4))
+        return opened[-1], abstract
+
+    yield arrange
+    for checkpointer in opened:
+        checkpointer.close()
+
+
+@pytest.mark.slow
+def test_checksums_are_verified_on_resume(config, saved, monkeypatch, capsys):
+    """Arrays that storage reads without complaint, and that are not the ones saved, are damage."""
+    checkpointer, abstract = saved(config)
+    state, _ = begin(config)
+    checkpointer.save(0, state, {"next_index": 0})
+    checkpointer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "checksums", lambda tree: checksums(tree).at[5].add(1))
+        checkpointer.save(2, state, {"next_index": 2})
+        checkpointer.wait()
+    resumed = checkpointer.restore(abstract)
+    assert resumed.step == 0 and resumed.iterator == {"next_index": 0}
+    assert "step 2" in capsys.readouterr().err
+    assert (Path(config.out) / "damaged" / "2").is_dir()
+    jax.tree.map(np.testing.assert_array_equal, resumed.state, state)
+
+
+def test_a_checkpoint_of_other_seeds_is_refused(config, saved):
+    checkpointer, _ = saved(config)
+    checkpointer.save(0, begin(config)[0], {"next_index": 0})
+    checkpointer.wait()
+    other, abstract = saved(PretrainConfig(**{**config.__dict__, "seeds": (4, 3)}))
+    with pytest.raises(InputError, match=r"are of seeds \[3, 4\], not \[4, 3\]"):
+        other.restore(abstract)
