@@ -1,0 +1,96 @@
+"""Tensors of a checkpoint by role: all that comparison, fingerprints and audit need, without a forward pass.
+
+A role says what a tensor is (its group in :data:`bornbiased_jax.parameters.GROUPS`), where it stands (component, block,
+expert) and what its axes are. Two sources have roles: checkpoints whose configuration this package runs, by the table of
+parameters, and files of any other model, by the naming conventions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bornbiased_jax.parameters import Axis, Group
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Role:
+    """What one tensor is, and where it stands.
+
+    Attributes:
+        component: the part of the model: "language", "vision", "projector", or a prefix of the file.
+        group: what the tensor is.
+        leaf: "kernel", "bias", "scale" or "embedding".
+        block: the number of the block, counted from 1; None outside blocks.
+        expert: the number of the expert in its block, counted from 1; None outside experts. Shared experts have a
+            component of their own name space: see ``is_shared``.
+        axes: the named axes of each axis of the array, the outer first; matrices stand as [in, out], tables as
+            [vocab, residual].
+        is_shared: whether it belongs to an expert that every token visits.
+        name: the name of its parts in the file, for messages and digests.
+    """
+
+    component: str
+    group: Group
+    leaf: str
+    block: int | None
+    expert: int | None
+    axes: tuple[tuple[Axis, ...], ...]
+    is_shared: bool = False
+    name: str = ""
+
+    @property
+    def matrix_name(self) -> str:
+        """The canonical name without block and expert numbers, as in "language/up/kernel": a label of sign vectors."""
+        return f"{self.component}/{'shared_' if self.is_shared else ''}{self.group}/{self.leaf}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of a component that roles cannot show.
+
+    Attributes:
+        num_heads, num_kv_heads, head_dim: of its attention; None where it has none.
+        is_centered: whether its norms take out the mean (LayerNorm).
+        has_gate: whether its MLP has a gate.
+        has_odd_activation: whether the activation between up and down is odd, so that signs of neurons are free.
+        is_tied: whether the head is the embedding.
+    """
+
+    num_heads: int | None
+    num_kv_heads: int | None
+    head_dim: int | None
+    is_centered: bool
+    has_gate: bool
+    has_odd_activation: bool
+    is_tied: bool
+
+
+class RoleSource(Protocol):
+    """Tensors by role, read one at a time."""
+
+    @property
+    def roles(self) -> Sequence[Role]:
+        """Every tensor that is understood, in canonical order."""
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Names of tensors that no convention understands."""
+
+    def shape(self, component: str) -> Shape:
+        """Return the sizes of a component."""
+
+    def read(self, role: Role) -> np.ndarray:
+        """Read one tensor as float32, its axes as the role says."""
+
+    def norm_scale(self, role: Role) -> np.ndarray | None:
+        """Read the scale of the norm between a matrix and the residual stream, 1 + g where a family stores g."""
+
+    def token_labels(self) -> Sequence[bytes] | None:
+        """Return the bytes of every token, None where no tokenizer is there."""
+
+    def stored_as(self, role: Role) -> str:
+        """Return the storage type: "float32", "bfloat16", "Q4_K" …."""
