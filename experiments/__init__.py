@@ -47,6 +47,7 @@ _CHAPTERS = {
     "table6": "lineage",
     "lineage_pairs": "lineage",
     "birth_to_life": "survival",
+    "finding7": "survival",
     "anatomy": "survival",
     "decay": "survival",
 }

@@ -1,0 +1,355 @@
+"""Finding 7: whether the tokens that an initialization prefers are still preferred by the model trained from it.
+
+Stated before any number of these runs was seen:
+
+- **Preferred tokens.** N random sequences are answered at their last position. The preferred tokens of an
+  initialization are the K that have the largest logit most often, ties by mean logit.
+- **Ids.** Three vocabularies, each for inputs and for the tokens that may be preferred: every id, ids that occur in the
+  training text (the main one), ids that do not, whose rows of the embedding training never touches.
+- **Position.** Of a model and an initialization: the mean rank of the initialization's preferred tokens by the model's
+  mean logit, 0 for the last of the vocabulary and 1 for the first; and their mean logit, in standard deviations over
+  the vocabulary. Training moves every model towards the same frequencies of the text, so a position alone says nothing:
+  own initializations are compared with other seeds'.
+- **Statistic.** The sum over trained models of the position of their own initialization's preferred tokens, by rank,
+  against permutations of the seeds. All seeds are trained on the same text in the same order, so the test is exact:
+  8 seeds are enumerated, more are drawn, and a proven bound stands where no draw reaches the sum. The gap is the mean
+  position of own less that of other seeds'.
+- **Parts.** The same with preferred tokens of initializations whose embedding, blocks or head come from an unrelated
+  seed, another one for each: what a part carries is lost with it.
+- **What would refute.** "The preference survives training": p above 0.01 at the last checkpoint, on ids that occur in
+  the text. "The blocks carry it": another's blocks leave more than half of the gap at initialization. "What survives is
+  the blocks'": p at most 0.01 with another's blocks at the last checkpoint, on those ids, or above it with another's
+  embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.model import logits_of
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.stats.certified import certified_p
+from experiments.base import Context, Experiment, Record, by_scale
+from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival.anatomy import SEEN, UNIFORM, UNSEEN, probes, thinned
+from experiments.survival.decay import about
+from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
+from experiments.survival.run_folder import RunFolder
+
+OWN = "own initialization"
+BASES: dict[str, tuple[str, ...]] = {
+    OWN: (),
+    "another's embedding": ("embedding",),
+    "another's blocks": BLOCKS,
+    "another's head": ("head",),
+}
+"""Whose preferred tokens are looked up -> the parts of the own initialization that an unrelated seed replaces."""
+
+LEVEL = 0.01
+# Seeds far from those that people choose, and from those of other references.
+_FIRST_DONOR = 3_700_000_000
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Measure every run of the settings."""
+    runs = anatomy_runs.trained_here(context)
+    return {"runs": {name: survival(folder, context.settings, context.quiet) for name, folder in runs.items()}}
+
+
+def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+    """Compute positions of preferred tokens along the checkpoints of one run.
+
+    Returns:
+        ``facts``, ``steps`` [C], ``vocabularies``: name -> ``num_ids``, ``num_preferred`` and ``bases``: base -> a list
+        over steps of :func:`compared`.
+    """
+    steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
+    inputs_by_vocabulary = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
+    seen_I = run.seen_ids()
+    ids_by_vocabulary = {
+        UNIFORM: np.arange(run.cfg.vocab_size),
+        SEEN: seen_I,
+        UNSEEN: np.setdiff1d(np.arange(run.cfg.vocab_size), seen_I),
+    }
+    initializations = [run.birth(seed) for seed in run.seeds]
+    donors = [init_seed(run.cfg, _FIRST_DONOR + index) for index in range(len(run.seeds))]
+    vocabularies = {}
+    names = [name for name in ids_by_vocabulary if name in inputs_by_vocabulary]
+    # A tied head is the embedding.
+    bases = {base: parts for base, parts in BASES.items() if parts == () or base in hybrids_of(run.cfg)}
+    total = len(names) * len(run.seeds) * (len(steps) + len(bases))
+    with progress.bar(total, "finding7", unit="models", quiet=quiet) as advance:
+
+        def logits(params: Params, inputs: Inputs, ids_I: np.ndarray) -> np.ndarray:
+            advance()
+            return np.asarray(logits_of(run.cfg, params, last_outputs(run.cfg, params, inputs)))[:, ids_I]
+
+        for name in names:
+            inputs, ids_I = inputs_by_vocabulary[name], ids_by_vocabulary[name]
+            # Preferred tokens of every initialization, whole and with parts of an unrelated one.
+            preferred_SK = {
+                base: np.stack([
+                    preferred(logits(transplant(own, donor, parts), inputs, ids_I), settings["num_preferred"])
+                    for own, donor in zip(initializations, donors, strict=True)
+                ])
+                for base, parts in bases.items()
+            }  # fmt: skip
+            by_base: dict[str, list[dict[str, Any]]] = {base: [] for base in bases}
+            for step in steps:
+                # Mean logits of all seeds at this checkpoint.
+                models = (
+                    own if step == 0 else run.at(seed, step)
+                    for seed, own in zip(run.seeds, initializations, strict=True)
+                )  # fmt: skip
+                mean_SI = np.stack([logits(params, inputs, ids_I).mean(axis=0) for params in models])
+                for base, tokens_SK in preferred_SK.items():
+                    by_base[base].append(compared(mean_SI, tokens_SK, settings["num_permutations"]))
+            vocabularies[name] = {
+                "num_ids": len(ids_I), "num_preferred": settings["num_preferred"], "bases": by_base
+            }  # fmt: skip
+    return {"facts": run.facts(), "steps": steps, "vocabularies": vocabularies}
+
+
+def preferred(logits_NI: np.ndarray, count: int) -> np.ndarray:
+    """Return the tokens that have the largest logit most often, ties by mean logit: [K] places.
+
+    Example:
+        >>> preferred(np.array([[0, 1, 2, 0], [0, 3, 2, 0], [5, 1, 2, 0]]), 3).tolist()
+        [2, 0, 1]
+    """
+    wins_I = np.bincount(logits_NI.argmax(axis=1), minlength=logits_NI.shape[1])
+    return np.lexsort((-logits_NI.mean(axis=0), -wins_I))[:count]
+
+
+def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) -> dict[str, Any]:
+    """Compare positions of own preferred tokens with those of other seeds'.
+
+    Args:
+        mean_SI: mean logits of each seed's model.
+        tokens_SK: preferred tokens of each seed's initialization, or of one with replaced parts.
+        num_permutations: of the seeds, drawn where there are more than eight.
+
+    Returns:
+        By "rank" and by "logit": ``own`` and ``others`` [S] by trained model, ``gap``, ``z``, ``log10_p``.
+
+    Example:
+        >>> mean_SI = np.eye(5)
+        >>> by_rank = compared(mean_SI, np.arange(5)[:, None], 99)["rank"]
+        >>> by_rank["own"], round(10 ** by_rank["log10_p"] * 120)
+        ([1.0, 1.0, 1.0, 1.0, 1.0], 1)
+    """
+    num_ids = mean_SI.shape[1]
+    rank_SI = mean_SI.argsort(axis=1, kind="stable").argsort(axis=1) / (num_ids - 1)
+    standard_SI = (mean_SI - mean_SI.mean(axis=1, keepdims=True)) / mean_SI.std(axis=1, keepdims=True)
+    return {
+        "rank": _own_against_others(rank_SI[:, tokens_SK].mean(axis=-1), num_permutations),
+        "logit": _own_against_others(standard_SI[:, tokens_SK].mean(axis=-1), num_permutations),
+    }
+
+
+def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> dict[str, Any]:
+    """Test the diagonal of [trained model, initialization] against permutations of the seeds."""
+    own_S = np.diagonal(position_SS)
+    others_S = (position_SS.sum(axis=1) - own_S) / (len(position_SS) - 1)
+    test = certified_p(position_SS, num_permutations=num_permutations)
+    return {
+        "own": own_S.tolist(),
+        "others": others_S.tolist(),
+        "gap": float(np.mean(own_S - others_S)),
+        "z": test.z,
+        "log10_p": test.log10_p,
+    }
+
+
+def _entries(run: Mapping[str, Any], vocabulary: str, base: str = OWN) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = run["vocabularies"][vocabulary]["bases"][base]
+    return entries
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Tabulate positions by step; by vocabulary after the last step; by part."""
+    return [_by_step(record), _by_vocabulary(record), _by_part(record)]
+
+
+def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+    by_rank, by_logit = entry["rank"], entry["logit"]
+    return {
+        "rank, own": (fixed(3), float(np.mean(by_rank["own"]))),
+        "rank, other seeds'": (fixed(3), float(np.mean(by_rank["others"]))),
+        "own above others": f"{int(np.sum(np.greater(by_rank['own'], by_rank['others'])))} of {len(by_rank['own'])}",
+        "z": (fixed(1), by_rank["z"]),
+        "p": (from_log10(2), by_rank["log10_p"]),
+        "logit, own": (fixed(2), float(np.mean(by_logit["own"]))),
+        "logit, other seeds'": (fixed(2), float(np.mean(by_logit["others"]))),
+        "p by logit": (from_log10(2), by_logit["log10_p"]),
+    }
+
+
+def _by_step(record: Record) -> Table:
+    runs = record["result"]["runs"]
+    rows = [
+        ([name, step], _measured(entry))
+        for name, run in runs.items()
+        for step, entry in zip(run["steps"], _entries(run, SEEN), strict=True)
+    ]
+    settings = record["settings"]
+    note = (
+        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. Ids that occur in the training text; "
+        f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}, {settings['num_preferred']} preferred tokens. "
+        "Rank by mean logit, 1 for the first of the vocabulary, 0 for the last; logit in standard deviations over the "
+        "vocabulary; means over seeds. p: permutations of the seeds, exact; where none of "
+        f"{settings['num_permutations']:,} reaches the sum, the smaller of a proven bound and one over their number."
+    )
+    return tabulate("Own and other seeds' preferred tokens along training", ["run", "step"], rows, note)
+
+
+def _by_vocabulary(record: Record) -> Table:
+    rows = [
+        (
+            [name, vocabulary],
+            {
+                "ids": (integer, entries["num_ids"]),
+                "gap at initialization": (fixed(3), entries["bases"][OWN][0]["rank"]["gap"]),
+                "gap after training": (fixed(3), entries["bases"][OWN][-1]["rank"]["gap"]),
+                "left": (percent(0), _left(entries["bases"][OWN])),
+                "z": (fixed(1), entries["bases"][OWN][-1]["rank"]["z"]),
+                "p": (from_log10(2), entries["bases"][OWN][-1]["rank"]["log10_p"]),
+            },
+        )
+        for name, run in record["result"]["runs"].items()
+        for vocabulary, entries in run["vocabularies"].items()
+    ]
+    note = "Gap: mean rank of own preferred tokens less that of other seeds'. Inputs are of the same ids."
+    return tabulate("By ids, after the last step", ["run", "ids"], rows, note)
+
+
+def _left(entries: Sequence[Mapping[str, Any]]) -> float:
+    """Return the fraction of the gap that is left after the last step."""
+    return float(entries[-1]["rank"]["gap"] / entries[0]["rank"]["gap"])
+
+
+def _by_part(record: Record) -> Table:
+    rows = []
+    for name, run in record["result"]["runs"].items():
+        for vocabulary, content in run["vocabularies"].items():
+            for base, entries in content["bases"].items():
+                first, last = entries[0]["rank"], entries[-1]["rank"]
+                measured: dict[str, Any] = {
+                    "gap at initialization": (fixed(3), first["gap"]),
+                    "z at initialization": (fixed(1), first["z"]),
+                    "gap after training": (fixed(3), last["gap"]),
+                    "z after training": (fixed(1), last["z"]),
+                    "p after training": (from_log10(2), last["log10_p"]),
+                }
+                rows.append(([name, vocabulary, base], measured))
+    note = (
+        "Preferred tokens of the own initialization with one part of an unrelated seed's, another one for each; "
+        "gap and z by rank."
+    )
+    return tabulate("What carries the preference", ["run", "ids", "preferred tokens of"], rows, note)
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """State what is left of the preference after training, on ids that occur in the text and on others."""
+    statements = []
+    for name, run in record["result"]["runs"].items():
+        for vocabulary in (SEEN, UNSEEN):
+            if vocabulary not in run["vocabularies"]:
+                continue
+            entries = _entries(run, vocabulary)
+            last, seeds = entries[-1]["rank"], len(run["facts"]["seeds"])
+            where = f"{name}, {vocabulary}, {seeds} seeds, after {run['facts']['tokens']:,} tokens"
+            statements += [
+                Claim(f"{where}: mean rank of own preferred tokens", float(np.mean(last["own"])), format=fixed(3),
+                      configuration="ours"),
+                Claim(f"{where}: of other seeds' preferred tokens", float(np.mean(last["others"])), format=fixed(3),
+                      configuration="ours"),
+                Claim(f"{where}: fraction left of the gap at initialization", _left(entries), format=percent(0),
+                      configuration="ours"),
+                Claim(f"{where}: p, seeds permuted", last["log10_p"], format=from_log10(2), configuration="ours"),
+            ]  # fmt: skip
+    return statements
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Draw ranks of own and other seeds' preferred tokens by step, a panel a run."""
+    runs = record["result"]["runs"]
+    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
+    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
+        steps = [max(step, 0.5) for step in run["steps"]]
+        colours = iter(figures.SERIES)
+        for vocabulary in (SEEN, UNSEEN):
+            if vocabulary in run["vocabularies"]:
+                entries = _entries(run, vocabulary)
+                colour = next(colours)
+                for who, dashed in (("own", False), ("others", True)):
+                    values_SC = np.array([entry["rank"][who] for entry in entries]).T
+                    label = f"{vocabulary}, {'own' if who == 'own' else 'other seeds'}"
+                    figures.band(ax, steps, values_SC, name=label, colour=colour, dashed=dashed, markers=True)
+        ax.set_xscale("log")
+        figures.label(ax, "step (initializations at 0.5)", "mean rank of preferred tokens", name)
+    figures.legend(np.ravel(axes)[0])
+    caption = (
+        "Where a trained model ranks the tokens that its own initialization preferred, and those that other seeds' "
+        "preferred: means over seeds, bands their range."
+    )
+    return [Panel(figure, caption)]
+
+
+_GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_size": 256, "init": "normal-0.02"}
+
+
+def _runs() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the runs of :mod:`.anatomy_runs` with more seeds, and GPT-2, whose preference is strong from the start."""
+    runs = anatomy_runs.settings()
+    of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
+    return runs | {
+        "laptop": {
+            "bytes": of_bytes,
+            "GPT-2, bytes": {**of_bytes, "model": "gpt2-tiny", "changes": _GPT2},
+            "BPE": {**runs["laptop"]["BPE"], "seeds": list(range(100, 108))},
+        }
+    }
+
+
+_SIZES = by_scale(
+    num_inputs=(60, 1_000, 2_000),
+    seq_len=(8, 32, 64),
+    num_checkpoints=(3, 8, 8),
+    num_preferred=(2, 8, 8),
+    num_permutations=(99, 99_999, 99_999),
+)
+
+EXPERIMENT = Experiment(
+    name="finding7",
+    title="Whether the preference survives training: own against other seeds' preferred tokens",
+    paper="Finding 7",
+    description=(
+        "The tokens that an initialization prefers are looked up in the model trained from it, by rank and by mean "
+        "logit, and in the models trained from other seeds. Seeds are permuted, which is exact, since all of them saw "
+        "the same text in the same order.\n\n"
+        "Ids that occur in the text and ids that do not are apart: rows that training never touched speak for the "
+        "initialization alone. Initializations with a part of an unrelated seed's show what carries the preference."
+    ),
+    settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _runs().items()},
+    cost={
+        "smoke": "seconds",
+        "laptop": "twenty minutes on two cores, most of it training",
+        "paper": "not measured: for a GPU",
+    },
+    precision=persistence_settings.PRECISION,
+    run=run,
+    claims=claims,
+    tables=tables,
+    figures=panels,
+)
