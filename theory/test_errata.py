@@ -176,12 +176,13 @@ def test_sizes_of_the_intersection():
         """Of a one-sided Mann-Whitney test whose samples do not overlap, normal approximation."""
         return stats.norm.logsf(np.sqrt(3 * shared * null / (shared + null + 1))) / np.log(10)
 
-    # m = 50: even if all 50 dimensions are shared, 7.8e-89 is out of reach; m = 400 reaches 1.6e-91.
+    # m = 50: even if all 50 dimensions are shared, 7.8e-89 is out of reach; m = 400 shares 208 and reaches 2.0e-91.
     assert smallest_log10_p(50, 50**2 / 768) > -3 and smallest_log10_p(50, 50) > -18
-    assert smallest_log10_p(400, 400**2 / 768) == pytest.approx(-90.8, abs=0.05)
-    assert smallest_log10_p(392, 392**2 / 768) > np.log10(7.77e-89) > smallest_log10_p(394, 394**2 / 768)
-    # The exact smallest p of 50 against 3.
+    assert 10 ** smallest_log10_p(400, 208) == pytest.approx(2.0e-91, rel=0.02)
+    assert smallest_log10_p(392, round(392**2 / 768)) > np.log10(7.77e-89) > smallest_log10_p(393, round(393**2 / 768))
+    # The exact smallest p of 50 against 3, and of 50 against 50.
     assert 1 / special.binom(53, 3) == pytest.approx(4.3e-5, rel=0.01)
+    assert 1 / special.binom(100, 50) == pytest.approx(1e-29, rel=0.01)
 
 
 def test_uniform_baseline_of_section_3():

@@ -33,6 +33,7 @@ from bornbiased_jax.stats.intervals import model_interval
 from experiments.base import Context, Experiment, by_scale, part_of
 from experiments.lineage import court_tables
 from experiments.lineage.court_models import births, trained
+from experiments.lineage.court_tables import SCORE_LEVEL
 from experiments.lineage.court_tests import TESTS, examine, matchings
 from experiments.lineage.descendants_readings import Subject
 
@@ -40,7 +41,6 @@ SAME_ORDER, OTHER_ORDER, OTHER_TEXT = "trained, same order", "trained, another o
 BIRTHS, MIXED = "births", "a birth and a trained model"
 KINDS = (SAME_ORDER, OTHER_ORDER, OTHER_TEXT, BIRTHS, MIXED)
 LEVELS = (0.01, 0.05)
-SCORE_LEVEL = 0.05
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
 FUNCTION = "experiments.lineage.court:compute"
@@ -224,7 +224,7 @@ def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
 
 EXPERIMENT = Experiment(
     name="court",
-    title="Which test of lineage keeps its promise",
+    title="Which test of lineage keeps its level",
     description=(
         "Published tests of lineage and those of this package on the same unrelated pairs: models trained apart on the "
         "same text in one order or another, or on other text, births, and births against trained models. What a test "

@@ -10,7 +10,9 @@ from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Record
 
-_WORDS = {True: "keeps it", False: "BREAKS it", None: "not tried"}
+_WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
+SCORE_LEVEL = 0.05
+"""The fraction of unrelated pairs above a score's threshold that counts as too many: scores state none themselves."""
 
 
 def _of(record: Record, name: str) -> list[Mapping[str, Any]]:
@@ -36,21 +38,23 @@ def _promises(record: Record) -> Table:
         where = list(dict.fromkeys(entry["kind"] for entry in promise["broken"]))
         measured: dict[str, Any] = {
             "pairs": (integer, sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)),
-            "promise": _WORDS[promise["kept"]],
+            "level": _WORDS[promise["kept"]],
             "called the same, worst kind": rate_interval(worst["rates"][0]),
             "worst kind": worst["kind"],
-            "broken on": "; ".join(where) or None,
+            "exceeded on": "; ".join(where) or None,
         }
         source = "published" if promise["published"] else "ours"
         reads = "score > 0.8" if _is_score(summaries) else "p ≤ 0.01"
         rows.append(([promise["test"], source, reads], measured))
     note = (
-        f"Unrelated pairs. {_about(record)} A promise is broken where on some kind of pair the fraction called the "
-        "same is above the level beyond doubt (95% for all intervals of a test together). Keeping it on so few models "
-        "is no proof, and says nothing of power: a test that calls nothing the same keeps it too. The constants behind "
-        "AWM's z belong to published models of 7 billion parameters; at these widths they do not hold."
+        f"Unrelated pairs. {_about(record)} The level of a p is its own; a score states no rate, and is held against "
+        f"{percent(0)(SCORE_LEVEL)} above its published threshold, which is a reading of this project at these widths. "
+        "Exceeded: on some kind of pair the fraction called the same is above the level beyond doubt (95% for all "
+        "intervals of a test together). Keeping it on so few models is no proof, and says nothing of power: a test "
+        "that calls nothing the same keeps it too. The constants behind AWM's z belong to published models of 7 "
+        "billion parameters; at these widths they do not hold."
     )
-    title = "Which test keeps its promise"
+    title = "Which test keeps its level"
     return tabulate(title, ["test", "source", "read at"], rows, note, first_screen=True)
 
 
@@ -130,16 +134,21 @@ def largest_unrelated_agreement(record: Record) -> float:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """State how many tests are calibrated, and the largest agreement."""
+    """State how many tests are calibrated, how many scores stay below their thresholds, and the largest agreement."""
+    widths = " and ".join(map(str, record["settings"]["widths"]))
+    groups = (
+        (True, False, "Published tests that keep the level of their p on unrelated pairs"),
+        (True, True, f"Published scores above their threshold on at most {percent(0)(SCORE_LEVEL)} of unrelated pairs"),
+        (False, False, "Tests of this package that keep the level of their p on unrelated pairs"),
+    )
     statements = []
-    for published, words in ((True, "Published tests and scores"), (False, "Tests of this package")):
-        outcomes = [row["kept"] for row in record["result"]["promises"] if row["published"] is published]
-        tried = [outcome for outcome in outcomes if outcome is not None]
+    for published, is_score, words in groups:
+        tried = [row["kept"] for row in _tried(record, is_score) if row["published"] is published]
         statements.append(
             Claim(
-                f"{words} that keep their promise on unrelated pairs, of {len(tried)}",
+                f"{words}, D = {widths}, of {len(tried)}",
                 float(sum(tried)),
-                theory=float(len(tried)),
+                theory=None if is_score else float(len(tried)),
                 format=integer,
                 configuration="ours",
             )
@@ -154,12 +163,25 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 def headline(record: Record) -> str:
-    """Name the tests that are not calibrated."""
-    promises = record["result"]["promises"]
-    broken = [row["test"] for row in promises if row["kept"] is False]
-    tried = sum(row["kept"] is not None for row in promises)
-    names = "; ".join(broken) if broken else "none"
-    return f"Of {tried} tests and scores these call unrelated models the same more often than they say: {names}."
+    """Name the tests that are not calibrated, and apart from them the scores, which state no rate."""
+    names = {}
+    for is_score in (False, True):
+        exceeded = [row["test"] for row in _tried(record, is_score) if not row["kept"]]
+        names[is_score] = "; ".join(exceeded) if exceeded else "none"
+    widths = " and ".join(map(str, record["settings"]["widths"]))
+    return (
+        f"Of {len(_tried(record, False))} tests with a p these reject unrelated models of width {widths} more often "
+        f"than at their level: {names[False]}. Of {len(_tried(record, True))} scores, which state no rate, these exceed "
+        f"their published threshold on more than {percent(0)(SCORE_LEVEL)} of some kind of unrelated pair: {names[True]}."
+    )
+
+
+def _tried(record: Record, is_score: bool) -> list[Mapping[str, Any]]:
+    return [
+        row
+        for row in record["result"]["promises"]
+        if row["kept"] is not None and _is_score(_of(record, row["test"])) is is_score
+    ]
 
 
 def plots(record: Record) -> Sequence[Panel]:

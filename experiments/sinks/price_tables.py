@@ -172,7 +172,8 @@ def _verdict(difference: Value, ratio: _Ratio | None, published: float) -> str:
     if ratio.value < published / 2:
         return "the direction holds, the size does not"
     high = "∞" if math.isinf(ratio.high) else f"{ratio.high:.4g}"
-    return f"confirmed: {ratio.value:.4g}× [{ratio.low:.4g}, {high}]"
+    word = "confirmed" if published else "seen, no size is published"
+    return f"{word}: {ratio.value:.4g}× [{ratio.low:.4g}, {high}]"
 
 
 def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> tuple[Value, _Ratio | None]:

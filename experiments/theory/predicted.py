@@ -19,7 +19,7 @@ from experiments.base import Context, Experiment, Record, by_scale
 from experiments.birth import findings1
 from theory.logits import Scatter
 from theory.mean_field import profile
-from theory.predict import contraction, scatter
+from theory.predict import SECOND_ORDER, contraction, scatter
 from theory.preference import TopFraction, top1_distribution
 
 RESAMPLES = 10_000
@@ -341,9 +341,10 @@ def headline(record: Record) -> str:
     """State the largest deviation that there is to find."""
     covered = coverage(record["result"]["groups"])
     return (
-        "Theory, with nothing fitted or sampled, places "
+        "Theory places "
         f"{covered['inside']} of {covered['measurements']} measured contractions, of {integer(covered['models'])} "
-        f"newborn models, inside its {100 * covered['stated']:g}% interval."
+        f"untrained models, inside its {100 * covered['stated']:g}% interval, whose allowance for second order in 1/D "
+        f"is a chosen constant ({SECOND_ORDER:g}); nothing else is fitted, nothing sampled."
     )
 
 

@@ -182,7 +182,7 @@ def test_findings_of_single_runs_are_judged_by_seeds():
         "confirmed: 55× [47.68, 72.66]",
         "the direction holds, the size does not",
         "destroyed in 3 of 3 seeds",
-        "confirmed: 1.499× [1.499, 1.5]",
+        "seen, no size is published: 1.499× [1.499, 1.5]",
     ]
     assert [row.measured["here"] for row in table.rows] == ["55.0×", "3.0×", "1 of 3 by sink mass", ""]
     # Without a ratio nothing is confirmed.
