@@ -59,6 +59,7 @@ _BESIDE = {
     "sink_cures_larger": "sinks.sink_cures",
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",
+    "finding7_bpe": "survival.finding7",
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
 }

@@ -171,8 +171,9 @@ def headline(record: Record) -> str:
     widths = " and ".join(map(str, record["settings"]["widths"]))
     return (
         f"Of {len(_tried(record, False))} tests with a p these reject unrelated models of width {widths} more often "
-        f"than at their level: {names[False]}. Of {len(_tried(record, True))} scores, which state no rate, these exceed "
-        f"their published threshold on more than {percent(0)(SCORE_LEVEL)} of some kind of unrelated pair: {names[True]}."
+        f"than at their level: {names[False]}. Of {len(_tried(record, True))} scores, which state no rate, these "
+        f"exceed their published threshold on more than {percent(0)(SCORE_LEVEL)} of some kind of unrelated pair: "
+        f"{names[True]}."
     )
 
 

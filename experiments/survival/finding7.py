@@ -24,6 +24,7 @@ Stated before any number of these runs was seen:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -317,9 +318,13 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
         "laptop": {
             "bytes": of_bytes,
             "GPT-2, bytes": {**of_bytes, "model": "gpt2-tiny", "changes": _GPT2},
-            "BPE": {**runs["laptop"]["BPE"], "seeds": list(range(100, 108))},
         }
     }
+
+
+def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the run on BPE pieces, with more seeds than :mod:`.anatomy_runs` has."""
+    return {"laptop": {"BPE": {**anatomy_runs.settings()["laptop"]["BPE"], "seeds": list(range(100, 108))}}}
 
 
 _SIZES = by_scale(
@@ -344,7 +349,7 @@ EXPERIMENT = Experiment(
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _runs().items()},
     cost={
         "smoke": "seconds",
-        "laptop": "twenty minutes on two cores, most of it training",
+        "laptop": "ten minutes on two cores, most of it training",
         "paper": "not measured: for a GPU",
     },
     precision=persistence_settings.PRECISION,
@@ -353,3 +358,14 @@ EXPERIMENT = Experiment(
     tables=tables,
     figures=panels,
 )
+
+EXPERIMENTS = {
+    "finding7": EXPERIMENT,
+    "finding7_bpe": dataclasses.replace(
+        EXPERIMENT,
+        name="finding7_bpe",
+        title="Whether the preference survives training on pieces of words",
+        settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _pieces().items()},
+        cost={"laptop": "a quarter of an hour on two cores, most of it training"},
+    ),
+}
