@@ -5,6 +5,7 @@ _CHAPTERS = {
     "figure1": "birth",
     "figure2": "birth",
     "findings1": "birth",
+    "top1_inputs": "birth",
     "finding2": "birth",
     "figure10": "birth",
     "table2": "birth",

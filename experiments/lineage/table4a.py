@@ -206,7 +206,7 @@ def sentences_of(number: int, length: int, text: str = "builtin:prose") -> dict[
 TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
 EXPERIMENT = Experiment(
     name="table4a",
-    title="Models of different seeds are told apart at birth",
+    title="Untrained models of different seeds under every test",
     paper="Tables 4a, 8 and 9",
     description=(
         "The paper's pairs of seeds, compared before any training, by Algorithm 1 as published (shared Gaussian "

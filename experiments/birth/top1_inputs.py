@@ -1,0 +1,165 @@
+"""Finding 1.3: whether one initialization prefers the same token on other inputs and at other lengths.
+
+The paper's finding ties the preference to the seed; its own Table 1(a) has three top-1 tokens for seed 42, one for each
+length. Stated before any number was seen: every seed is probed on several independent sets of random tokens at each
+length. Measured are the different top-1 tokens of one seed over input sets, and how many of the K most predicted tokens
+two sets share, for sets of one seed and for sets of two seeds. "The seed decides one token" is refuted by a seed with
+several top-1 tokens at one length; "the seed decides a set of tokens" by sets of one seed that share no more than sets
+of two.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.report.numbers import fixed, identifier, integer
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from experiments._shared import births
+from experiments.base import Context, Experiment, Record, by_scale
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Compute the most predicted tokens of every model, length, input set and seed."""
+    groups = []
+    for group, seq_len in itertools.product(context.settings["groups"], context.settings["lengths"]):
+        if seq_len <= group["longest"]:
+            groups.append({"group": group, "seq_len": seq_len, "sets": _input_sets(context, group, seq_len)})
+    return {"groups": groups}
+
+
+def _input_sets(context: Context, group: Mapping[str, Any], seq_len: int) -> list[list[dict[str, Any]]]:
+    """Probe every seed on every input set: [input set][seed]."""
+    cfg = preset(group["model"], **group["changes"])
+    by_set = []
+    for input_seed in range(context.settings["num_input_sets"]):
+
+        def compute(folder: Path, input_seed: int = input_seed) -> list[dict[str, Any]]:
+            inputs = random_tokens(group["num_inputs"], seq_len, cfg.vocab_size, seed=input_seed)
+            # Every seed draws its own embeddings.
+            records = probe(
+                newborn(cfg), group["seeds"], inputs, resume=folder / "partial", mesh=context.mesh,
+                engine=context.engine,
+            )  # fmt: skip
+            return [
+                {
+                    "seed": record["seed"],
+                    "ids": record["preference"]["ranked_ids"],
+                    "counts": record["preference"]["ranked_counts"],
+                }
+                for record in records
+            ]
+
+        identity = [dict(group), seq_len, input_seed]
+        by_set.append(context.cached(f"top1_inputs/{group['model']}", identity, compute))
+    return by_set
+
+
+def shared_tokens(sets: Sequence[Sequence[Mapping[str, Any]]], count: int) -> tuple[float, float]:
+    """Average how many of the ``count`` most predicted tokens two input sets share: of one seed, and of two seeds.
+
+    Example:
+        >>> first, second = [{"ids": [1, 2]}, {"ids": [7, 8]}], [{"ids": [2, 3]}, {"ids": [8, 7]}]
+        >>> shared_tokens([first, second], 2)
+        (1.5, 0.0)
+    """
+    same, other = [], []
+    for first, second in itertools.combinations(sets, 2):
+        for (place, a), (other_place, b) in itertools.product(enumerate(first), enumerate(second)):
+            overlap = len(set(a["ids"][:count]) & set(b["ids"][:count]))
+            (same if place == other_place else other).append(overlap)
+    return float(np.mean(same)), float(np.mean(other))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Tabulate top-1 tokens of each seed over input sets; and what sets share."""
+    settings = record["settings"]
+    by_seed, by_group = [], []
+    for entry in record["result"]["groups"]:
+        group = entry["group"]
+        name = births.name_of(group)
+        for place, seed in enumerate(group["seeds"]):
+            top = Counter(records[place]["ids"][0] for records in entry["sets"])
+            counts = [records[place]["counts"][0] for records in entry["sets"]]
+            measured: dict[str, Any] = {
+                "different top-1 tokens": (integer, len(top)),
+                "the most frequent": (identifier, top.most_common(1)[0][0]),
+                "in input sets": f"{top.most_common(1)[0][1]} of {len(entry['sets'])}",
+                "top counts": f"{min(counts)} to {max(counts)}",
+            }
+            by_seed.append(([name, group["num_inputs"], entry["seq_len"], seed], measured))
+        same, other = shared_tokens(entry["sets"], settings["num_ranked"])
+        values = {"one seed": (fixed(2), same), "two seeds": (fixed(2), other)}
+        by_group.append(([name, group["num_inputs"], entry["seq_len"]], values))
+    sets = f"{settings['num_input_sets']} independent sets of N random token sequences for each seed and length."
+    shared = f"Tokens among the {settings['num_ranked']} most predicted that two input sets share, mean over pairs."
+    return [
+        tabulate("The top-1 token of one seed on other inputs", ["model", "N", "T", "seed"], by_seed, note=sets),
+        tabulate("Most predicted tokens that input sets share", ["model", "N", "T"], by_group, note=shared),
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """State the most top-1 tokens of one seed at one length, and what sets share."""
+    num_ranked, num_sets = record["settings"]["num_ranked"], record["settings"]["num_input_sets"]
+    statements = []
+    for entry in record["result"]["groups"]:
+        group = entry["group"]
+        where = f"{births.name_of(group)}, N = {group['num_inputs']:,}, T = {entry['seq_len']}"
+        most = max(len({records[place]["ids"][0] for records in entry["sets"]}) for place in range(len(group["seeds"])))
+        same, other = shared_tokens(entry["sets"], num_ranked)
+        statements += [
+            Claim(f"Most top-1 tokens of one seed on {num_sets} input sets, {where}, {len(group['seeds'])} seeds", most,
+                  format=integer, configuration="ours"),
+            Claim(f"Of {num_ranked} most predicted tokens, shared by two input sets of one seed, {where}", same,
+                  format=fixed(2), configuration="ours"),
+            Claim(f"Of {num_ranked} most predicted tokens, shared by input sets of two seeds, {where}", other,
+                  format=fixed(2), configuration="ours"),
+        ]  # fmt: skip
+    return statements
+
+
+def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: Any) -> dict[str, Any]:
+    return {"model": model, "changes": changes, "seeds": list(seeds), "num_inputs": num_inputs, "longest": longest}
+
+
+_SMALL: dict[str, Any] = dict(num_layers=6, d_model=256, d_ff=1024, init="normal-0.02")
+
+EXPERIMENT = Experiment(
+    name="top1_inputs",
+    title="One seed's top-1 token changes with inputs and length",
+    paper="Finding 1.3",
+    description=(
+        "Each initialization is probed on several independent sets of random tokens at several lengths. If the seed "
+        "decided one token, all would name it.\n\n"
+        "The most predicted tokens that two sets share say what a seed does decide: the direction of the contraction, "
+        "and with it the set of tokens that lie along it."
+    ),
+    settings=by_scale(
+        groups=(
+            [_group("gpt2-tiny", [42, 43], 64, 16, **births.SMOKE)],
+            [_group("gpt2-nano", [42, 43], 1_000, 16), _group("gpt2-tiny", [42, 43], 1_000, 256, **_SMALL)],
+            [_group("gpt2-nano", range(42, 58), 2_000, 1_024)],
+        ),
+        lengths=([4, 8], [16, 64, 256], [16, 64, 256, 1_024]),
+        num_input_sets=(2, 8, 8),
+        num_ranked=5,
+    ),
+    cost={
+        "smoke": "seconds",
+        "laptop": "about a quarter of an hour on two cores",
+        "paper": "not measured: 2e16 operations, for a GPU",
+    },
+    run=run,
+    tables=tables,
+    claims=claims,
+)
