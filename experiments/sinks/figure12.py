@@ -102,11 +102,12 @@ def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Claim the mean over lengths."""
+    """Claim the rate at the greatest length, which is that of training."""
+    length = max(record["settings"]["lengths"])
     page_claims = []
     for name, run in record["result"]["cures"].items():
-        rate = float(np.mean([list(seed["sink_rate"].values()) for seed in run["by_seed"]]))
-        words = f"Sink rate after training, {name}, {run['steps']:,} steps"
+        rate = float(np.mean([seed["sink_rate"][str(length)] for seed in run["by_seed"]]))
+        words = f"Sink rate at T = {length} after training, {name}, {run['steps']:,} steps, {len(run['by_seed'])} seeds"
         page_claims.append(Claim(words, rate, format=fixed(3)))
     return page_claims
 

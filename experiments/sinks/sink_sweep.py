@@ -237,13 +237,15 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     if not result["attempted"]:
         return []
+    settings = record["settings"]
+    size = f"{settings['num_sequences']} sequences of {settings['length']} tokens"
     page_claims = []
     for kind in result["kinds"]:
         totals = summary(result, kind)
-        page_claims.append(Claim(f"Positions at which some block makes a sink: {kind}", totals["positions"],
+        page_claims.append(Claim(f"Positions at which some block makes a sink: {kind}, {size}", totals["positions"],
                           format=percent(0), configuration="ours"))  # fmt: skip
-        page_claims.append(Claim(f"Most later heads added by one block: {kind}", totals["largest"], format=fixed(2),
-                          configuration="ours"))  # fmt: skip
+        page_claims.append(Claim(f"Most later heads added by one block: {kind}, {size}", totals["largest"],
+                          format=fixed(2), configuration="ours"))  # fmt: skip
     return page_claims
 
 

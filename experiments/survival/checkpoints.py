@@ -95,10 +95,10 @@ def correlation_tables(record: Record) -> Sequence[Table]:
 def correlation_claims(record: Record) -> Sequence[Claim]:
     """State the correlation at the end."""
     result = record["result"]
+    of = f"{result['top']} of {result['facts']['model']['d_model']}"
     return [
         Claim(
-            f"τ of the top {result['top']} coordinates with the birth after {result['steps'][-1]:,} steps, {words}, "
-            f"{who}",
+            f"τ of the top {of} coordinates with the birth after {result['steps'][-1]:,} steps, {words}, {who}",
             (result["taus"][kind][name]["mean"][-1], result["taus"][kind][name]["std"][-1]),
             format=fixed(3),
         )

@@ -301,7 +301,7 @@ def claims(record: Record) -> Sequence[Claim]:
             theory=rate,
             format=percent(1),
             configuration="ours",
-            key="of cosines inside an interval that nothing was fitted for",
+            key="of cosines inside theory's interval",
         )
     ]
     # The width of the intervals, at the smallest models.
