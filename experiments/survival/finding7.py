@@ -219,7 +219,7 @@ def _by_vocabulary(record: Record) -> Table:
         (
             [name, vocabulary],
             {
-                "ids": (integer, entries["num_ids"]),
+                "different ids": (integer, entries["num_ids"]),
                 "gap at initialization": (fixed(3), entries["bases"][OWN][0]["rank"]["gap"]),
                 "gap after training": (fixed(3), entries["bases"][OWN][-1]["rank"]["gap"]),
                 "left": (percent(0), _left(entries["bases"][OWN])),
