@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
     ),
     cost={
         "smoke": "seconds",
-        "laptop": "a few minutes on two cores",
+        "laptop": "not measured: about 2e13 floating-point operations",
         "paper": "not measured: 2e16 operations, for a GPU",
     },
     run=run,
