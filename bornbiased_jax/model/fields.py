@@ -105,6 +105,7 @@ TABLE: dict[str, Entry] = {
     "prefix_length": Entry(USED, _only(None), _only(None), _only(None)),
     "prefix_memory": Entry(USED, _untouched("it is zero at birth"), _only("none"), _OUTSIDE),
     "init": Entry(USED, USED, _DRAWN, _OUTSIDE),
+    "init_groups": Entry(USED, USED, _DRAWN, _OUTSIDE),
 }
 
 

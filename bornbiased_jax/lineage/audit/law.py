@@ -65,12 +65,13 @@ def measured_law(summary: Summary) -> list[Group]:
         parts[name.rpartition("/")[0] if name not in table else name].append(moments)
     groups = []
     for path, members in parts.items():
-        constant, std = distribution(reader.cfg, table[path])
+        drawn = distribution(reader.cfg, table[path])
+        constant = drawn.constant
         if constant is not None:
             deviation = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
             groups.append(Group(path, (), deviation, 0.0 if deviation > TOLERANCE else 1.0, constant))
             continue
-        stated: tuple[float, ...] = (std,)
+        stated: tuple[float, ...] = (drawn.measured_std(),)
         if stated_std is not None:
             writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
