@@ -77,16 +77,35 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     basis, triangle = jnp.linalg.qr(keys.normal(key, tall, 1.0))
     diagonal = jnp.diagonal(triangle, axis1=-2, axis2=-1)
     basis = basis * jnp.where(diagonal < 0, -1.0, 1.0)[..., None, :]
-    scaled = basis * jnp.sqrt(jnp.float32(max(rows, columns)))
+    # The barriers keep XLA from joining this factor, or a mean's, with the scale: eager and jitted bits are equal.
+    scaled = jax.lax.optimization_barrier(basis * jnp.sqrt(jnp.float32(max(rows, columns))))
     return scaled if rows >= columns else jnp.swapaxes(scaled, -1, -2)
+
+
+def _mean(unit: jax.Array, axis: int) -> jax.Array:
+    """Compute the mean over an axis, which stays, to 2⁻²⁰, with the same bits in every program.
+
+    Halves are added, in an order that no compiler chooses, and the mean is rounded to a multiple of 2⁻²⁰: what
+    subtracts it then gives the same bits with a fused multiply-add as without.
+    """
+    total = jnp.moveaxis(unit, axis, 0)
+    count = total.shape[0]
+    while total.shape[0] > 1:
+        half = total.shape[0] // 2
+        total = jnp.concatenate([total[:half] + total[half : 2 * half], total[2 * half :]])
+    steps = jnp.round(jnp.moveaxis(total, 0, axis) * jnp.float32(2.0**20 / count))
+    return steps * jnp.float32(2.0**-20)
 
 
 def _structured(unit: jax.Array, drawn: Distribution) -> jax.Array:
     """Impose a structure on a drawn matrix [..., in, out]."""
+    # With one bit less no compiler can join the draw's last product with a sum: all programs give the same bits.
+    if drawn.structure in ("balanced", "centered"):
+        unit = jax.lax.reduce_precision(unit, exponent_bits=8, mantissa_bits=22)
     if drawn.structure == "balanced":
-        return unit - unit.mean(axis=-2, keepdims=True)
+        return unit - _mean(unit, -2)
     if drawn.structure == "centered":
-        return unit - unit.mean(axis=-1, keepdims=True)
+        return unit - _mean(unit, -1)
     if drawn.neuron_axis is None:
         return unit
     # The second half of the neurons is the first, with the other sign or the same.
@@ -111,7 +130,7 @@ def draw(
         key = jax.random.fold_in(key, layer)
     if drawn.is_plain_normal and len(drawn.stds) == 1:
         return keys.normal(key, shape, drawn.std)
-    unit = _structured(draw_unit(key, shape, drawn.kind), drawn)
+    unit = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, drawn.kind), drawn))
     stds = jnp.asarray(drawn.stds, jnp.float32)
     return unit * (stds[0] if layer is None or len(drawn.stds) == 1 else stds[layer])
 
