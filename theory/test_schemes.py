@@ -100,7 +100,10 @@ SEEDS, INPUTS, LENGTH = 12, 200, 16
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_predicted_cosines_hold_the_measured_ones(name):
-    """At most one of twelve seeds may lie outside its 99% intervals: more has probability below 1% at one depth."""
+    """At most two of twelve seeds may lie outside their 99% intervals: three have probability 2e-4 at one depth.
+
+    Thirteen cases with three or four depths each make that 1% in all.
+    """
     cfg = CASES[name]
     predicted = predict(cfg, LENGTH, num_inputs=INPUTS)
     records = list(probe(newborn(cfg, fixed_embedding_seed=None), range(SEEDS), random_tokens(INPUTS, LENGTH, 512, 3)))
@@ -112,7 +115,7 @@ def test_predicted_cosines_hold_the_measured_ones(name):
         assert np.all(np.abs(measured.mean(axis=0) - predicted["inter_cosine_by_layer"]) < error)
         return
     outside = ((measured < low) | (measured > high)).any(axis=1)
-    assert outside.sum() <= 1, (measured.mean(axis=0), predicted["inter_cosine_by_layer"])
+    assert outside.sum() <= 2, (measured.mean(axis=0), predicted["inter_cosine_by_layer"])
 
 
 def test_schemes_without_a_theory_are_refused_with_the_reason():
