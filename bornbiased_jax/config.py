@@ -29,12 +29,12 @@ from bornbiased_jax.ranges import (
     within,
 )
 from bornbiased_jax.schema import shown
+from bornbiased_jax.schemes import Dimensions, parse_groups, parse_rule, parse_scheme, rules_of, scaled
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPosition = Literal["pre", "post", "both"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu", "relu_squared", "leaky_relu", "shifted_relu"]
 Positions = Literal["rope", "learned", "none"]
-Init = Literal["gpt2-scaled", "normal-0.02"]
 RopeScaling = Literal["none", "linear", "llama3"]
 QKNormScope = Literal["head", "projection"]
 PositionalScale = Literal["none", "amplify", "attenuate"]
@@ -119,8 +119,11 @@ class ModelConfig:
     """Trained keys and values that every head sees before all positions (prefix tuning)."""
     prefix_memory: PrefixMemory = "none"
     """φ of Prefix-Tuning+: φ(q)ᵀ M, M [K, K] of each head, is added to what attention aggregates."""
-    # Initialisation.
-    init: Init = "gpt2-scaled"
+    # Initialization.
+    init: str = "gpt2-scaled"
+    """A scheme of :data:`bornbiased_jax.schemes.SCHEMES`, "-balanced" or "-mirrored" appended or not."""
+    init_groups: str | None = None
+    """Groups that are drawn by other rules than the scheme's, as in "down=zeros;embedding=normal:1.0"."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -137,6 +140,12 @@ class ModelConfig:
         self._check_consistency()
 
     def _check_consistency(self) -> None:
+        parse_scheme(self.init)
+        if self.init_groups is not None:
+            rules = parse_groups(self.init_groups)
+            # One spelling of equal choices: sorted, and None for none.
+            text = ";".join(f"{group}={rules[group]}" for group in sorted(rules))
+            object.__setattr__(self, "init_groups", text or None)
         if self.num_heads % self.kv_heads:
             raise InputError(
                 f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}: choose a divisor"
@@ -207,11 +216,6 @@ class ModelConfig:
         """How many of a head's K dimensions RoPE rotates (partial rotary rotates the first ones)."""
         return int(self.key_dim * self.rotary_fraction)
 
-    @property
-    def embedding_std(self) -> float:
-        """Standard deviation of the token embedding at birth (Appendix B.1: 0.02)."""
-        return 0.02
-
     def replace(self, **changes: Any) -> ModelConfig:
         """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
 
@@ -221,6 +225,7 @@ class ModelConfig:
         >>> preset("gpt2-tiny").replace(num_heads=8).head_dim
         16
         """
+        changes = self._with_groups(changes)
         _refuse_unknown(changes)
         derived: dict[str, None] = {}
         if "num_heads" in changes and "num_kv_heads" not in changes and self.num_kv_heads == self.num_heads:
@@ -229,6 +234,22 @@ class ModelConfig:
         if sized and "head_dim" not in changes and self.head_dim == self.d_model / self.num_heads:
             derived["head_dim"] = None
         return dataclasses.replace(self, **{**derived, **changes})
+
+    @property
+    def embedding_std(self) -> float:
+        """Standard deviation of the token table's entries at initialization (Appendix B.1: 0.02)."""
+        table = Dimensions(self.vocab_size, self.d_model, self.d_model, self.num_layers, self.num_layers)
+        return scaled(rules_of(self.init, self.init_groups)["embedding"], [table]).measured_std()
+
+    def _with_groups(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Collect changes named ``init.GROUP`` into ``init_groups``."""
+        groups = {name.partition(".")[2]: rule for name, rule in changes.items() if name.startswith(_GROUP_PREFIX)}
+        if not groups:
+            return changes
+        others = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
+        before = parse_groups(others.get("init_groups", self.init_groups) or "")
+        rules = {**before, **{group: parse_rule(group, str(rule)) for group, rule in groups.items()}}
+        return {**others, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values.
@@ -247,8 +268,9 @@ class ModelConfig:
         return cls(**values)
 
 
+_GROUP_PREFIX = "init."
 _LATER = frozenset(
-    "attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
+    "init_groups attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
     "experts_per_token normalize_expert_weights".split()
 )
 TYPES: dict[str, Any] = typing.get_type_hints(ModelConfig, include_extras=True)
@@ -288,7 +310,7 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if limits(name) is not None:
         return within(kind, value, name)
-    if str in typing.get_args(kind):
+    if kind is str or str in typing.get_args(kind):
         if not isinstance(value, str):
             raise InputError(f"{name}={shown(value)} is not a text")
         return value
@@ -302,6 +324,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, separator, raw = text.partition("=")
     if not separator:
         raise InputError(f"--set {text!r} is not of the form field=value")
+    if name.startswith(_GROUP_PREFIX):
+        return name, str(parse_rule(name.partition(".")[2], raw))
     _refuse_unknown([name])
     if raw in ("None", "null"):
         return name, None

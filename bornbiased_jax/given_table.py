@@ -15,7 +15,7 @@ import numpy as np
 import theory.preference
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.init import FIXABLE, distribution
+from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.predict import stack_of
 from theory.given_head import NODES, fractions_given_head
@@ -41,7 +41,7 @@ def fixed_tables(cfg: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     """
     source = keys.stream_key(seed, "embedding")
     return {
-        path: np.asarray(keys.normal(keys.leaf_key(source, path), row.shape, distribution(cfg, row).std))
+        path: np.asarray(draw(keys.leaf_key(source, path), row.shape, distribution(cfg, row)))
         for path, row in parameter_table(cfg).items()
         if path.startswith(FIXABLE)
     }

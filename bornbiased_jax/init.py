@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from bornbiased_jax import keys
-from bornbiased_jax.config import Init, ModelConfig
-from bornbiased_jax.parameters import Group, Parameter, Params, parameter_table, unflatten
-
-STD = 0.02
-
-Exchangeable = Literal["coordinates", "units", "heads", "vocabulary"]
-EXCHANGEABLE: Mapping[Init, frozenset[Exchangeable]] = {
-    init: frozenset(get_args(Exchangeable)) for init in ("gpt2-scaled", "normal-0.02")
-}
-"""The labels that each scheme leaves exchangeable: permuted, initial weights are as likely as they were.
-
-Independent draws leave all. Neurons in mirrored pairs would leave pairs of neurons alone, and an orthogonal matrix
-whose signs are not drawn, or one that resembles the identity, nothing.
-"""
-
-
-class Distribution(NamedTuple):
-    """How the entries of a parameter are drawn: all equal to a constant, or N(0, std²)."""
-
-    constant: float | None
-    std: float
-
-
-# Norm scales start at 1; biases, extra logits and the memory of Prefix-Tuning+ at 0.
-_CONSTANT: Mapping[Group, float] = {"norm": 1.0, "bias": 0.0, "sink_logit": 0.0, "prefix_memory": 0.0}
-# Matrices that write to the residual stream.
-_WRITERS: frozenset[Group] = frozenset(("output", "down"))
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import Parameter, Params, parameter_table, unflatten
+from bornbiased_jax.schemes import CUTS, Dimensions, Distribution, Kind, rules_of, scaled
 
 
 def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
-    """Return the distribution of a parameter at initialization.
+    """Return the distribution of a parameter at initialization, with the scale of each layer.
+
+    Of ``gpt2-scaled`` (Appendix B.1) and ``normal-0.02`` (what ``transformers`` does for LLaMA):
 
     ================================  ==============================  ================
-    group                             ``gpt2-scaled`` (Appendix B.1)  ``normal-0.02``
+    group                             ``gpt2-scaled``                 ``normal-0.02``
     ================================  ==============================  ================
     embedding, positions              N(0, 0.02²)                     N(0, 0.02²)
     query, key, value, up, gate       N(0, 0.02²)                     N(0, 0.02²)
@@ -54,12 +31,22 @@ def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
     bias, sink_logit, prefix_memory   0                               0
     ================================  ==============================  ================
 
-    L is the number of layers. ``normal-0.02`` is what ``transformers`` does for LLaMA.
+    Raises:
+        InputError: neurons in pairs, of an odd number of them.
     """
-    if parameter.group in _CONSTANT:
-        return Distribution(_CONSTANT[parameter.group], 0.0)
-    is_scaled = cfg.init == "gpt2-scaled" and parameter.group in _WRITERS
-    return Distribution(None, STD / math.sqrt(2 * cfg.num_layers) if is_scaled else STD)
+    rule = rules_of(cfg.init, cfg.init_groups)[parameter.group]
+    if rule.structure == "mirrored":
+        if cfg.d_ff % 2:
+            raise InputError(f"mirrored neurons come in pairs, but d_ff={cfg.d_ff} is odd: make it even")
+        # Opposite arguments of φ with opposite weights behind it leave φ's odd part; beside a gate "up" is linear.
+        if parameter.group == "up" and cfg.gated_mlp:
+            rule = rule._replace(structure="repeated")
+    # Fan-in and fan-out of a matrix [in, out] are its last two axes; those of a table are V and D.
+    fan_in, fan_out = (1, *parameter.block_shape)[-2:]
+    layers = range(1, cfg.num_layers + 1) if parameter.is_stacked else (cfg.num_layers,)
+    drawn = scaled(rule, [Dimensions(fan_in, fan_out, cfg.d_model, cfg.num_layers, layer) for layer in layers])
+    in_pairs = drawn.structure in ("mirrored", "repeated")
+    return drawn._replace(neuron_axis=parameter.position_of("hidden")) if in_pairs else drawn
 
 
 def parameter_shapes(cfg: ModelConfig) -> Params:
@@ -69,6 +56,83 @@ def parameter_shapes(cfg: ModelConfig) -> Params:
 
 
 FIXABLE = ("embed/", "positions/", "head/")
+
+
+def draw_unit(key: jax.Array, shape: tuple[int, ...], kind: Kind) -> jax.Array:
+    """Draw the entries of one layer before they are scaled, without a structure."""
+    if kind == "normal":
+        return keys.normal(key, shape, 1.0)
+    if kind == "uniform":
+        return keys.uniform(key, shape)
+    if kind == "orthogonal":
+        return _orthogonal(key, shape)
+    return keys.truncated_normal(key, shape, CUTS[kind])
+
+
+def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw Haar-distributed orthonormal rows or columns, scaled so that entries have variance 1; experts apart."""
+    *outer, rows, columns = shape
+    tall = (*outer, max(rows, columns), min(rows, columns))
+    # QR of a Gaussian matrix is Haar's once the diagonal of R is made positive.
+    basis, triangle = jnp.linalg.qr(keys.normal(key, tall, 1.0))
+    diagonal = jnp.diagonal(triangle, axis1=-2, axis2=-1)
+    basis = basis * jnp.where(diagonal < 0, -1.0, 1.0)[..., None, :]
+    # The barriers keep XLA from joining this factor, or a mean's, with the scale: eager and jitted bits are equal.
+    scaled = jax.lax.optimization_barrier(basis * jnp.sqrt(jnp.float32(max(rows, columns))))
+    return scaled if rows >= columns else jnp.swapaxes(scaled, -1, -2)
+
+
+def _mean(unit: jax.Array, axis: int) -> jax.Array:
+    """Compute the mean over an axis, which stays, to 2⁻²⁰, with the same bits in every program.
+
+    Halves are added, in an order that no compiler chooses, and the mean is rounded to a multiple of 2⁻²⁰: what
+    subtracts it then gives the same bits with a fused multiply-add as without.
+    """
+    total = jnp.moveaxis(unit, axis, 0)
+    count = total.shape[0]
+    while total.shape[0] > 1:
+        half = total.shape[0] // 2
+        total = jnp.concatenate([total[:half] + total[half : 2 * half], total[2 * half :]])
+    steps = jnp.round(jnp.moveaxis(total, 0, axis) * jnp.float32(2.0**20 / count))
+    return steps * jnp.float32(2.0**-20)
+
+
+def _structured(unit: jax.Array, drawn: Distribution) -> jax.Array:
+    """Impose a structure on a drawn matrix [..., in, out]."""
+    # With one bit less no compiler can join the draw's last product with a sum: all programs give the same bits.
+    if drawn.structure in ("balanced", "centered"):
+        unit = jax.lax.reduce_precision(unit, exponent_bits=8, mantissa_bits=22)
+    if drawn.structure == "balanced":
+        return unit - _mean(unit, -2)
+    if drawn.structure == "centered":
+        return unit - _mean(unit, -1)
+    if drawn.neuron_axis is None:
+        return unit
+    # The second half of the neurons is the first, with the other sign or the same.
+    first, _ = jnp.split(unit, 2, axis=drawn.neuron_axis)
+    return jnp.concatenate([first, -first if drawn.structure == "mirrored" else first], axis=drawn.neuron_axis)
+
+
+def draw(
+    key: jax.Array, shape: tuple[int, ...], drawn: Distribution, layer: jax.Array | int | None = None
+) -> jax.Array:
+    """Draw a parameter of one block, or one outside blocks; bitwise that of :func:`init`.
+
+    Args:
+        key: of the parameter's path, see :func:`bornbiased_jax.keys.leaf_key`.
+        shape: without the axis of blocks.
+        drawn: its distribution.
+        layer: the block, counted from 0; None for a parameter outside blocks.
+    """
+    if drawn.constant is not None:
+        return jnp.full(shape, drawn.constant, jnp.float32)
+    if layer is not None:
+        key = jax.random.fold_in(key, layer)
+    if drawn.is_plain_normal and len(drawn.stds) == 1:
+        return keys.normal(key, shape, drawn.std)
+    unit = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, drawn.kind), drawn))
+    stds = jnp.asarray(drawn.stds, jnp.float32)
+    return unit * (stds[0] if layer is None or len(drawn.stds) == 1 else stds[layer])
 
 
 def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None) -> Params:
@@ -92,17 +156,20 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
     (2, 16, 32)
     """
     flat = {}
+    layers = jnp.arange(cfg.num_layers, dtype=jnp.uint32)
     for path, parameter in parameter_table(cfg).items():
-        constant, std = distribution(cfg, parameter)
-        if constant is not None:
-            flat[path] = jnp.full(parameter.shape, constant, jnp.float32)
+        drawn = distribution(cfg, parameter)
+        if drawn.constant is not None:
+            flat[path] = jnp.full(parameter.shape, drawn.constant, jnp.float32)
             continue
         source = fixed_key if fixed_key is not None and path.startswith(FIXABLE) else key
         leaf_key = keys.leaf_key(source, path)
         if parameter.is_stacked:
-            flat[path] = keys.stacked_normal(leaf_key, cfg.num_layers, parameter.block_shape, std)
+            # Layer l depends on (key, l) alone, so depth changes no earlier layer.
+            draw_layer = functools.partial(draw, leaf_key, parameter.block_shape, drawn)
+            flat[path] = jax.vmap(draw_layer)(layers)
         else:
-            flat[path] = keys.normal(leaf_key, parameter.shape, std)
+            flat[path] = draw(leaf_key, parameter.shape, drawn)
     return unflatten(flat)
 
 

@@ -86,6 +86,19 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     return unit.reshape(shape) * jnp.float32(std)
 
 
+def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Draw float32 uniforms of mean 0 and variance 1, on (−√3, √3)."""
+    with jax.threefry_partitionable(True):
+        unit = jax.lax.optimization_barrier(jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0))
+    return unit * jnp.float32(math.sqrt(3.0))
+
+
+def truncated_normal(key: jax.Array, shape: tuple[int, ...], cut: float) -> jax.Array:
+    """Draw float32 normals of mean 0 and variance 1 before they are truncated at ±cut."""
+    with jax.threefry_partitionable(True):
+        return jax.lax.optimization_barrier(jax.random.truncated_normal(key, -cut, cut, shape, jnp.float32))
+
+
 def normal_error_bound(z: np.ndarray) -> np.ndarray:
     """Bound the distance of a float32 unit normal draw from √2·erfinv of its uniform, on any backend or version.
 

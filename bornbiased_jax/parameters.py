@@ -19,31 +19,13 @@ from typing import Any, Literal, get_args
 from flax import traverse_util
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.schemes import GROUPS, Group
+
+__all__ = ["GROUPS", "Group"]
 
 Params = dict[str, Any]
 Axis = Literal["layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix"]
-Group = Literal[
-    "embedding",
-    "positions",
-    "query",
-    "key",
-    "value",
-    "output_gate",
-    "value_gate",
-    "output",
-    "gate",
-    "up",
-    "down",
-    "router",
-    "head",
-    "prefix",
-    "prefix_memory",
-    "sink_logit",
-    "norm",
-    "bias",
-]
 AXES: tuple[Axis, ...] = get_args(Axis)
-GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 @dataclasses.dataclass(frozen=True)

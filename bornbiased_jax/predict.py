@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+import theory.activations
 import theory.positions
 import theory.predict
+import theory.stack
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import STD
+from bornbiased_jax.init import distribution
 from bornbiased_jax.model.activations import ACTIVATIONS
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.limits import check_length
+from bornbiased_jax.parameters import parameter_table
 from theory.stack import Stack
 
 
@@ -49,27 +52,45 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         )
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
-    scaled = cfg.init == "gpt2-scaled"
+    drawn = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
+    activation, mlp_width, factor = ACTIVATIONS[cfg.activation].theory, cfg.d_ff, 1.0
+    if activation not in theory.activations.TABLE:
+        raise InputError(f"theory has no kernel of activation={cfg.activation}: it knows those without a shifted kink")
+    paired = {group for group in ("gate", "up", "down") if group in drawn and drawn[group].neuron_axis is not None}
+    if paired and paired != {"gate", "up", "down"} & drawn.keys():
+        raise InputError("theory knows MLPs whose neurons are mirrored in all matrices: set init to a scheme -mirrored")
+    if paired:
+        # A pair of opposite neurons writes the odd part of the activation.
+        activation, factor = theory.activations.ODD_PARTS[activation]
+        mlp_width //= 2
+    stds = {
+        group: tuple(drawn[group].measured_std(layer) for layer in range(len(drawn[group].stds)))
+        for group in theory.stack.GROUPS
+        if group in drawn
+    }
+    if "down" in stds:
+        stds["down"] = tuple(factor * std for std in stds["down"])
     return Stack(
         num_layers=cfg.num_layers,
         width=cfg.d_model,
-        mlp_width=cfg.d_ff,
+        mlp_width=mlp_width,
         query_width=cfg.num_heads * cfg.key_dim,
         value_width=cfg.kv_heads * cfg.key_dim,
         norm=cfg.norm,
         norm_eps=cfg.norm_eps,
         norm_position=cfg.norm_position,
-        activation=ACTIVATIONS[cfg.activation].theory,
+        activation=activation,
         gated_mlp=cfg.gated_mlp,
         residual=cfg.residual,
         parallel_residual=cfg.parallel_residual,
         attention=cfg.attention,
         mlp=cfg.mlp,
         embedding_std=cfg.embedding_std * cfg.embedding_scale,
-        position_std=STD if cfg.positions == "learned" else 0.0,
+        position_std=drawn["positions"].measured_std() if cfg.positions == "learned" else 0.0,
         vocabulary=cfg.vocab_size if tokens else None,
-        weight_std=STD,
-        output_std=STD / math.sqrt(2 * cfg.num_layers) if scaled else STD,
+        group_stds=tuple(stds.items()),
+        logit_scale=1.0 if cfg.attention_scale is None else cfg.attention_scale * math.sqrt(cfg.key_dim),
+        balanced_mlp="down" in drawn and drawn["down"].structure == "balanced",
         qk_norm=cfg.qk_norm,
         window=cfg.window,
         attention_kernel=cfg.attention_kernel,

@@ -12,6 +12,8 @@ from scipy import special
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
 
+LEAK = 0.01
+"""Slope of the leaky ReLU below 0."""
 _TANH_GELU = np.sqrt(2 / np.pi)
 
 
@@ -53,8 +55,23 @@ TABLE: dict[str, Entry] = {
     "erf": Entry(lambda u: np.asarray(special.erf(u)), lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u), odd=True),
     "tanh": Entry(np.tanh, lambda u: 1 - np.tanh(u) ** 2, odd=True),
     "silu": Entry(_silu, _silu_slope),
+    "relu_squared": Entry(lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0)),
+    "leaky_relu": Entry(lambda u: np.where(u > 0, u, LEAK * u), lambda u: np.where(u > 0, 1.0, LEAK)),
+    "signed_square": Entry(lambda u: u * np.abs(u), lambda u: 2 * np.abs(u), odd=True),
     "identity": Entry(lambda u: np.asarray(u, dtype=np.float64), np.ones_like, odd=True),
 }
 """Kernels in closed form are in ``closed_forms``; an activation without one gets a series in ``kernels``."""
 ACTIVATIONS: dict[str, Function] = {name: entry.function for name, entry in TABLE.items()}
 DERIVATIVES: dict[str, Function] = {name: entry.derivative for name, entry in TABLE.items()}
+ODD_PARTS: dict[str, tuple[str, float]] = {
+    "relu": ("identity", 1.0),
+    "gelu": ("identity", 1.0),
+    "gelu_tanh": ("identity", 1.0),
+    "silu": ("identity", 1.0),
+    "leaky_relu": ("identity", 1.0 + LEAK),
+    "relu_squared": ("signed_square", 1.0),
+    "tanh": ("tanh", 2.0),
+    "erf": ("erf", 2.0),
+    "identity": ("identity", 2.0),
+}
+"""φ(u) − φ(−u), which a pair of mirrored neurons writes: an activation and a factor."""

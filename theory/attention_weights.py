@@ -96,15 +96,21 @@ def normal_participation(count: int) -> float:
     return float(count * np.sum(t**2 * second * g ** (count - 1)) * 0.05)
 
 
-def weights(stack: Stack, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False) -> Weights:
+def weights(
+    stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False
+) -> Weights:
     """Compute the weights' moments, given the variance of the attention's input and its cosines within a sequence.
 
     With ``uniform`` every logit is taken as 0.
     """
-    query = stack.weight_std**2 * stack.width * variance_n
+    query, key = (stack.std(group, layer) ** 2 * stack.width * variance_n for group in ("query", "key"))
     if stack.qk_norm:
-        query = np.divide(query, query + stack.norm_eps, out=np.ones_like(query), where=query + stack.norm_eps > 0)
-    logits = query * (grid.seen_nn @ query) / grid.reach * (0.0 if uniform else 1.0)
+        query, key = (
+            np.divide(size, size + stack.norm_eps, out=np.ones_like(size), where=size + stack.norm_eps > 0)
+            for size in (query, key)
+        )
+    scale = 0.0 if uniform else stack.logit_scale**2
+    logits = query * (grid.seen_nn @ key) / grid.reach * scale
     alike = np.einsum("ti,ij,tj->t", grid.seen_nn, rho_within_nn, grid.seen_nn, optimize=True) / grid.reach**2
     apart = logits * np.clip(1.0 - alike, 0.0, 1.0)
     if stack.attention_kernel == "sigmoid":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from theory.activations import Array
+from theory.activations import LEAK, Array
 
 
 def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
@@ -21,6 +21,26 @@ def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
 def _relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
     """Compute the arc-cosine kernel of degree 0: P(u > 0, u' > 0)."""
     return np.broadcast_to((np.pi - np.arccos(rho)) / (2 * np.pi), np.broadcast(rho, s, t).shape)
+
+
+def _relu_squared_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Compute the arc-cosine kernel of degree 2 (Cho and Saul 2009)."""
+    sine = np.sqrt((1 - rho) * (1 + rho))
+    return (s * t) ** 2 / (2 * np.pi) * (3 * rho * sine + (np.pi - np.arccos(rho)) * (1 + 2 * rho * rho))
+
+
+def _leaky_relu_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Compute E[φφ'] of φ(u) = relu(u) − a relu(−u)."""
+    return (1 + LEAK**2) * _relu_dual(rho, s, t) - 2 * LEAK * _relu_dual(-rho, s, t)
+
+
+def _leaky_relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
+    return (1 + LEAK**2) * _relu_slope_dual(rho, s, t) + 2 * LEAK * _relu_slope_dual(-rho, s, t)
+
+
+def _signed_square_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Compute E[φφ'] of φ(u) = u|u|, the odd part of the squared ReLU: its kernel is the odd part, twice."""
+    return 2 * (_relu_squared_dual(rho, s, t) - _relu_squared_dual(-rho, s, t))
 
 
 def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -67,6 +87,12 @@ CLOSED: dict[str, tuple[Kernel, Kernel]] = {
     "relu": (_relu_dual, _relu_slope_dual),
     "gelu": (_gelu_dual, _gelu_slope_dual),
     "erf": (_erf_dual, _erf_slope_dual),
+    "relu_squared": (_relu_squared_dual, lambda rho, s, t: 4 * _relu_dual(rho, s, t)),
+    "leaky_relu": (_leaky_relu_dual, _leaky_relu_slope_dual),
+    "signed_square": (
+        _signed_square_dual,
+        lambda rho, s, t: 8 * (_relu_dual(rho, s, t) + _relu_dual(-rho, s, t)),
+    ),
     "identity": (
         lambda rho, s, t: rho * s * t,
         lambda rho, s, t: np.ones(np.broadcast(rho, s, t).shape),

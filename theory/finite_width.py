@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from theory import checks, kernels
-from theory.activations import Array
+from theory.activations import LEAK, Array
 from theory.closed_forms import CLOSED
 from theory.quadrature import normal_lattice, normal_panels
 
@@ -27,6 +27,13 @@ DEGREES = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 TAIL = 1e-10
 """Of the energy, that a series may leave out: its slope is then right to about 1e-7, its curvature to 1e-5."""
 ROOT_2PI = np.sqrt(2 * np.pi)
+PIECEWISE: dict[str, tuple[int, float]] = {
+    "relu": (1, 0.0),
+    "relu_squared": (2, 0.0),
+    "signed_square": (2, 1.0),
+    "leaky_relu": (1, LEAK),
+}
+"""Activations that are u^p above 0 and −slope·|u|^p below: p and the slope; their moments have a closed form."""
 
 
 class Kernel(NamedTuple):
@@ -38,10 +45,12 @@ class Kernel(NamedTuple):
     """Standard deviation of the pre-activations."""
     coefficients_nk: Array | None
     """Hermite coefficients of φ(std·z), where the dual kernel has no closed form."""
+    offset_n: Array
+    """What is taken out of every neuron's activation: its mean where the weights behind it are balanced, else 0."""
 
     def variance(self) -> Array:
         """Compute E[h²], [n]."""
-        plain = kernels.second_moment(self.activation, self.std_n)
+        plain = kernels.second_moment(self.activation, self.std_n) - self.offset_n**2
         return plain * self.std_n**2 if self.gated else plain
 
     def expand(self, rho: Array) -> tuple[Array, Array, Array]:
@@ -58,12 +67,13 @@ class Kernel(NamedTuple):
             rise = rise - kernels.dual_derivative(self.activation, low, left, right)
             curvature = size * rise / (high - low)
         if not self.gated:
-            return value, slope, curvature
+            return value - _between(self.offset_n, rho), slope, curvature
         return size * rho * value, size * (value + rho * slope), size * (2 * slope + rho * curvature)
 
     def stretch(self, rho: Array) -> Array:
         """Compute d/d ln(std) of one of the two nodes, at fixed ρ. Shape of ``rho``."""
-        up, down = (kernel(self.activation, self.gated, self.std_n * (1 + s)) for s in (STEP, -STEP))
+        centered = bool(np.any(self.offset_n))
+        up, down = (kernel(self.activation, self.gated, self.std_n * (1 + s), centered=centered) for s in (STEP, -STEP))
         change = (up.expand(rho)[0] - down.expand(rho)[0]) / (2 * STEP)
         return change / 2
 
@@ -77,7 +87,7 @@ class Kernel(NamedTuple):
         variance = second - mean**2
         skew = third - 3 * mean * second + 2 * mean**3
         kurtosis = fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4
-        return (mean * skew) @ w, (kurtosis - variance**2) @ w
+        return ((mean - self.offset_n[:, None]) * skew) @ w, (kurtosis - variance**2) @ w
 
 
 def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) -> tuple[Array, Array]:
@@ -96,10 +106,16 @@ def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) ->
     phi, std_n = checks.function(activation), checks.std(std_n, "std_n")
     rho_n = np.clip(checks.rho(rho_n, "rho_n"), 0.0, 1.0)
     checks.whole(highest, "highest")
-    if activation == "relu":
+    if activation in PIECEWISE:
         b, w = normal_panels()
-        mean = (std_n * np.sqrt(rho_n))[:, None] * b
-        return _rectified(mean, (std_n * np.sqrt(1 - rho_n))[:, None], highest), w
+        mean, std = (std_n * np.sqrt(rho_n))[:, None] * b, (std_n * np.sqrt(1 - rho_n))[:, None]
+        power, slope = PIECEWISE[activation]
+        above = _rectified(mean, std, power * highest)[power - 1 :: power]
+        if slope == 0.0:
+            return above, w
+        # Below 0 the activation is slope·u: powers of −slope times those of the rectified −u.
+        signs = (-slope) ** np.arange(1, highest + 1)[:, None, None]
+        return above + signs * _rectified(-mean, std, power * highest)[power - 1 :: power], w
     b, w = normal_lattice(float(np.max(checks.std(std_n, "std_n", kernels.LARGEST_STD), initial=0.0)))
     moments = np.empty((highest, std_n.size, b.size))
     for i, (std, rho) in enumerate(zip(std_n, rho_n, strict=True)):
@@ -121,8 +137,14 @@ def _rectified(mean: Array, std: Array, highest: int) -> Array:
     return np.maximum(np.array(moments[1:]), 0.0)
 
 
-def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
+def kernel(activation: str, gated: bool, std_n: Array, *, centered: bool = False) -> Kernel:
     """Build the kernel of an MLP whose pre-activations have these standard deviations at the nodes.
+
+    Args:
+        activation: its name.
+        gated: beside the activation stands a linear factor, whose mean is 0.
+        std_n: of the pre-activations.
+        centered: the mean activation is not written, for the weights behind it are balanced.
 
     Raises:
         ValueError: a negative standard deviation; one beyond the series of an activation without a closed form, which
@@ -130,15 +152,19 @@ def kernel(activation: str, gated: bool, std_n: Array) -> Kernel:
             122,500; an unknown activation.
     """
     checks.function(activation), checks.std(std_n, "std_n")
+    # Two independent pre-activations leave the product of two means.
+    offset_n = np.zeros_like(std_n)
+    if centered and not gated:
+        offset_n = kernels.mean(activation, std_n)
     if activation in CLOSED:
-        return Kernel(activation, gated, std_n, None)
+        return Kernel(activation, gated, std_n, None, offset_n)
     energy = kernels.second_moment(activation, std_n)
     for longest in (64, kernels.DEGREES[-1]):
         table = kernels.hermite_coefficients(activation, std_n, longest)
         for degree in (d for d in DEGREES if d <= longest):
             truncated = table[:, : degree + 1]
             if np.all(energy - np.sum(truncated**2, axis=1) <= TAIL * energy):
-                return Kernel(activation, gated, std_n, truncated)
+                return Kernel(activation, gated, std_n, truncated, offset_n)
     raise ValueError(
         f"std_n: {np.max(std_n):.4g} is beyond what {longest} terms of {activation}'s Hermite series follow; "
         "take a smaller width or smaller weights"

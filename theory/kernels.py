@@ -282,6 +282,20 @@ def second_moment(name: str, std: npt.ArrayLike = 1.0) -> Array:
     return dual(name, 1.0, s) if name in CLOSED else _mean_square(phi, s)
 
 
+def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
+    """Compute E[φ(u)], u ~ N(0, std²), elementwise.
+
+    Raises:
+        ValueError: a negative std, an unknown name.
+
+    >>> float(mean("relu", 2.0).round(4))
+    0.7979
+    """
+    if TABLE[name].odd:
+        return np.zeros_like(checks.std(std, "std"))
+    return np.asarray(hermite_coefficients(name, std, 0)[..., 0])
+
+
 def gated_dual(
     name: str,
     rho: npt.ArrayLike,

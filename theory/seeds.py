@@ -193,9 +193,9 @@ def _mlp(
     """Return the linear map, mean shift and the neurons' fresh covariance of (δF, δq_f)."""
     m = index.size
     scale = input_scale(stack, s.source)[index]
-    std = stack.weight_std * np.sqrt(stack.width * source.variance_m) * scale
-    kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std)
-    out = stack.mlp_width * stack.output_std**2
+    std = stack.inner_std(s.layer) * np.sqrt(stack.width * source.variance_m) * scale
+    kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std, centered=stack.balanced_mlp)
+    out = stack.mlp_gain(s.layer)
     pick = np.ix_(index, index)
     gain, bend = s.gain_nn[pick].ravel(), s.bend_nn[pick].ravel()
     to_rho = _normalise(source)
@@ -212,13 +212,16 @@ def _mlp(
     if stack.gated_mlp:
         update = _coarse(s.update, index).cross_mm
         return linear, shift, widen @ _wishart(update) @ widen.T / stack.mlp_width
-    return linear, shift, out**2 / stack.mlp_width * _neurons(stack.activation, std, np.diag(source.rho_mm))
+    return linear, shift, out**2 / stack.mlp_width * _neurons(kernel, np.diag(source.rho_mm))
 
 
-def _neurons(activation: str, std_m: Array, rho_m: Array) -> Array:
+def _neurons(kernel: finite_width.Kernel, rho_m: Array) -> Array:
     """Compute covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
-    (mean_mb, square_mb), w = finite_width.neuron_moments(activation, std_m, rho_m, 2)
-    m = std_m.size
+    (mean_mb, square_mb), w = finite_width.neuron_moments(kernel.activation, kernel.std_n, rho_m, 2)
+    # Balanced weights take the mean over neurons out of every activation.
+    offset = kernel.offset_n[:, None]
+    mean_mb, square_mb = mean_mb - offset, square_mb - 2 * offset * mean_mb + offset**2
+    m = rho_m.size
     features = np.concatenate([(mean_mb[:, None] * mean_mb[None, :]).reshape(m * m, -1), square_mb])
     centred = features - (features @ w)[:, None]
     return (centred * w) @ centred.T

@@ -8,6 +8,9 @@ from typing import Literal
 from theory import checks
 from theory.activations import ACTIVATIONS
 
+WRITERS = ("output", "down")
+GROUPS = ("query", "key", "value", "output_gate", "gate", "up", *WRITERS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
@@ -47,6 +50,13 @@ class Stack:
     """Inputs are uniform tokens of a vocabulary this large; None: independent Gaussian vectors."""
     weight_std: float = 0.02
     output_std: float = 0.02
+    group_stds: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Of groups that differ from the two above, by name (query, key, value, output_gate, output, gate, up, down): a
+    standard deviation for each layer, or one for all."""
+    logit_scale: float = 1.0
+    """What q·k is multiplied with, over 1/√K."""
+    balanced_mlp: bool = False
+    """Weights that leave the hidden layer have no mean over neurons: the mean activation is not written."""
     qk_norm: bool = False
     window: int | None = None
     attention_kernel: Literal["softmax", "sigmoid"] = "softmax"
@@ -65,6 +75,13 @@ class Stack:
             checks.whole(getattr(self, name), name)
         for name in ("norm_eps", "embedding_std", "position_std", "weight_std", "output_std"):
             checks.finite(getattr(self, name), name)
+        checks.finite(self.logit_scale, "logit_scale")
+        for group, stds in self.group_stds:
+            checks.choice(group, "group_stds", GROUPS)
+            if len(stds) not in (1, self.num_layers):
+                raise ValueError(f"group_stds: {group} has {len(stds)} values for {self.num_layers} layers")
+            for std in stds:
+                checks.finite(std, group)
         if self.vocabulary is not None:
             checks.whole(self.vocabulary, "vocabulary")
         checks.choice(self.activation, "activation", ACTIVATIONS)
@@ -76,3 +93,23 @@ class Stack:
         }
         for name, allowed in choices.items():
             checks.choice(getattr(self, name), name, allowed)
+
+    def std(self, group: str, layer: int) -> float:
+        """Return the standard deviation of a group's weights in a layer, counted from 0.
+
+        >>> Stack(num_layers=2, width=8, group_stds=(("down", (0.1, 0.2)),)).std("down", 1)
+        0.2
+        """
+        stds = dict(self.group_stds).get(group, (self.output_std if group in WRITERS else self.weight_std,))
+        return stds[layer % len(stds)]
+
+    def inner_std(self, layer: int) -> float:
+        """Return the standard deviation of the weights whose product with the input enters the activation."""
+        return self.std("gate" if self.gated_mlp else "up", layer)
+
+    def mlp_gain(self, layer: int) -> float:
+        """Return F·Var(W_down); beside a gate also (std of up over std of gate)², for kernels know one of them."""
+        gain = self.mlp_width * self.std("down", layer) ** 2
+        if not self.gated_mlp:
+            return gain
+        return gain * (self.std("up", layer) / self.std("gate", layer)) ** 2

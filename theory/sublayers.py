@@ -130,9 +130,9 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order.
     """
     n = source.scaled(input_scale(stack, source))
-    std_n = stack.weight_std * np.sqrt(stack.width * n.variance_n)
-    out = stack.mlp_width * stack.output_std**2
-    kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n)
+    std_n = stack.inner_std(layer) * np.sqrt(stack.width * n.variance_n)
+    out = stack.mlp_gain(layer)
+    kernel = finite_width.kernel(stack.activation, stack.gated_mlp, std_n, centered=stack.balanced_mlp)
     cosine = correlation(n.cross_nn, n)
     overlap = n.overlap()
     normed = stack.norm != "none" and stack.norm_position == "pre"
@@ -210,7 +210,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     scale = input_scale(stack, source)
     n = source.scaled(scale)
     rho_within, rho_cross = correlation(n.within_nn, n), correlation(n.cross_nn, n)
-    weights = attention_weights.weights(stack, n.variance_n, rho_within, grid, uniform)
+    weights = attention_weights.weights(stack, layer, n.variance_n, rho_within, grid, uniform)
     mean_nn = np.outer(weights.mean_n, weights.mean_n)
     excess = n.variance_n - np.diag(n.within_nn)
     excess_nn = attention_weights.common(excess, grid)
@@ -221,16 +221,16 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     cross = mean_nn * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
-    value_variance = stack.weight_std**2 * stack.width
+    value_variance = stack.std("value", layer) ** 2 * stack.width
     after = attention_weights.after_aggregation(stack, value_variance * variance, grid)
     halved = 1.0
     if stack.output_gate:
-        std = stack.weight_std * np.sqrt(stack.width * n.variance_n)
+        std = stack.std("output_gate", layer) * np.sqrt(stack.width * n.variance_n)
         within = within * attention_weights.gate_dual(rho_within, std[:, None], std[None, :])
         cross = cross * attention_weights.gate_dual(rho_cross, std[:, None], std[None, :])
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
         halved = 0.5
-    factor = np.sqrt(value_variance * stack.query_width) * stack.output_std * after
+    factor = np.sqrt(value_variance * stack.query_width) * stack.std("output", layer) * after
     nothing, none = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
     raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing, none, none).scaled(factor)
 

@@ -7,12 +7,10 @@ What :func:`open_checkpoint` opens, :func:`open_reader` reads: a Hugging Face di
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import hardware, keys
@@ -25,7 +23,7 @@ from bornbiased_jax.checkpoints.run import RunPlace, SavedParameters, locate_run
 from bornbiased_jax.checkpoints.streaming import Located, check_entries, read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution
+from bornbiased_jax.init import distribution, draw
 from bornbiased_jax.model.memory import largest_tensor_bytes
 from bornbiased_jax.parameters import Params, flatten, parameter_table
 
@@ -153,24 +151,18 @@ def birth_reader(cfg: ModelConfig, seed: int) -> WeightsReader:
 
     def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
         shape = drawn[path].block_shape
-        constant, std = distribution(cfg, drawn[path])
-        # The first numbers of a draw do not depend on how many follow.
-        shape = shape if rows is None else (min(rows, shape[0]), *shape[1:])
-        if constant is not None:
-            return np.full(shape, constant, np.float32)
-        block = -1 if layer is None else layer
-        return np.asarray(_draw(key, np.uint32(keys.stable_hash(path)), np.int32(block), shape, std))
+        distributed = distribution(cfg, drawn[path])
+        # The first numbers of independent draws do not depend on how many follow.
+        if rows is not None and distributed.is_independent:
+            shape = (min(rows, shape[0]), *shape[1:])
+        block = None if layer is None else np.uint32(layer)
+        return np.asarray(_draw(keys.leaf_key(key, path), shape, distributed, block))[:rows]
 
     return WeightsReader(cfg, f"birth of seed {seed}", "birth", True, int(seed), read)
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _draw(key: jax.Array, path: jax.Array, layer: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
-    """Draw one initial parameter as :func:`bornbiased_jax.model.init` does; layer −1 where it has none."""
-    leaf = jax.random.fold_in(key, path)
-    stacked = jax.random.fold_in(leaf, jnp.maximum(layer, 0).astype(jnp.uint32))
-    data = jnp.where(layer < 0, jax.random.key_data(leaf), jax.random.key_data(stacked))
-    return keys.normal(jax.random.wrap_key_data(data, impl=keys.PRNG_IMPL), shape, std)
+_draw = jax.jit(draw, static_argnums=(1, 2))
+"""One program for all parameters of a shape and a distribution."""
 
 
 _ROOM = 64 << 20

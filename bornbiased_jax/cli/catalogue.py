@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "models": Entry("models", "list_models", "presets, their fields and parameter counts"),
         "probe": Entry("probe", "probe", "measure newborn models: preference, contraction"),
         "predict": Entry("predict", "predict", "the same from theory; nothing is built"),
+        "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
         "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),

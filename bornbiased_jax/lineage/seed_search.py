@@ -17,10 +17,11 @@ from bornbiased_jax import keys
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution
+from bornbiased_jax.init import distribution, draw_unit
 from bornbiased_jax.ledger.drive import Request
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.schemes import Kind
 
 SEARCH_ENTRIES = 256
 """Numbers drawn of each seed in the search."""
@@ -39,16 +40,22 @@ FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
 
 
 class Place(NamedTuple):
-    """The first entries of one matrix: its parameter's path, its layer (from 0, None outside the blocks), how many."""
+    """The first entries of one matrix: its parameter's path, its layer (from 0, None outside the blocks), how many.
+
+    ``kind`` is the distribution of an entry.
+    """
 
     path: str
     layer: int | None
     entries: int
+    kind: Kind = "normal"
 
 
 def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:
     """List places for the search: about so many entries of at most ``SEARCH_MATRICES`` matrices of the blocks."""
     matrices = [place for place in _matrices(cfg) if place.layer is not None]
+    if not matrices:
+        raise InputError(f"init={cfg.init} draws no matrix of the blocks entry by entry: its seeds cannot be searched")
     step = max(1, math.ceil(len(matrices) / SEARCH_MATRICES))
     # Sorted by layer, so that every depth and kind has its turn.
     chosen = sorted(matrices, key=lambda place: (place.layer, place.path))[::step]
@@ -64,20 +71,23 @@ def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[P
 def _matrices(cfg: ModelConfig) -> list[Place]:
     places: list[Place] = []
     for path, born in parameter_table(cfg).items():
-        if distribution(cfg, born).constant is not None:
+        distributed = distribution(cfg, born)
+        # Entries are drawn in their order only where they are independent.
+        if distributed.constant is not None or not distributed.is_independent:
             continue
         size = math.prod(born.block_shape)
-        places += [Place(path, layer, size) for layer in (range(born.shape[0]) if born.is_stacked else (None,))]
+        layers = range(born.shape[0]) if born.is_stacked else (None,)
+        places += [Place(path, layer, size, distributed.kind) for layer in layers]
     return places
 
 
 def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
-    """Draw the unit normals of initial weights at the places, in order: [n] float32, bitwise those of ``init``."""
+    """Draw initial weights at the places before they are scaled, in order: [n] float32, bitwise those of ``init``."""
     key = keys.init_key(seed)
     parts = []
-    for path, layer, count in places:
+    for path, layer, count, kind in places:
         leaf = keys.leaf_key(key, path)
-        parts.append(keys.normal(leaf if layer is None else jax.random.fold_in(leaf, layer), (count,), 1.0))
+        parts.append(draw_unit(leaf if layer is None else jax.random.fold_in(leaf, layer), (count,), kind))
     return jnp.concatenate(parts)
 
 
@@ -90,7 +100,7 @@ def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
         InputError: every number there is the same.
     """
     parts = []
-    for path, layer, count in places:
+    for path, layer, count, _ in places:
         born = parameter_table(suspect.cfg)[path]
         row = math.prod(born.block_shape[1:])
         # In the order of the parameter, whatever way the file has it.

@@ -94,7 +94,7 @@ TABLE: dict[str, Entry] = {
         USED, _untouched("the norms of a projection and of its heads agree to leading order in 1/K"), USED, _OUTSIDE
     ),
     "window": Entry(_NO_SHAPE, USED, USED, USED),
-    "attention_scale": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
+    "attention_scale": Entry(_NO_SHAPE, USED, USED, _only(None)),
     "attention_pattern": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
     "rope_local_theta": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
     "attention_kernel": Entry(_NO_SHAPE, USED, _only("softmax"), _only("softmax")),
@@ -105,6 +105,7 @@ TABLE: dict[str, Entry] = {
     "prefix_length": Entry(USED, _only(None), _only(None), _only(None)),
     "prefix_memory": Entry(USED, _untouched("it is zero at birth"), _only("none"), _OUTSIDE),
     "init": Entry(USED, USED, _DRAWN, _OUTSIDE),
+    "init_groups": Entry(USED, USED, _DRAWN, _OUTSIDE),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 Kind = Literal[
@@ -42,16 +42,21 @@ class Finding:
         subjects: names of the checkpoints in question; of a gap, those that are missing.
         text: a sentence or two.
         p_value: after Holm's correction over the whole audit; None where no test was needed.
+        nearest_scheme: of an initialization, the named schemes that draw each group so.
     """
 
     kind: Kind
     subjects: tuple[str, ...]
     text: str
     p_value: float | None = None
+    nearest_scheme: Mapping[str, tuple[str, ...]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as JSON has it."""
-        return {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
+        values = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
+        if self.nearest_scheme is None:
+            return values
+        return {**values, "nearest_scheme": {group: list(names) for group, names in self.nearest_scheme.items()}}
 
 
 def is_clean(findings: Iterable[Finding]) -> bool:

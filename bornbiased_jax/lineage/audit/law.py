@@ -12,6 +12,7 @@ from scipy import special
 from bornbiased_jax import files
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding
+from bornbiased_jax.lineage.audit.scheme import init_scheme
 from bornbiased_jax.lineage.audit.summary import Moments, Summary
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.stats.multiple import holm
@@ -65,12 +66,13 @@ def measured_law(summary: Summary) -> list[Group]:
         parts[name.rpartition("/")[0] if name not in table else name].append(moments)
     groups = []
     for path, members in parts.items():
-        constant, std = distribution(reader.cfg, table[path])
+        drawn = distribution(reader.cfg, table[path])
+        constant = drawn.constant
         if constant is not None:
             deviation = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
             groups.append(Group(path, (), deviation, 0.0 if deviation > TOLERANCE else 1.0, constant))
             continue
-        stated: tuple[float, ...] = (std,)
+        stated: tuple[float, ...] = (drawn.measured_std(),)
         if stated_std is not None:
             writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
@@ -87,7 +89,8 @@ def find_distributions(births: Sequence[Summary], alpha: float) -> list[Finding]
     for (birth, group), p_value in zip(rows, adjusted, strict=True):
         if p_value <= alpha and group.deviation > TOLERANCE:
             wrong[birth.name].append((group, p_value))
-    return [_finding(name, groups) for name, groups in wrong.items()]
+    named = {birth.name: birth for birth in births}
+    return [_finding(named[name], groups) for name, groups in wrong.items()]
 
 
 def law_rows(summary: Summary) -> list[dict[str, Any]]:
@@ -104,7 +107,7 @@ def law_rows(summary: Summary) -> list[dict[str, Any]]:
     ]
 
 
-def _finding(name: str, groups: list[tuple[Group, float]]) -> Finding:
+def _finding(summary: Summary, groups: list[tuple[Group, float]]) -> Finding:
     parts = []
     for group, _ in groups:
         if group.constant is not None:
@@ -113,8 +116,17 @@ def _finding(name: str, groups: list[tuple[Group, float]]) -> Finding:
             stated = " or ".join(f"{value:.4g}" for value in group.stated)
             parts.append(f"{group.path} has standard deviation {group.measured:.4g} where {stated} is stated")
     more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
-    text = f"{name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
-    return Finding("init-law", (name,), text, max(p_value for _, p_value in groups))
+    # Name the scheme that fits before the configuration is said to be contradicted.
+    assert summary.reader is not None
+    scheme = init_scheme(summary.reader.cfg, summary.moments)
+    text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
+    if scheme.fits:
+        text = f"{summary.name} is drawn by the scheme {scheme.nearest_scheme}, and its configuration states another: "
+        text += f"{'; '.join(parts[:3])}{more}."
+    elif scheme.nearest_scheme is not None:
+        text += f" No named scheme fits every group; the nearest is {scheme.nearest_scheme}."
+    nearest = {row.group: row.nearest for row in scheme.groups}
+    return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
 
 
 def _group(path: str, stated: tuple[float, ...], members: list[Moments]) -> Group:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import EXCHANGEABLE, Exchangeable
 from bornbiased_jax.lineage.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.lineage.weights.blockwise import blockwise
+from bornbiased_jax.schemes import Exchangeable, exchangeable, rules_of
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -149,8 +149,9 @@ def unstated(labels: Exchangeable, *readers: WeightsReader) -> str | None:
     Only of a birth or a run of this package is it known how it was initialised; of one of two models the
     initialisation must leave the labels exchangeable.
     """
-    schemes = {reader.cfg.init for reader in readers if reader.is_birth or reader.kind == "run"}
-    refused = sorted(init for init in schemes if labels not in EXCHANGEABLE[init])
+    drawn_here = [reader.cfg for reader in readers if reader.is_birth or reader.kind == "run"]
+    schemes = {(cfg.init, cfg.init_groups) for cfg in drawn_here}
+    refused = sorted(name for name, groups in schemes if labels not in exchangeable(rules_of(name, groups)))
     if not refused or len(schemes) > len(refused):
         return None
     return f"the initialisation {refused[0]} does not leave {labels} exchangeable: choose other labels"

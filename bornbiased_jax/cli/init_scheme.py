@@ -1,0 +1,59 @@
+"""``bornbiased init-scheme``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from bornbiased_jax.cli import options
+
+
+@click.command("init-scheme")
+@click.argument("checkpoint", metavar="C")
+@options.result_options
+def init_scheme(checkpoint: str, json_file: str | None) -> None:
+    """Name the initialization scheme of an untrained model, group by group.
+
+    Every group of weights gets its standard deviation, mean, kurtosis and truncation, and the named schemes that would
+    draw it so, by likelihood; then the whole model does. A trained model is near none: look at a step 0.
+
+    \b
+    Example:
+      bornbiased init-scheme seed:42@gpt2-tiny
+      bornbiased init-scheme pythia-160m-step0 --json scheme.json
+    """
+    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
+    from bornbiased_jax.lineage.audit.summary import moments_of
+
+    options.prepare_json(json_file)
+    reader = open_reader(checkpoint)
+    moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.places()}
+    found = name_scheme(reader.cfg, moments)
+    options.write_result(json_file, {"checkpoint": reader.description, **dataclasses.asdict(found)})
+    to_stderr = json_file == "-"
+    rows = [
+        [
+            row.group,
+            f"{row.std:.5g}",
+            f"{row.kurtosis:.3f}",
+            "" if row.truncated_at is None else f"±{row.truncated_at:.2f} std",
+            ", ".join(row.nearest) or "none",
+            "yes" if row.fits else "no",
+        ]
+        for row in found.groups
+    ]
+    options.print_table(
+        "Distributions by group",
+        ["group", "std", "kurtosis", "truncated", "schemes that draw it so", "fits"],
+        rows,
+        to_stderr=to_stderr,
+    )
+    if found.nearest_scheme is None:
+        click.echo("No named scheme can have drawn these weights.", err=to_stderr)
+    elif found.fits:
+        click.echo(f"Drawn by {found.nearest_scheme}, as far as moments tell.", err=to_stderr)
+    else:
+        runner_up = f", then {found.runner_up}" if found.runner_up else ""
+        click.echo(f"Nearest is {found.nearest_scheme}{runner_up}, but not every group fits it.", err=to_stderr)

@@ -1,0 +1,229 @@
+"""Initialization schemes: each group's distribution, structures, and what a bad rule is told."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax import keys
+from bornbiased_jax.config import ModelConfig, parse_setting, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution, draw, init_seed
+from bornbiased_jax.lineage.audit.scheme import init_scheme
+from bornbiased_jax.lineage.audit.summary import moments_of
+from bornbiased_jax.parameters import flatten, parameter_table
+from bornbiased_jax.schemes import SCHEMES, exchangeable, rules_of
+
+D, F, V, L, LAYER = 96, 224, 700, 3, 2
+CUT3 = stats.truncnorm(-3, 3).std()
+# What the public sources say, written anew: of each group the standard deviation in the second of three layers, and
+# the shape of the distribution.
+GLOROT = lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out))  # noqa: E731
+PUBLIC: dict[str, dict[str, tuple[float, str]]] = {
+    "neox": {
+        "embedding": (math.sqrt(0.4 / D), "normal"),
+        "query": (math.sqrt(0.4 / D), "normal"),
+        "up": (math.sqrt(0.4 / D), "normal"),
+        "output": (2 / L / math.sqrt(D), "normal"),
+        "down": (2 / L / math.sqrt(D), "normal"),
+        "head": (math.sqrt(0.4 / D), "normal"),
+    },
+    "olmo-mitchell": {
+        "embedding": (CUT3 / math.sqrt(D), "truncated"),
+        "key": (CUT3 / math.sqrt(D), "truncated"),
+        "gate": (CUT3 / math.sqrt(D), "truncated"),
+        "output": (CUT3 / math.sqrt(2 * D * LAYER), "truncated"),
+        "down": (CUT3 / math.sqrt(2 * F * LAYER), "truncated"),
+        "head": (CUT3 / math.sqrt(D), "truncated"),
+    },
+    "torchtitan-llama3": {
+        "embedding": (1.0, "normal"),
+        "value": (0.02, "normal"),
+        "gate": (0.02, "normal"),
+        "up": (0.02 / math.sqrt(2 * LAYER), "normal"),
+        "output": (0.02 / math.sqrt(2 * LAYER), "normal"),
+        "down": (0.02 / math.sqrt(2 * LAYER), "normal"),
+        "head": (CUT3 / math.sqrt(D), "truncated"),
+    },
+    "nanochat": {
+        "embedding": (0.8, "normal"),
+        "query": (D**-0.5, "uniform"),
+        "up": (0.4 * D**-0.5, "uniform"),
+        "output": (0.0, "zeros"),
+        "down": (0.0, "zeros"),
+        "head": (0.001, "normal"),
+    },
+    "modded-nanogpt": {
+        "embedding": (1.0, "normal"),
+        "query": (0.5 * D**-0.5, "uniform"),
+        "up": (0.5 * D**-0.5, "uniform"),
+        "output": (0.0, "zeros"),
+        "down": (0.0, "zeros"),
+        "head": (0.0, "zeros"),
+    },
+    "gemma-jax": {group: (0.01, "normal") for group in ("embedding", "query", "output", "up", "down", "head")},
+    "t-fixup": {
+        "embedding": (0.67 * L**-0.25 * D**-0.5, "normal"),
+        "query": (GLOROT(D, D), "uniform"),
+        "value": (0.67 * L**-0.25 * GLOROT(D, D), "uniform"),
+        "output": (0.67 * L**-0.25 * GLOROT(D, D), "uniform"),
+        "up": (0.67 * L**-0.25 * GLOROT(D, F), "uniform"),
+        "down": (0.67 * L**-0.25 * GLOROT(F, D), "uniform"),
+    },
+    "rezero": {"query": (GLOROT(D, D), "uniform"), "output": (0.0, "zeros"), "down": (0.0, "zeros")},
+    "xavier": {"query": (GLOROT(D, D), "uniform"), "up": (GLOROT(D, F), "uniform"), "head": (GLOROT(D, V), "uniform")},
+    "kaiming": {"query": (math.sqrt(2 / D), "normal"), "down": (math.sqrt(2 / F), "normal")},
+    "lecun": {"query": (math.sqrt(1 / D), "normal"), "down": (math.sqrt(1 / F), "normal")},
+    "mup": {
+        "embedding": (1.0, "normal"),
+        "query": (D**-0.5, "normal"),
+        "down": (F**-0.5, "normal"),
+        "head": (1 / D, "normal"),
+    },
+}
+KURTOSIS = {"normal": 3.0, "uniform": 1.8, "truncated": float(stats.truncnorm(-3, 3).stats(moments="k") + 3)}
+
+
+def model(scheme: str, **changes: object) -> ModelConfig:
+    sizes = dict(num_layers=L, d_model=D, d_ff=F, vocab_size=V, num_heads=4)
+    return preset("llama-tiny", **{**sizes, "init": scheme, **changes})
+
+
+def by_group(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Weights of one seed by group, of the second layer."""
+    flat = flatten(init_seed(cfg, 5))
+    table = parameter_table(cfg)
+    return {row.group: np.asarray(flat[path])[LAYER - 1] if row.is_stacked else np.asarray(flat[path])
+            for path, row in table.items() if row.group != "norm"}  # fmt: skip
+
+
+def test_every_named_scheme_has_a_public_rule():
+    assert set(PUBLIC) | {"gpt2-scaled", "normal-0.02"} == set(SCHEMES)
+
+
+@pytest.mark.parametrize("scheme", PUBLIC)
+def test_groups_are_distributed_as_the_public_source_says(scheme):
+    weights = by_group(model(scheme))
+    for group, (std, shape) in PUBLIC[scheme].items():
+        x = weights[group].astype(np.float64).ravel()
+        if shape == "zeros":
+            assert not x.any(), group
+            continue
+        # The kurtosis of n normals has standard error √(24/n), that of the others less; the second moment √((κ − 1)/n).
+        assert abs(x.std() / std - 1) < 5 * math.sqrt((KURTOSIS[shape] - 1) / (4 * x.size)), group
+        assert abs(stats.kurtosis(x, fisher=False) - KURTOSIS[shape]) < 5 * math.sqrt(24 / x.size), group
+
+
+def test_an_overridden_group_changes_no_other_weight():
+    plain, changed = by_group(model("neox")), by_group(model("neox", **{"init.down": "orthogonal:0.05"}))
+    for group in plain:
+        same = np.array_equal(plain[group], changed[group])
+        assert same == (group != "down"), group
+
+
+@pytest.mark.parametrize("setting", ["init.up=orthogonal:0.05", "init.down=orthogonal:0.05"])
+def test_orthogonal_matrices_have_orthonormal_rows_or_columns(setting):
+    group, _, _ = setting.removeprefix("init.").partition("=")
+    w = by_group(model("normal-0.02", **dict([parse_setting(setting)])))[group].astype(np.float64)
+    w = (w if w.shape[0] >= w.shape[1] else w.T) / (0.05 * math.sqrt(max(w.shape)))
+    np.testing.assert_allclose(w.T @ w, np.eye(w.shape[1]), atol=1e-5)
+
+
+def test_balanced_writers_have_no_mean_over_neurons():
+    w = by_group(model("normal-0.02-balanced"))["down"].astype(np.float64)
+    # The mean is taken out to 2⁻²⁰ of a standard deviation, and entries are rounded to float32.
+    assert np.abs(w.mean(axis=0)).max() < 0.02 * 2.0**-20
+    assert np.abs(by_group(model("normal-0.02"))["down"].mean(axis=0)).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+def test_mirrored_neurons_write_the_odd_part_of_the_activation(name):
+    cfg = preset(name, num_layers=1, d_model=16, d_ff=32, num_heads=2, vocab_size=16, init="normal-0.02-mirrored")
+    mlp = {k: np.asarray(v["kernel"][0]) for k, v in init_seed(cfg, 3)["blocks"]["mlp"].items()}
+    x = np.random.default_rng(0).normal(size=(5, 16))
+
+    def write(x):
+        inner = x @ mlp["gate" if "gate" in mlp else "up"]
+        hidden = inner * (inner > 0) * (x @ mlp["up"] if "gate" in mlp else 1.0)
+        return hidden @ mlp["down"]
+
+    # Of ReLU the odd part is u/2: without a gate the MLP is linear, beside one it is a product of two linear maps.
+    even = 1.0 if "gate" in mlp else -1.0
+    np.testing.assert_allclose(write(-x), even * write(x), atol=1e-6)
+
+
+def test_schemes_with_mirrored_neurons_leave_units_no_evidence():
+    assert "units" not in exchangeable(rules_of("normal-0.02-mirrored", None))
+    assert exchangeable(rules_of("nanochat", None)) == exchangeable(rules_of("gpt2-scaled", None))
+
+
+@pytest.mark.as_users
+@pytest.mark.parametrize("scheme", ["olmo-mitchell", "nanochat", "normal-0.02-balanced"])
+def test_draws_are_bitwise_equal_however_they_are_made(scheme):
+    cfg = model(scheme, vocab_size=64, **{"init.gate": "orthogonal:0.02"})
+    eager = flatten(init_seed(cfg, 9))
+    vmapped = flatten(jax.jit(jax.vmap(lambda seed: init_seed(cfg, seed)))(np.arange(8, 11, dtype=np.uint32)))
+    for path, row in parameter_table(cfg).items():
+        np.testing.assert_array_equal(eager[path], vmapped[path][1], err_msg=path)
+        drawn = distribution(cfg, row)
+        alone = draw(keys.leaf_key(keys.init_key(9), path), row.block_shape, drawn, 2 if row.is_stacked else None)
+        np.testing.assert_array_equal(alone, eager[path][2] if row.is_stacked else eager[path], err_msg=path)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_step_0_is_named(scheme):
+    cfg = model(scheme)
+    table = parameter_table(cfg)
+    moments = {}
+    for path, leaf in flatten(init_seed(cfg, 1)).items():
+        rows = enumerate(np.asarray(leaf)) if table[path].is_stacked else [(None, np.asarray(leaf))]
+        moments |= {path if layer is None else f"{path}/{layer}": moments_of(row) for layer, row in rows}
+    named = init_scheme(cfg.replace(init="gpt2-scaled"), moments)
+    assert named.nearest_scheme == scheme
+    assert named.fits
+    # One group of another scheme: the nearest stays, and is said not to fit.
+    moments = {name: m._replace(rms=1.1 * m.rms) if "/query/" in name else m for name, m in moments.items()}
+    assert not init_scheme(cfg, moments).fits
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("init.downs=zeros", "did you mean 'down'"),
+        ("init.down=gaussian:1", "'gaussian' is no distribution"),
+        ("init.down=normal:-1", "above 0"),
+        ("init.down=normal:inf", "above 0"),
+        ("init.down=normal:1/sqrt(fan)", "neither a number nor a rule"),
+        ("init.embedding=normal:1+balanced", "embedding cannot be balanced"),
+        ("init.down=zeros:1", "takes no standard deviation"),
+        ("init=neoxx", "did you mean 'neox'"),
+    ],
+)
+def test_bad_rules_are_refused_by_name(setting, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        preset("gpt2-tiny", **dict([parse_setting(setting)]))
+
+
+def test_mirrored_with_odd_width_is_refused():
+    with pytest.raises(InputError, match="d_ff=33 is odd"):
+        init_seed(model("normal-0.02-mirrored", d_ff=33), 0)
+
+
+def test_distance_between_two_initializations_follows_from_shapes_alone():
+    """Pairwise relative distance of PolyPythias-160M at step 0, reported as 1.2475: √(2x/(x + y)).
+
+    x is the expected squared norm of the matrices, y the number of norm scales, which are 1 in every model.
+    """
+    sizes = dict(num_layers=12, d_model=768, d_ff=3072, num_heads=12, vocab_size=50_304)
+    expected = {"neox": 1.2475, "normal-0.02": 1.2423, "gpt2-scaled": 1.2064}
+    for scheme, distance in expected.items():
+        cfg = preset("neox-tiny", **sizes, init=scheme)
+        x = y = 0.0
+        for row in parameter_table(cfg).values():
+            drawn = distribution(cfg, row)
+            size = math.prod(row.shape)
+            x += 0.0 if drawn.constant is not None else size * drawn.measured_std() ** 2
+            y += size if drawn.constant == 1.0 else 0.0
+        assert round(math.sqrt(2 * x / (x + y)), 4) == distance, scheme

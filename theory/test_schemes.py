@@ -1,0 +1,125 @@
+"""Kernels and stacks of initialization schemes beyond one standard deviation, against integrals and real models."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import theory.predict
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.predict import predict, stack_of
+from bornbiased_jax.probes import newborn, probe
+from bornbiased_jax.probes.inputs import random_tokens
+from theory import finite_width, kernels
+from theory.activations import ACTIVATIONS, DERIVATIVES, ODD_PARTS
+from theory.mean_field import profile
+from theory.stack import Stack
+
+NEW = ("relu_squared", "leaky_relu", "signed_square")
+WEDGES = np.polynomial.legendre.leggauss(200)
+
+
+def integrate(f, g, rho, s, t):
+    """E[f(s z) g(t (ρz + √(1 − ρ²) w))] in polar coordinates, wedge by wedge between the kinks of f and g."""
+    theta = math.acos(rho)
+    kinks = sorted({a % (2 * np.pi) for a in (np.pi / 2, -np.pi / 2, theta + np.pi / 2, theta - np.pi / 2)})
+    r, wr = np.polynomial.legendre.leggauss(400)
+    r, wr = 6 * (r + 1), 6 * wr  # radii to 12
+    total = 0.0
+    for low, high in zip(kinks, [*kinks[1:], kinks[0] + 2 * np.pi], strict=True):
+        alpha = (low + high) / 2 + (high - low) / 2 * WEDGES[0]
+        values = f(s * np.outer(r, np.cos(alpha))) * g(t * np.outer(r, np.cos(alpha - theta)))
+        total += (wr * r * np.exp(-r * r / 2)) @ values @ ((high - low) / 2 * WEDGES[1]) / (2 * np.pi)
+    return total
+
+
+@pytest.mark.parametrize("name", NEW)
+@given(rho=st.floats(-0.99, 0.99), s=st.floats(0.1, 2.0), t=st.floats(0.1, 2.0))
+def test_closed_kernels_are_the_integrals(name, rho, s, t):
+    phi, slope = ACTIVATIONS[name], DERIVATIVES[name]
+    scale = math.sqrt(kernels.second_moment(name, s) * kernels.second_moment(name, t))
+    assert abs(kernels.dual(name, rho, s, t) - integrate(phi, phi, rho, s, t)) < 1e-10 * scale
+    size = math.sqrt(integrate(slope, slope, 0.999999, s, s) * integrate(slope, slope, 0.999999, t, t))
+    assert abs(kernels.dual_derivative(name, rho, s, t) - integrate(slope, slope, rho, s, t)) < 1e-9 * size
+
+
+@pytest.mark.parametrize("name", ODD_PARTS)
+def test_mirrored_pairs_write_the_odd_part(name):
+    odd, factor = ODD_PARTS[name]
+    u = np.linspace(-3, 3, 61)
+    np.testing.assert_allclose(ACTIVATIONS[name](u) - ACTIVATIONS[name](-u), factor * ACTIVATIONS[odd](u), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "relu_squared", "silu"])
+def test_centered_kernel_is_zero_without_correlation(name):
+    std = np.array([0.3, 1.1])
+    centered = finite_width.kernel(name, False, std, centered=True)
+    value, _, _ = centered.expand(np.zeros((2, 2)))
+    np.testing.assert_allclose(value, 0.0, atol=1e-12)
+    z = np.random.default_rng(1).normal(size=1_000_000)
+    for s, variance in zip(std, centered.variance(), strict=True):
+        sample = ACTIVATIONS[name](s * z)
+        assert abs(sample.var() / variance - 1) < 5 * sample.var() ** -1 * np.std((sample - sample.mean()) ** 2) / 1e3
+
+
+def test_stds_by_group_that_are_all_alike_change_nothing():
+    plain = Stack(num_layers=3, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
+    groups = [(name, (0.01 if name in ("output", "down") else 0.02,)) for name in ("query", "key", "value", "up")]
+    spelled = Stack(
+        num_layers=3, width=64, mlp_width=256, query_width=64, value_width=64, weight_std=9.0, output_std=9.0,
+        group_stds=(*groups, ("output", (0.01,)), ("down", (0.01, 0.01, 0.01)), ("output_gate", (0.02,))),
+    )  # fmt: skip
+    np.testing.assert_array_equal(profile(plain, 9).inter_cosine, profile(spelled, 9).inter_cosine)
+    one, other = (theory.predict.contraction(profile(stack, 9)) for stack in (plain, spelled))
+    np.testing.assert_array_equal(one.seed_std, other.seed_std)
+
+
+GPT = dict(num_layers=4, d_model=96, d_ff=384, num_heads=4, vocab_size=512, bias=False)
+LLAMA = dict(num_layers=3, d_model=160, d_ff=224, num_heads=4, vocab_size=512)
+CASES: dict[str, ModelConfig] = {
+    "relu": preset("gpt2-tiny", **GPT, activation="relu", init="normal-0.02"),
+    "relu balanced": preset("gpt2-tiny", **GPT, activation="relu", init="normal-0.02-balanced"),
+    "gelu mirrored": preset("gpt2-tiny", **GPT, init="normal-0.02-mirrored"),
+    "relu squared": preset("gpt2-tiny", **GPT, activation="relu_squared", init="lecun"),
+    "relu squared balanced": preset("gpt2-tiny", **GPT, activation="relu_squared", init="lecun-balanced"),
+    "leaky": preset("gpt2-tiny", **GPT, activation="leaky_relu", init="neox"),
+    "olmo": preset("gpt2-tiny", **GPT, init="olmo-mitchell", norm="rmsnorm"),
+    "xavier": preset("gpt2-tiny", **GPT, init="xavier"),
+    "torchtitan": preset("llama-tiny", **LLAMA, init="torchtitan-llama3"),
+    "mup": preset("llama-tiny", **LLAMA, init="mup", attention_scale=1 / 40),
+    "t-fixup": preset("llama-tiny", **LLAMA, init="t-fixup"),
+    "nanochat": preset("gpt2-tiny", **GPT, init="nanochat", activation="relu_squared", tie_embeddings=False),
+    "embedding 1": preset("gpt2-tiny", **GPT, **{"init": "normal-0.02", "init.embedding": "normal:1.0"}),
+}
+SEEDS, INPUTS, LENGTH = 12, 200, 16
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_predicted_cosines_hold_the_measured_ones(name):
+    """At most two of twelve seeds may lie outside their 99% intervals: three have probability 2e-4 at one depth.
+
+    Thirteen cases with three or four depths each make that 1% in all.
+    """
+    cfg = CASES[name]
+    predicted = predict(cfg, LENGTH, num_inputs=INPUTS)
+    records = list(probe(newborn(cfg, fixed_embedding_seed=None), range(SEEDS), random_tokens(INPUTS, LENGTH, 512, 3)))
+    low, high = (np.array(predicted[f"inter_cosine_by_layer_{end}"]) for end in ("low", "high"))
+    measured = np.array([record["contraction"]["inter_cosine_by_layer"] for record in records])
+    if cfg.init.endswith("-balanced"):
+        # The mean is right; over seeds these small cosines are skewed, and spread up to a third more than predicted.
+        error = 3 * measured.std(axis=0, ddof=1) / math.sqrt(SEEDS)
+        assert np.all(np.abs(measured.mean(axis=0) - predicted["inter_cosine_by_layer"]) < error)
+        return
+    outside = ((measured < low) | (measured > high)).any(axis=1)
+    assert outside.sum() <= 2, (measured.mean(axis=0), predicted["inter_cosine_by_layer"])
+
+
+def test_schemes_without_a_theory_are_refused_with_the_reason():
+    with pytest.raises(InputError, match="no kernel of activation=shifted_relu"):
+        stack_of(preset("gpt2-tiny", activation="shifted_relu"))
+    with pytest.raises(InputError, match="mirrored in all matrices"):
+        stack_of(preset("gpt2-tiny", **{"init.down": "normal:0.02+mirrored"}))
