@@ -1,8 +1,8 @@
 """Tensors of a checkpoint by role: all that comparison, fingerprints and audit need, without a forward pass.
 
 A role says what a tensor is (its group in :data:`bornbiased_jax.parameters.GROUPS`), where it stands (component, block,
-expert) and what its axes are. Two sources have roles: checkpoints whose configuration this package runs, by the table of
-parameters, and files of any other model, by the naming conventions.
+expert) and what its axes are. Two sources have roles: checkpoints whose configuration this package runs, by the table
+of parameters, and files of any other model, by the naming conventions.
 """
 
 from __future__ import annotations

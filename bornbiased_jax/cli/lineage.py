@@ -85,7 +85,7 @@ def fingerprint(
     """
     from bornbiased_jax import files, parallel
     from bornbiased_jax.lineage import trace
-    from bornbiased_jax.lineage.fingerprint import save_fingerprint
+    from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
@@ -105,7 +105,7 @@ def fingerprint(
     outputs = trace.read_outputs(
         side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **ledger_settings
     )
-    save_fingerprint(out, outputs)
+    save_outputs(out, outputs)
     side.close()
     num_outputs, width = outputs.outputs_ND.shape
     facts = {"out": out, "checkpoint": checkpoint, "source": outputs.source, "num_outputs": num_outputs, "width": width}

@@ -1,12 +1,12 @@
 from bornbiased_jax.lineage.births import final_outputs as final_outputs
 from bornbiased_jax.lineage.calibration import power as power
 from bornbiased_jax.lineage.commitment import check_commitment as check_commitment
-from bornbiased_jax.lineage.fingerprint import Fingerprint as Fingerprint
-from bornbiased_jax.lineage.fingerprint import load_fingerprint as load_fingerprint
-from bornbiased_jax.lineage.fingerprint import save_fingerprint as save_fingerprint
 from bornbiased_jax.lineage.iclr import iclr_test as iclr_test
 from bornbiased_jax.lineage.lineage_tests import LineageTest as LineageTest
 from bornbiased_jax.lineage.lineage_tests import lineage_test as lineage_test
+from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint as OutputFingerprint
+from bornbiased_jax.lineage.output_fingerprint import load_outputs as load_outputs
+from bornbiased_jax.lineage.output_fingerprint import save_outputs as save_outputs
 from bornbiased_jax.lineage.outputs import last_outputs as last_outputs
 from bornbiased_jax.lineage.paper import paper_test as paper_test
 from bornbiased_jax.lineage.permutation import permutation_test as permutation_test

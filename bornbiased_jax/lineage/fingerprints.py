@@ -1,12 +1,12 @@
 """Fingerprints of weights: sketches that compare two models exactly, from one read of each.
 
 A fingerprint holds what a verdict needs and no weights: sketches of neurons, heads and residual coordinates in a few
-numbers each, statistics and digests of every tensor, and what repeats inside the model. Sign vectors come from hashes of
-public labels, so that fingerprints made anywhere are comparable. The file format has a page of its own
+numbers each, statistics and digests of every tensor, and what repeats inside the model. Sign vectors come from hashes
+of public labels, so that fingerprints made anywhere are comparable. The file format has a page of its own
 (``docs/fingerprint-format.md``).
 
-In every sketch a vector is an int8 row: a unit vector times 127, rounded. A row of zeros means that the weights behind it
-are zero, constant, or of two repeated numbers: no seed decided them, and they are no labels of a permutation.
+In every sketch a vector is an int8 row: a unit vector times 127, rounded. A row of zeros means that the weights behind
+it are zero, constant, or of two repeated numbers: no seed decided them, and they are no labels of a permutation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Settings:
 
     Attributes:
         dim: numbers in each sketched vector, 512 at most.
-        neurons: how many neurons of each MLP are stored, the first ones; None for all. Of an expert ``neurons / E`` are,
-            64 at least.
+        neurons: how many neurons of each MLP are stored, the first ones; None for all. Of an expert they are
+            ``neurons / E``, 64 at least.
         sign_key: key of the hash that signs come from, 64 bytes at most; empty for public signs.
         token_labels: what names a token: its string where a tokenizer is there, or its number.
     """
@@ -131,8 +131,8 @@ class Component:
         num_blocks: how many blocks it has.
         vocab_size: tokens; None where it has no vocabulary.
         token_labels: what named the tokens; None where it has no vocabulary.
-        is_token_used_V: tokens in the token space, bool [V]: rows of zeros, equal rows and rows of extreme norm are left
-            out as padding. None where it has no vocabulary.
+        is_token_used_V: tokens in the token space, bool [V]: rows of zeros, equal rows and rows of extreme norm are
+            left out as padding. None where it has no vocabulary.
         coordinates: coordinates of the matrices of a part, summed: int8 [D, k] by "embedding", "positions", "head" and
             "blocks".
         heat_map: coordinates of each matrix.

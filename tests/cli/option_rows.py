@@ -47,7 +47,7 @@ TEXT = "bornbiased_jax.evaluation.generation:generate_text"
 EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
-PRINT = "bornbiased_jax.lineage.fingerprint:fingerprint"
+PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
 SIDES = "bornbiased_jax.lineage.weights.sides"
 WEIGHTS = f"{SIDES}:weights"
@@ -264,7 +264,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "fingerprint": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
-        ("--out b.fingerprint", "bornbiased_jax.lineage.fingerprint:save_fingerprint", {"path": "b.fingerprint"}),
+        ("--out b.fingerprint", "bornbiased_jax.lineage.output_fingerprint:save_outputs", {"path": "b.fingerprint"}),
         ("--layer 2", PRINT, {"layer": 2}),
         ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),

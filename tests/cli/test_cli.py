@@ -9,7 +9,7 @@ import pytest
 from bornbiased_jax.cli.main import COMMANDS, cli, run
 from bornbiased_jax.cli.options import parse_lengths, parse_seeds
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprint as prints
+from bornbiased_jax.lineage import output_fingerprint as prints
 
 SMALL = ["--model", "gpt2-tiny", "--set", "num_layers=2", "--set", "d_model=32", "--set", "d_ff=64"]
 SMALL += ["--set", "vocab_size=64", "--set", "num_heads=2"]
