@@ -39,7 +39,7 @@ def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
 
     Example:
         >>> signs(b"token: the", 4).tolist()
-        [-0.5, -0.5, 0.5, -0.5]
+        [0.5, -0.5, -0.5, 0.5]
     """
     return sign_rows([label], dim, key)[0]
 
