@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.lineage.sketches import equal_rows, moments, signs
 from bornbiased_jax.parameters import Params, flatten, unflatten
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZES = dict(num_layers=2, d_model=32, d_ff=48, num_heads=4, vocab_size=96)
 CONFIGS = {
     "llama": preset("llama-tiny", **SIZES, num_kv_heads=2, qk_norm=True),
@@ -461,6 +463,31 @@ def test_files_that_cannot_be_trusted_are_refused_in_one_sentence(stored, tmp_pa
 def test_weights_that_are_no_numbers_are_refused():
     with pytest.raises(InputError, match="blocks/1/up/kernel.*NaN"):
         fingerprint(source(edited("llama", lambda flat: flat["blocks/mlp/up/kernel"].fill(np.nan))))
+
+
+def test_reader_of_the_docs_reads_what_the_loader_reads(stored):
+    page = (ROOT / "docs" / "fingerprint-format.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    assert len(code.splitlines()) < 100 and "bornbiased_jax" not in code
+    reader: dict[str, Any] = {}
+    exec(code, reader)
+    path, made = stored
+    payload, arrays = reader["read"](path)
+    assert payload["weights_digest"] == made.weights_digest
+    component = made.components["language"]
+    for space in ("token", "coordinates"):
+        sections = reader["neurons"](payload, arrays, space)
+        assert len(sections) == len(component.neurons)
+        for neurons in component.neurons:
+            read = sections[neurons.block, neurons.expert, neurons.is_shared]
+            for matrix, rows_NK in getattr(neurons, space).items():
+                np.testing.assert_allclose(read[matrix], unit(rows_NK.astype(float)))
+    np.testing.assert_array_equal(arrays["language/coordinates/blocks"], component.coordinates["blocks"])
+    # A changed byte is noticed.
+    corrupted = path.with_name("corrupted")
+    corrupted.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(ValueError, match="corrupted"):
+        reader["read"](corrupted)
 
 
 # Sizes.
