@@ -231,7 +231,7 @@ def equal_rows(rows_nm: np.ndarray) -> np.ndarray:
     is_equal_n = np.zeros(len(rows_nm), bool)
     # Rows that begin alike are compared whole.
     earlier: dict[bytes, int] = {}
-    for index in np.flatnonzero(counts[place_n] > 1):
+    for index in np.flatnonzero(counts[place_n] > 1).tolist():
         row = np.ascontiguousarray(rows_nm[index])
         if row.any():
             digest = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
@@ -297,7 +297,7 @@ class Table:
         total_D = np.zeros(self.rows_VD.shape[1])
         for rows, rows_vD in self.chunks():
             total_D += is_used_V[rows].astype(np.float32) @ rows_vD
-        return total_D / max(1, np.count_nonzero(is_used_V))
+        return total_D / max(1, int(is_used_V.sum()))
 
 
 def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:
