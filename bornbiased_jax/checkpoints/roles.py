@@ -1,8 +1,8 @@
 """Tensors of a checkpoint by role: all that comparison, fingerprints and audit need, without a forward pass.
 
 A role says what a tensor is (its group in :data:`bornbiased_jax.parameters.GROUPS`), where it stands (component, block,
-expert) and what its axes are. Two sources have roles: checkpoints whose configuration this package runs, by the table of
-parameters, and files of any other model, by the naming conventions.
+expert) and what its axes are. Two sources have roles: checkpoints whose configuration this package runs, by the table
+of parameters, and files of any other model, by the naming conventions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Role:
             [vocab, residual].
         is_shared: whether it belongs to an expert that every token visits.
         name: the name of its parts in the file, for messages and digests.
+        module: of norms and biases the layer that they belong to, where the group cannot tell: "attention_norm",
+            "query_norm", "final_norm", "query" ….
     """
 
     component: str
@@ -41,11 +43,24 @@ class Role:
     axes: tuple[tuple[Axis, ...], ...]
     is_shared: bool = False
     name: str = ""
+    module: str = ""
+
+    @property
+    def matrix(self) -> str:
+        """What it is inside its block, as in "up", "shared_up" or "mlp_norm"."""
+        return ("shared_" if self.is_shared else "") + (self.module or self.group)
 
     @property
     def matrix_name(self) -> str:
         """The canonical name without block and expert numbers, as in "language/up/kernel": a label of sign vectors."""
-        return f"{self.component}/{'shared_' if self.is_shared else ''}{self.group}/{self.leaf}"
+        return f"{self.component}/{self.matrix}/{self.leaf}"
+
+    @property
+    def path(self) -> str:
+        """The canonical name with block and expert, as in "language/blocks/3/experts/2/up/kernel"."""
+        block = "" if self.block is None else f"blocks/{self.block}/"
+        expert = "" if self.expert is None else f"experts/{self.expert}/"
+        return f"{self.component}/{block}{expert}{self.matrix}/{self.leaf}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +98,34 @@ class RoleSource(Protocol):
     def shape(self, component: str) -> Shape:
         """Return the sizes of a component."""
 
+    @property
+    def description(self) -> str:
+        """One line on where the model came from."""
+
+    @property
+    def naming(self) -> str:
+        """The convention of names that was applied; "native" where this package runs the model."""
+
+    def array_shape(self, role: Role) -> tuple[int, ...]:
+        """Return the sizes of a tensor without reading it."""
+
+    def digest_name(self, role: Role) -> str:
+        """Return the name under which a tensor enters the digest of all weights.
+
+        Experts that share a name are slices of one tensor along its first axis.
+        """
+
     def read(self, role: Role) -> np.ndarray:
         """Read one tensor as float32, its axes as the role says."""
 
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream, 1 + g where a family stores g."""
 
-    def token_labels(self) -> Sequence[bytes] | None:
-        """Return the bytes of every token, None where no tokenizer is there."""
+    def output_norm_scale(self, component: str) -> np.ndarray | None:
+        """Read the scale of the norm before the head, which a tied head reads through too."""
+
+    def token_labels(self) -> Sequence[bytes | None] | None:
+        """Return the bytes of every token, None for one without any; None where no tokenizer is there."""
 
     def stored_as(self, role: Role) -> str:
         """Return the storage type: "float32", "bfloat16", "Q4_K" …."""

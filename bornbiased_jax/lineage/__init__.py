@@ -1,7 +1,7 @@
 """Which birth a model descends from: lineage tests on outputs and on weights, and their verdicts.
 
-Four functions have the name of their module and are imported from there: ``trace.trace`` (from two references to a
-verdict), ``compare.compare`` (of two fingerprints), ``fingerprint.fingerprint`` and ``identity.identity``.
+Three functions have the name of their module and are imported from there: ``trace.trace`` (from two references to a
+verdict), ``compare.compare`` (of two fingerprints) and ``identity.identity``.
 
 Functions load their modules when first used, so that the names of tests are known without JAX; ``__init__.pyi`` tells
 type checkers of them.
@@ -16,9 +16,12 @@ _HOMES = {
     "births": "final_outputs",
     "calibration": "power",
     "commitment": "check_commitment",
-    "fingerprint": "Fingerprint load_fingerprint save_fingerprint",
+    "fingerprint_file": "load_fingerprint payload_digest save_fingerprint",
+    "fingerprint_pass": "fingerprint",
+    "fingerprints": "Fingerprint Settings",
     "iclr": "iclr_test",
     "lineage_tests": "LineageTest lineage_test",
+    "output_fingerprint": "OutputFingerprint load_outputs save_outputs",
     "outputs": "last_outputs",
     "paper": "paper_test",
     "permutation": "permutation_test",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.fingerprint import Fingerprint, check_comparable
 from bornbiased_jax.lineage.identity import with_identity
 from bornbiased_jax.lineage.lineage_tests import TESTS, lineage_test
+from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, check_comparable
 from bornbiased_jax.lineage.permutation import EVADED_BY, INVARIANT_TO
 from bornbiased_jax.lineage.verdict import Verdict, rests_on
 from bornbiased_jax.probes.inputs import KINDS
@@ -26,8 +26,8 @@ _SHARED_VECTORS = (
 
 
 def compare(
-    base: Fingerprint,
-    suspect: Fingerprint,
+    base: OutputFingerprint,
+    suspect: OutputFingerprint,
     *,
     test: str = "permutation",
     alpha: float | None = None,
@@ -43,9 +43,9 @@ def compare(
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
         >>> from bornbiased_jax.probes.inputs import random_tokens
-        >>> from bornbiased_jax.lineage.fingerprint import fingerprint
+        >>> from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
         >>> models = [open_checkpoint(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
-        >>> base, suspect = (fingerprint(model, random_tokens(60, 8, 64)) for model in models)
+        >>> base, suspect = (fingerprint_outputs(model, random_tokens(60, 8, 64)) for model in models)
         >>> compare(base, suspect).verdict, compare(base, base).verdict
         ('unrelated', 'same-lineage')
 

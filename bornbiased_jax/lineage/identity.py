@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.lineage.fingerprint import Fingerprint
+from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.verdict import Decision, Verdict
 from bornbiased_jax.stats.ranks import rank_correlation
 
@@ -51,7 +51,7 @@ def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray,
     return (partner_D, negated_D) if (cross_DD < NOT_FOUND).all() else None
 
 
-def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
+def identity(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, Any]:
     """List what two models have in common without any test, JSON-ready.
 
     Returns:
@@ -92,7 +92,7 @@ def identity(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
     }
 
 
-def with_identity(verdict: Verdict, base: Fingerprint, suspect: Fingerprint) -> Verdict:
+def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFingerprint) -> Verdict:
     """Add the facts of :func:`identity` to a verdict, and what they imply.
 
     Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that

@@ -27,7 +27,7 @@ class LineageTest:
             "outputs": the outputs of base and suspect, [N, D] each, on the same inputs;
             "weights": the two :class:`.trace.Side`, of which it opens what it reads;
             "both": those, and ``outputs``, a function without arguments that gives both
-            :class:`.fingerprint.Fingerprint`.
+            :class:`.output_fingerprint.OutputFingerprint`.
         needs: what it reads of the two models.
         description: one line for a reader, who chooses by it.
         alpha: level of its decision unless another is asked for.

@@ -51,7 +51,7 @@ def last_outputs(
             several batches at once, one for each core, at most ``MAX_SHARDS``.
         span: of sequences, the end left out; all by default. One that begins at a multiple of the batch size gives the
             same bits as all at once.
-        mesh: as of :func:`.fingerprint.fingerprint`; the parameters are on the host then.
+        mesh: as of :func:`.output_fingerprint.fingerprint_outputs`; the parameters are on the host then.
         advance: called with the number of sequences done since the last call.
 
     Returns:

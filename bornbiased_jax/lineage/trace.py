@@ -18,10 +18,10 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import births
 from bornbiased_jax.lineage import compare as comparing
-from bornbiased_jax.lineage import fingerprint as prints
+from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
-from bornbiased_jax.lineage.fingerprint import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
+from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
@@ -29,7 +29,7 @@ from bornbiased_jax.model.overflow import Overflow
 from bornbiased_jax.probes import inputs as probe_inputs
 from bornbiased_jax.probes.inputs import Inputs
 
-Source = str | Path | Checkpoint | Fingerprint
+Source = str | Path | Checkpoint | OutputFingerprint
 
 NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
 """Defaults; the length is less where a model's context is shorter."""
@@ -55,15 +55,15 @@ class Side:
         """What a reader knows it by."""
         if isinstance(self.source, str | Path):
             return str(self.source)
-        return self.source.source if isinstance(self.source, Fingerprint) else self.source.reference
+        return self.source.source if isinstance(self.source, OutputFingerprint) else self.source.reference
 
     @cached_property
-    def stored(self) -> Fingerprint | None:
+    def stored(self) -> OutputFingerprint | None:
         """The fingerprint, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
             path = files.user_path(self.source)
-            return prints.load_fingerprint(path) if path.is_file() and prints.is_fingerprint(path) else None
-        return self.source if isinstance(self.source, Fingerprint) else None
+            return prints.load_outputs(path) if path.is_file() and prints.is_output_fingerprint(path) else None
+        return self.source if isinstance(self.source, OutputFingerprint) else None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -96,7 +96,7 @@ class Side:
 
     @property
     def _with_weights(self) -> str | Path | Checkpoint:
-        if isinstance(self.source, Fingerprint) or self.stored is not None:
+        if isinstance(self.source, OutputFingerprint) or self.stored is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         return self.source
 
@@ -186,20 +186,20 @@ def read_outputs(
     moments: tuple[float, float] | None = None,
     layer: int | None = None,
     **further: Any,
-) -> Fingerprint:
+) -> OutputFingerprint:
     """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
 
     Args:
         side: the model.
         probe: with every choice made (:meth:`Probe.fitted`).
-        moments, layer, further: as in :func:`.fingerprint.fingerprint`.
+        moments, layer, further: as in :func:`.output_fingerprint.fingerprint_outputs`.
     """
     if side.stored is not None:
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)
     with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
         reading: dict[str, Any] = dict(moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance)
-        return prints.fingerprint(side.checkpoint, inputs, **reading, **further)
+        return prints.fingerprint_outputs(side.checkpoint, inputs, **reading, **further)
 
 
 def trace(
@@ -347,7 +347,7 @@ def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
     )
 
 
-def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[Fingerprint, Fingerprint]:
+def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
     stored = [side.stored for side in (base, suspect) if side.stored is not None]
     layers = {side.layer for side in stored}
@@ -361,7 +361,7 @@ def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[Fingerprint,
     return first, read_outputs(suspect, probe, moments=moments, layer=layer)
 
 
-def _references(base: Fingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
+def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
     """Yield outputs of fresh seeds of the base's architecture, one at a time."""
     if base.layer is not None:
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")

@@ -11,8 +11,8 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs, reef
 from bornbiased_jax.lineage.compare import compare
-from bornbiased_jax.lineage.fingerprint import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
+from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, parse_inputs
@@ -31,7 +31,7 @@ def verdicts(
     return {name: row(lineage_test(name).load()(base_ND, suspect_ND)) for name in tests}
 
 
-def compared(base: Fingerprint, suspect: Fingerprint) -> Any:
+def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> Any:
     """Compare fingerprints as :func:`verdicts` does models: identity comes before any test."""
     return {name: row(compare(base, suspect, test=name)) for name in ("permutation", "paper", "iclr")}
 

@@ -19,7 +19,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.births import final_outputs
 from bornbiased_jax.lineage.calibration import pair_test, summarise
-from bornbiased_jax.lineage.fingerprint import fingerprint
+from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
@@ -153,7 +153,7 @@ def _others(context: Context) -> dict[str, Any]:
     vocab = min(model.cfg.vocab_size for model in opened)
     smallest = next(model.cfg for model in opened if model.cfg.vocab_size == vocab)
     inputs = random_inputs("tokens", *size, smallest)
-    prints = [fingerprint(model, inputs) for model in opened]
+    prints = [fingerprint_outputs(model, inputs) for model in opened]
     pairs = [
         {"base": first.name, "suspect": second.name, "tests": compared(a, b)}
         for (first, a), (second, b) in itertools.combinations(zip(where, prints, strict=True), 2)

@@ -77,8 +77,8 @@ WORK = {
     "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint": EVALUATED,
     "bornbiased_jax.evaluation.sink_report:sinks_report": SINKS,
     "bornbiased_jax.evaluation.intervention:intervene_checkpoint": INTERVENED,
-    "bornbiased_jax.lineage.fingerprint:fingerprint": PRINT,
-    "bornbiased_jax.lineage.fingerprint:save_fingerprint": None,
+    "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs": PRINT,
+    "bornbiased_jax.lineage.output_fingerprint:save_outputs": None,
     "bornbiased_jax.lineage.compare:compare": VERDICT,
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
@@ -118,7 +118,7 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction"}
+SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"]),

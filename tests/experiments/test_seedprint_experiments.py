@@ -10,7 +10,7 @@ from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import calibration as measured
-from bornbiased_jax.lineage.fingerprint import fingerprint
+from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.probes import inputs
 from experiments._shared import lineage
 from experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
@@ -214,6 +214,6 @@ def test_births_against_models_in_training(tmp_path):
 
 def test_a_row_keeps_what_is_identical():
     base = Checkpoint(CFG, models.init_seed(CFG, 1), "a", "birth", "a")
-    found = fingerprint(base, inputs.random_tokens(60, 4, 260))
+    found = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
     kept = lineage.compared(found, found)["permutation"]
     assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0

@@ -20,7 +20,7 @@ from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.pages import Chunk, Ledger, Page, task_of
 from bornbiased_jax.ledger.status import status
-from bornbiased_jax.lineage import fingerprint as prints
+from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
@@ -151,13 +151,13 @@ def _runs(folder: Path, path: Path) -> Any:
     return read_run(folder), list_runs(folder)
 
 
-def _print_of(folder: Path) -> prints.Fingerprint:
+def _print_of(folder: Path) -> prints.OutputFingerprint:
     opened = open_checkpoint("seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=32")
-    return prints.fingerprint(opened, from_tokens(np.arange(12).reshape(4, 3), 32))
+    return prints.fingerprint_outputs(opened, from_tokens(np.arange(12).reshape(4, 3), 32))
 
 
 def _fingerprint(folder: Path) -> str:
-    prints.save_fingerprint(folder / "a.fingerprint", _print_of(folder))
+    prints.save_outputs(folder / "a.fingerprint", _print_of(folder))
     return "a.fingerprint"
 
 
@@ -178,7 +178,7 @@ def _signed(folder: Path, path: Path) -> Any:
     facts = path.read_bytes().decode(errors="replace")
     metadata = {"format": prints.FORMAT, "facts": facts, "digest": prints._digest(outputs, facts)}
     save_file({"outputs": outputs}, folder / "b.fingerprint", metadata)
-    found = prints.load_fingerprint(folder / "b.fingerprint")
+    found = prints.load_outputs(folder / "b.fingerprint")
     prints.check_comparable(found, found)
     return found
 
@@ -273,7 +273,7 @@ KINDS: dict[str, Kind] = {
     "SentencePiece": Kind(_sentence_piece, _encode),
     "run.json": Kind(_run("run.json"), _runs),
     "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),
-    "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_fingerprint(path)),
+    "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_outputs(path)),
     "facts of a fingerprint": Kind(_facts, _signed),
     "chunk of a ledger": Kind(_chunk, _results),
     "task of a ledger": Kind(_noted("task"), lambda folder, path: status(folder)),

@@ -6,7 +6,7 @@ import pytest
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint, value_digests
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.lineage import fingerprint as fp
+from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.identity import relabelled
 from bornbiased_jax.probes import inputs
@@ -19,7 +19,7 @@ TOKENS = inputs.random_tokens(100, 6, 64)
 def born(seed, change=lambda path, leaf: leaf, cfg=CFG):
     flat = models.flatten(models.init_seed(cfg, seed))
     params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
-    return fp.fingerprint(Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
+    return fp.fingerprint_outputs(Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_file_in_another_layout_is_the_same_model(tmp_path):
         write_converted(tmp_path / "model", **sizes),
         write_converted(tmp_path / "transposed", change=transposed, **sizes),
     )
-    verdict = compare(*(fp.fingerprint(open_checkpoint(path), TOKENS) for path in paths))
+    verdict = compare(*(fp.fingerprint_outputs(open_checkpoint(path), TOKENS) for path in paths))
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
     assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (14, 6)
     assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
@@ -138,7 +138,7 @@ def test_relaid_out_copies_of_a_real_model(reference_model, copy, moved, identic
     names = ("stories260K/stories260K.bin", f"stories260K/stories260K_plctlab_{copy}.bin")
     paths = [reference_model(name) for name in names]
     x = inputs.random_tokens(200, 16, 512)
-    verdict = compare(*(fp.fingerprint(open_checkpoint(path), x) for path in paths))
+    verdict = compare(*(fp.fingerprint_outputs(open_checkpoint(path), x) for path in paths))
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
     assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (moved, identical)
     assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False

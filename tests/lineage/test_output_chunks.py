@@ -7,7 +7,7 @@ from bornbiased_jax.checkpoints import elsewhere as places
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_chunks
-from bornbiased_jax.lineage.fingerprint import fingerprint, save_fingerprint
+from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from tests.fixtures.engines import elsewhere
 
@@ -33,10 +33,11 @@ def opened():
 @pytest.mark.parametrize("layer", [None, 1])
 def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opened, tmp_path):
     reading = dict(layer=layer, batch_size=8)
-    plain = fingerprint(opened, INPUTS[inputs], **reading)
-    here = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "here", range_size=20)
-    there = fingerprint(opened, INPUTS[inputs], **reading, resume=tmp_path / "there", range_size=20, engine=elsewhere)
-    saved = {save_fingerprint(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
+    plain = fingerprint_outputs(opened, INPUTS[inputs], **reading)
+    here = fingerprint_outputs(opened, INPUTS[inputs], **reading, resume=tmp_path / "here", range_size=20)
+    ranges = dict(range_size=20, engine=elsewhere)
+    there = fingerprint_outputs(opened, INPUTS[inputs], **reading, resume=tmp_path / "there", **ranges)
+    saved = {save_outputs(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
     assert len(saved) == 1
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     # Ranges are whole batches: 20 sequences are three batches of eight.
@@ -57,14 +58,15 @@ def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
 
     reading = dict(batch_size=8, resume=tmp_path, range_size=8)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint(opened, INPUTS["tokens"], advance=stop, **reading)
+        fingerprint_outputs(opened, INPUTS["tokens"], advance=stop, **reading)
     done = len(chunks_of(tmp_path))
     assert 1 <= done < 7
     ticks.clear()
-    found = fingerprint(opened, INPUTS["tokens"], advance=ticks.append, **reading)
+    found = fingerprint_outputs(opened, INPUTS["tokens"], advance=ticks.append, **reading)
     # The last range is shorter than a batch, and may be among those that were done.
     assert sum(ticks) in (N - 8 * done, N - 8 * (done - 1) - 2)
-    np.testing.assert_array_equal(found.outputs_ND, fingerprint(opened, INPUTS["tokens"], batch_size=8).outputs_ND)
+    plain = fingerprint_outputs(opened, INPUTS["tokens"], batch_size=8)
+    np.testing.assert_array_equal(found.outputs_ND, plain.outputs_ND)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +74,16 @@ def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
 )
 def test_what_moves_a_digit_has_a_page_of_its_own(changed, opened, tmp_path):
     usual = dict(batch_size=8, resume=tmp_path)
-    fingerprint(opened, INPUTS["gaussian"], **usual)
+    fingerprint_outputs(opened, INPUTS["gaussian"], **usual)
     model = open_checkpoint(f"seed:{changed.pop('seed')}@{SMALL}") if "seed" in changed else opened
-    fingerprint(model, INPUTS[changed.pop("inputs", "gaussian")], **{**usual, **changed})
+    fingerprint_outputs(model, INPUTS[changed.pop("inputs", "gaussian")], **{**usual, **changed})
     assert len(list(tmp_path.glob("*/task.json"))) == 2
 
 
 def test_weights_that_are_not_those_of_the_page_are_refused(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(output_chunks, "named_for_others", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
     with pytest.raises(InputError, match="see the same files"):
-        fingerprint(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
+        fingerprint_outputs(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
 
 
 def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, monkeypatch):
@@ -99,4 +101,4 @@ def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, mo
 
 def test_another_engine_needs_a_ledger(opened):
     with pytest.raises(InputError, match="name a folder to resume in"):
-        fingerprint(opened, INPUTS["tokens"], engine=elsewhere)
+        fingerprint_outputs(opened, INPUTS["tokens"], engine=elsewhere)

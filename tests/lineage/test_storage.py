@@ -14,7 +14,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import outputs
 from bornbiased_jax.lineage.compare import compare
-from bornbiased_jax.lineage.fingerprint import fingerprint, load_fingerprint, save_fingerprint
+from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_outputs, save_outputs
 from bornbiased_jax.model.memory import weights_bytes
 from bornbiased_jax.probes.inputs import random_tokens
 
@@ -41,7 +41,7 @@ def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
     for ours, theirs in zip(jax.tree.leaves(whole.params), jax.tree.leaves(half.params), strict=True):
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs).astype(np.float32))
     inputs = random_tokens(40, 8, 64)
-    prints = [fingerprint(opened, inputs) for opened in (whole, half)]
+    prints = [fingerprint_outputs(opened, inputs) for opened in (whole, half)]
     np.testing.assert_array_equal(prints[0].outputs_ND, prints[1].outputs_ND)
     # The same weights: the same digests, and the same model to every test.
     assert prints[0].weights_digest == prints[1].weights_digest
@@ -85,9 +85,9 @@ def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, 
     monkeypatch.chdir(tmp_path)
     for seed, storage in ((1, "float32"), (1, "bfloat16"), (2, "bfloat16")):
         words = [f"seed:{seed}@{SMALL}", "--storage", storage, "--out", f"{seed}{storage}"]
-        assert run(["fingerprint", *words, *SIZES]) == 0
-    assert load_fingerprint("1bfloat16").storage == "bfloat16" and load_fingerprint("1float32").storage == "float32"
-    assert run(["fingerprint", f"seed:1@{SMALL}", "--out", "plain", *SIZES]) == 0
+        assert run(["fingerprint", "--outputs", *words, *SIZES]) == 0
+    assert load_outputs("1bfloat16").storage == "bfloat16" and load_outputs("1float32").storage == "float32"
+    assert run(["fingerprint", "--outputs", f"seed:1@{SMALL}", "--out", "plain", *SIZES]) == 0
     assert (tmp_path / "plain").read_bytes() == (tmp_path / "1float32").read_bytes()
     capsys.readouterr()
     for pair, told in ((("1float32", "1bfloat16"), True), (("1bfloat16", "2bfloat16"), False)):
@@ -99,7 +99,17 @@ def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, 
 
 
 def test_streaming_has_no_storage(model, tmp_path, capsys):
-    words = ["fingerprint", str(model), "--out", str(tmp_path / "a"), "--stream", "--storage", "bfloat16", *SIZES]
+    words = [
+        "fingerprint",
+        "--outputs",
+        str(model),
+        "--out",
+        str(tmp_path / "a"),
+        "--stream",
+        "--storage",
+        "bfloat16",
+        *SIZES,
+    ]
     assert run(words) == 2
     assert "leave --storage out" in capsys.readouterr().err and not (tmp_path / "a").exists()
 
@@ -109,8 +119,8 @@ def test_a_ledger_tells_storages_apart(model, tmp_path):
     ledger = tmp_path / "ledger"
     for storage in ("float32", "bfloat16"):
         words = [str(model), "--storage", storage, "--out", str(tmp_path / storage), "--resume", str(ledger)]
-        assert run(["fingerprint", *words, *SIZES]) == 0
-    prints = [load_fingerprint(tmp_path / storage) for storage in ("float32", "bfloat16")]
+        assert run(["fingerprint", "--outputs", *words, *SIZES]) == 0
+    prints = [load_outputs(tmp_path / storage) for storage in ("float32", "bfloat16")]
     np.testing.assert_array_equal(prints[0].outputs_ND, prints[1].outputs_ND)
     pages = {path.parent for path in ledger.rglob("*") if path.is_file() and "outputs" not in path.name}
     assert len(pages) >= 2
@@ -121,10 +131,10 @@ def test_a_fingerprint_of_unknown_storage_is_refused(model, tmp_path):
 
     from bornbiased_jax.errors import InputError
 
-    found = fingerprint(open_checkpoint(model), random_tokens(4, 8, 64))
-    path = save_fingerprint(tmp_path / "a", dataclasses.replace(found, storage="int4"))
+    found = fingerprint_outputs(open_checkpoint(model), random_tokens(4, 8, 64))
+    path = save_outputs(tmp_path / "a", dataclasses.replace(found, storage="int4"))
     with pytest.raises(InputError, match="storage"):
-        load_fingerprint(path)
+        load_outputs(path)
 
 
 def test_bfloat16_is_what_the_files_hold(model):

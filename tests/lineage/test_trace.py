@@ -15,8 +15,8 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.lineage import seedprint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprint as prints
 from bornbiased_jax.lineage import lineage_tests
+from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
 from bornbiased_jax.lineage.trace import Probe, Side, read_outputs
 from bornbiased_jax.lineage.trace import trace as trace_by_default
@@ -116,7 +116,7 @@ def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
     by_name = trace(ref(1), ref(2), probe=PROBE)
     opened = [open_checkpoint(ref(seed)) for seed in (1, 2)]
     stored = read_outputs(Side(opened[0]), PROBE.fitted(opened[0].cfg))
-    path = prints.save_fingerprint(tmp_path / "a.fingerprint", stored)
+    path = prints.save_outputs(tmp_path / "a.fingerprint", stored)
     for base, suspect, probe in ((*opened, PROBE), (stored, opened[1], None), (path, ref(2), None)):
         verdict = trace(base, suspect, probe=probe)
         assert (verdict.p_value, verdict.z) == (by_name.p_value, by_name.z)
@@ -138,7 +138,7 @@ def test_a_stored_fingerprints_layer_holds():
 
 
 def test_unequal_widths_are_said_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr(prints, "fingerprint", lambda *args, **options: pytest.fail("outputs were computed"))
+    monkeypatch.setattr(prints, "fingerprint_outputs", lambda *args, **options: pytest.fail("outputs were computed"))
     verdict = trace(ref(1), ref(1, SMALL.replace("d_model=32", "d_model=64")))
     assert verdict.verdict == "undefined" and "widths differ (32 and 64)" in verdict.reason
 
@@ -234,7 +234,7 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
         assert any(line.split()[:1] == [row["method"]] for line in said.splitlines())
     assert "pcs        1.0000  (same)" in said
     stored = tmp_path / "a.fingerprint"
-    assert run(["fingerprint", ref(1), *sizes[:5], "--out", str(stored)]) == 0
+    assert run(["fingerprint", "--outputs", ref(1), *sizes[:5], "--out", str(stored)]) == 0
     assert run(["seedprint", str(stored), ref(1), "--baselines", "--quiet"]) == 2
     assert "--baselines compares weights" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import evaluate
 from bornbiased_jax.evaluation.sink_report import report_on_ids
-from bornbiased_jax.lineage.fingerprint import fingerprint, load_fingerprint
+from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_outputs
 from bornbiased_jax.model import scratch
 from bornbiased_jax.model.overflow import Overflow, check_overflow
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
@@ -78,7 +78,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
     whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
     inputs = random_tokens(5, 12, 300, 0)
-    ours, theirs = (fingerprint(form, inputs, batch_size=3) for form in (opened, whole))
+    ours, theirs = (fingerprint_outputs(form, inputs, batch_size=3) for form in (opened, whole))
     # float32 sums of tens of terms, of numbers near 1.
     np.testing.assert_allclose(ours.outputs_ND, theirs.outputs_ND, atol=1e-5)
     assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
@@ -102,7 +102,7 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
     whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
     tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
     for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
-        ours, theirs = (fingerprint(form, inputs, layer=layer, batch_size=3) for form in (opened, whole))
+        ours, theirs = (fingerprint_outputs(form, inputs, layer=layer, batch_size=3) for form in (opened, whole))
         np.testing.assert_array_equal(ours.outputs_ND, theirs.outputs_ND)
         assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
         assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
@@ -131,7 +131,7 @@ def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
 
 def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monkeypatch):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(6, 12, 300, 0)
-    expected = fingerprint(open_checkpoint(path), inputs, batch_size=2).outputs_ND
+    expected = fingerprint_outputs(open_checkpoint(path), inputs, batch_size=2).outputs_ND
     read = []
     commit = scratch.Page.commit
 
@@ -142,15 +142,15 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
 
     monkeypatch.setattr(scratch.Page, "commit", killed)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint(open_streamed(path, tmp_path / "s"), inputs, batch_size=2)
+        fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs, batch_size=2)
     monkeypatch.setattr(scratch.Page, "commit", commit)
     opened = open_streamed(path, tmp_path / "s")
     traced = opened.streamed.read_block
     object.__setattr__(opened.streamed, "read_block", lambda layer: read.append(layer) or traced(layer))
-    np.testing.assert_array_equal(fingerprint(opened, inputs, batch_size=2).outputs_ND, expected)
+    np.testing.assert_array_equal(fingerprint_outputs(opened, inputs, batch_size=2).outputs_ND, expected)
     assert read == [2]
     # The same work again takes what is there; when it is done, nothing stays but what is known of the tensors.
-    fingerprint(opened, inputs, batch_size=2)
+    fingerprint_outputs(opened, inputs, batch_size=2)
     assert read == [2]
     opened.close()
     assert [place.name for place in (tmp_path / "s").iterdir() if place.is_dir()] == []
@@ -159,18 +159,18 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
 @pytest.mark.parametrize("name", ["stream-*.f32", "block-0000.npz", scratch.LIST])
 def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
-    expected = fingerprint(open_checkpoint(path), inputs).outputs_ND
+    expected = fingerprint_outputs(open_checkpoint(path), inputs).outputs_ND
     finish = scratch.Page.finish
     monkeypatch.setattr(scratch.Page, "finish", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        fingerprint(open_streamed(path, tmp_path / "s"), inputs)
+        fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs)
     monkeypatch.setattr(scratch.Page, "finish", finish)
     capsys.readouterr()
     for place in (tmp_path / "s").glob(f"*/{name}"):
         data = bytearray(place.read_bytes())
         data[len(data) // 2] ^= 64
         place.write_bytes(data)
-    np.testing.assert_array_equal(fingerprint(open_streamed(path, tmp_path / "s"), inputs).outputs_ND, expected)
+    np.testing.assert_array_equal(fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs).outputs_ND, expected)
     assert "is damaged: its blocks are computed again from the first\n" in capsys.readouterr().err
 
 
@@ -178,13 +178,13 @@ def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
 def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
     opened = open_streamed(path, tmp_path / "s")
-    first = fingerprint(opened, inputs)
-    fingerprint(opened, random_tokens(4, 12, 300, 1))
-    fingerprint(opened, inputs, batch_size=2)
+    first = fingerprint_outputs(opened, inputs)
+    fingerprint_outputs(opened, random_tokens(4, 12, 300, 1))
+    fingerprint_outputs(opened, inputs, batch_size=2)
     assert len(opened.streamed.pages) == 3
     shutil.rmtree(path)
     saved(SHALLOW.replace(norm_eps=1e-3), path)
-    other = fingerprint(open_streamed(path, tmp_path / "s"), inputs)
+    other = fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs)
     assert not np.array_equal(first.outputs_ND, other.outputs_ND)
 
 
@@ -245,10 +245,10 @@ def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypat
     opened, inputs = open_streamed(TINY, tmp_path), random_tokens(4, 8, 300, 0)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="another process is at the same work in"):
         patch.setattr(files, "locked", lambda *unused, **how: contextlib.nullcontext(False))
-        fingerprint(opened, inputs)
+        fingerprint_outputs(opened, inputs)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device; free some room"):
         patch.setattr(scratch.os, "posix_fallocate", _full)
-        fingerprint(opened, inputs)
+        fingerprint_outputs(opened, inputs)
 
 
 def _full(*unused):
@@ -260,7 +260,7 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
     ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"
     sizes = "--num-inputs 64 --seq-len 64 --batch-size 4 --quiet"
-    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", ref, *sizes.split()]
+    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", "--outputs", ref, *sizes.split()]
     streamed = [*command, "--stream", "--scratch", str(tmp_path / "s"), "--out", str(tmp_path / "a")]
     reached = [0]
     while len(reached) < 50:
@@ -276,7 +276,7 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
             break
     assert len(reached) > 2 and reached == sorted(set(reached))
     subprocess.run([*command, "--out", str(tmp_path / "b")], check=True, stdout=subprocess.DEVNULL)
-    ours, theirs = (load_fingerprint(tmp_path / name).outputs_ND for name in "ab")
+    ours, theirs = (load_outputs(tmp_path / name).outputs_ND for name in "ab")
     # float32 sums of tens of terms; the same bytes under the users' compiler.
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 

@@ -33,7 +33,7 @@ FORMAT = "bornbiased-fingerprint-1"
 
 
 class Facts(TypedDict):
-    """What a stored fingerprint says of its outputs: the fields of :class:`Fingerprint` but for them."""
+    """What a stored fingerprint says of its outputs: the fields of :class:`OutputFingerprint` but for them."""
 
     inputs: dict[str, Any]
     layer: Layers | None
@@ -47,7 +47,7 @@ class Facts(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fingerprint:
+class OutputFingerprint:
     """Outputs of one model on one set of inputs.
 
     Attributes:
@@ -76,7 +76,7 @@ class Fingerprint:
     storage: str = "float32"
 
 
-def fingerprint(
+def fingerprint_outputs(
     checkpoint: Checkpoint,
     inputs: Inputs,
     *,
@@ -88,7 +88,7 @@ def fingerprint(
     engine: Engine = local,
     range_size: int | None = None,
     mesh: Mesh | None = None,
-) -> Fingerprint:
+) -> OutputFingerprint:
     """Compute a model's fingerprint.
 
     Args:
@@ -127,7 +127,7 @@ def fingerprint(
         outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
     # Constant tensors are equal in unrelated models: their digests are no evidence.
     trivial = checkpoint.constant_tensors()
-    return Fingerprint(
+    return OutputFingerprint(
         outputs_ND=outputs_ND,
         inputs=record.jsonable(facts),
         layer=layer,
@@ -141,7 +141,7 @@ def fingerprint(
     )
 
 
-def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
+def save_outputs(path: Path | str, saved: OutputFingerprint) -> Path:
     """Write a fingerprint, whole or not at all: the same bytes for the same fingerprint.
 
     Raises:
@@ -163,7 +163,7 @@ def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
     return files.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
 
 
-def load_fingerprint(path: Path | str) -> Fingerprint:
+def load_outputs(path: Path | str) -> OutputFingerprint:
     """Read a fingerprint. Nothing is unpickled.
 
     Raises:
@@ -174,21 +174,21 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint`")
+                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint --outputs`")
             outputs_ND = opened.get_tensor("outputs")
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))
-        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint`")
-        return Fingerprint(outputs_ND=outputs_ND, **facts)
+        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
+        return OutputFingerprint(outputs_ND=outputs_ND, **facts)
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         reason = schema.cut(str(error))
         raise InputError(
-            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint`"
+            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint --outputs`"
         ) from error
 
 
-def is_fingerprint(path: Path | str) -> bool:
+def is_output_fingerprint(path: Path | str) -> bool:
     """Return whether a file says that it is a fingerprint (it may still be corrupted)."""
     try:
         with safe_open(Path(path), framework="numpy") as opened:
@@ -202,7 +202,7 @@ def _digest(outputs_ND: np.ndarray, described: str) -> str:
     return hashlib.sha256(head + np.ascontiguousarray(outputs_ND).tobytes()).hexdigest()
 
 
-def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
+def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> None:
     """Refuse fingerprints of different inputs or reading points.
 
     Raises:
