@@ -109,7 +109,7 @@ class Workers:
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):
                     pipe.close()
             process.wait()
