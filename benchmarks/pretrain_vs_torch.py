@@ -37,8 +37,9 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.data.windows import batches
-from bornbiased_jax.training.optimiser import optimiser, schedule
-from bornbiased_jax.training.setup import abstract_state, compiled_step, first_state, load_data
+from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
+from bornbiased_jax.training.program import abstract_state, compile_step, first_state
+from bornbiased_jax.training.setup import load_data
 from bornbiased_jax.training.throughput import flops_per_token
 
 SEED = 42
@@ -60,10 +61,10 @@ class Ours:
     def __init__(self, config: PretrainConfig, steps: int) -> None:
         mesh = build_mesh(parse_mesh(None))
         self.mesh, self.rows = mesh, config.micro_batch
-        rule = optimiser(config, steps)
+        rule = make_optimizer(config, steps)
         abstract = abstract_state(config, rule, mesh)
         self.state = first_state(config, rule, abstract, None)
-        self.program, self.mode = compiled_step(config, rule, abstract, mesh)
+        self.program, self.mode = compile_step(config, rule, abstract, mesh)
 
     def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
         """Take so many steps; return their losses (of the first seed)."""
@@ -72,7 +73,7 @@ class Ours:
             sequences = next(rows)
             pieces = sequences.reshape(-1, self.rows, sequences.shape[-1])
             batch = place_batch(pieces, self.mesh, axis=1, rows=self.rows)
-            self.state, measured = self.program(self.state, batch)
+            self.state, measured = self.program(self.state, batch, None)
             if pending is not None:
                 losses.append(float(jax.device_get(pending["loss"])[0]))
             pending = measured
@@ -102,7 +103,7 @@ class Theirs:
         self.optimiser = torch.optim.AdamW(
             groups, lr=1.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
         )
-        rate = schedule(config, steps)
+        rate = learning_rate(config, steps)
         rates = [float(rate(jnp.asarray(step))) for step in range(steps + 1)]
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimiser, lambda step: rates[min(step, steps)])
         self.clip = config.clip

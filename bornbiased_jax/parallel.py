@@ -129,7 +129,7 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     (the axis of stacked layers is never cut, as the scan over layers walks along it); vectors are whole
     everywhere, as they cost nothing.
     """
-    first = 2 if path.startswith("blocks/") else 1
+    first = 2 if "blocks" in path.split("/") else 1
     axes: list[str | None] = [None] * len(shape)
     if shape and mesh.shape["seed"] > 1:
         axes[0] = "seed"

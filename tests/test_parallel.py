@@ -180,8 +180,8 @@ MOVED = """
 import json, re, sys
 from bornbiased_jax import parallel
 from bornbiased_jax.config import preset
-from bornbiased_jax.training import PretrainConfig, setup
-from bornbiased_jax.training.optimiser import optimiser
+from bornbiased_jax.training import PretrainConfig, program
+from bornbiased_jax.training.optimizer import make_optimizer
 
 for spec in ("fsdp=4", "data=2,fsdp=2"):
     mesh = parallel.build_mesh(parallel.parse_mesh(spec))
@@ -189,11 +189,11 @@ for spec in ("fsdp=4", "data=2,fsdp=2"):
     for layers in (1, 3):
         cfg = preset("llama-tiny", num_layers=layers, num_heads=2, d_model=32, d_ff=64, vocab_size=257)
         config = PretrainConfig(model=cfg, data="none", out="none", seeds=(0,), context=13, batch_size=8, mesh=spec)
-        rule = optimiser(config, 10)
-        program, _ = setup.compiled_step(config, rule, setup.abstract_state(config, rule, mesh), mesh)
+        rule = make_optimizer(config, 10)
+        compiled, _ = program.compile_step(config, rule, program.abstract_state(config, rule, mesh), mesh)
         names = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
         pattern = rf"= \\(?(f32\\[[\\d,]*\\])[^=]*? (?:{names})(?:-start)?\\("
-        moved = re.findall(pattern, program.as_text())
+        moved = re.findall(pattern, compiled.as_text())
         # 13 positions, whole or as rows of two, four or eight sequences: no weight has such a size.
         counts.append([len(moved), sum(bool(re.search(r"\\b(13|26|52|104)\\b", shape)) for shape in moved)])
     print(json.dumps({spec: counts}))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import options
-from bornbiased_jax.cli.pretrain import finish, given_overrides, override_options
+from bornbiased_jax.cli.pretrain import OVERRIDES, finish, given_overrides, override_options
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,32 +74,13 @@ _OF = {
 )
 @click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
-@click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
+@click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
+@click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
 # The steps are asked for, and the checkpoint is an argument.
 @override_options("steps", "init-from")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
-def adapt(
-    checkpoint: str,
-    method: str,
-    data: str,
-    steps: int,
-    out: str,
-    seeds: str,
-    data_seed: int,
-    rank: int,
-    alpha: float | None,
-    matrices: str,
-    prefix_length: int,
-    feature_map: str,
-    budget: str | None,
-    checkpoint_log_spaced: bool,
-    remat: bool,
-    no_tensorboard: bool,
-    quiet: bool,
-    json_file: str | None,
-    **overrides: Any,
-) -> int:
+def adapt(json_file: str | None, **arguments: Any) -> int:
     """Fine-tune a model, or train an adapter beside it; run again to resume.
 
     DIR is a run: DIR@seed=0 opens wherever a checkpoint is asked for, and `bornbiased export` writes a fine-tuned
@@ -109,42 +91,49 @@ def adapt(
       bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code --steps 200 --out runs/lora
       bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus --data builtin:code --steps 200 --out runs/p
     """
+    method, checkpoint = arguments["method"], arguments["checkpoint"]
     options.prepare_json(json_file)
     for name, methods in _OF.items():
         if options.given(name) and method not in methods:
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
-    seed_list = options.parse_seeds(seeds)
-    options.start(quiet=quiet)
+    seed_list = options.parse_seeds(arguments["seeds"])
+    options.start(quiet=arguments["quiet"])
     from bornbiased_jax.derive.tune import adapt as train
-    from bornbiased_jax.model.adapters import lora, prefix, prefix_plus
 
-    adapter: Adapter | None = None
-    if method == "lora":
-        adapter = lora(rank, alpha, tuple(part.strip() for part in matrices.split(",")))
-    elif method == "prefix":
-        adapter = prefix(prefix_length)
-    elif method == "prefix-plus":
-        adapter = prefix_plus(feature_map)
-    # A budget of parameters sets the rank or the length.
-    if budget is not None and adapter is not None:
-        if options.given("rank") or options.given("prefix_length"):
-            raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
-        adapter = _within(adapter, budget, _architecture(checkpoint))
+    kept = ("data", "out", "steps", "data_seed", "checkpoint_log_spaced", "remat", "quiet")
+    overrides = (name for name in (option.replace("-", "_") for option in OVERRIDES) if name in arguments)
+    changes = {name: arguments[name] for name in (*kept, *overrides)}
     summary = train(
         checkpoint,
-        adapter,
-        data=data,
-        steps=steps,
-        out=out,
+        _adapter(arguments),
         seeds=tuple(seed_list),
-        data_seed=data_seed,
-        checkpoint_log_spaced=checkpoint_log_spaced,
-        remat=remat,
-        tensorboard=not no_tensorboard,
-        quiet=quiet,
-        **given_overrides(overrides),
+        tensorboard=not arguments["no_tensorboard"],
+        csv=arguments["metrics_csv"],
+        **given_overrides(changes),
     )
     return finish(summary, seed_list, json_file, f"{method}, ")
+
+
+def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
+    """Return the adapter that the arguments describe; None for the whole model."""
+    from bornbiased_jax.model.adapters import lora, prefix, prefix_plus
+
+    method, budget = arguments["method"], arguments["budget"]
+    if method == "full":
+        return None
+    if method == "lora":
+        matrices = tuple(part.strip() for part in arguments["matrices"].split(","))
+        adapter = lora(arguments["rank"], arguments["alpha"], matrices)
+    elif method == "prefix":
+        adapter = prefix(arguments["prefix_length"])
+    else:
+        adapter = prefix_plus(arguments["feature_map"])
+    if budget is None:
+        return adapter
+    # A budget of parameters sets the rank or the length.
+    if options.given("rank") or options.given("prefix_length"):
+        raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
+    return _within(adapter, budget, _architecture(arguments["checkpoint"]))
 
 
 def _architecture(checkpoint: str) -> ModelConfig:

@@ -77,8 +77,9 @@ def pretrain_requirements(config: PretrainConfig) -> Requirements:
     from bornbiased_jax import parallel
     from bornbiased_jax.model.memory import FLOAT, weights_bytes
     from bornbiased_jax.text.documents import check_source
-    from bornbiased_jax.training.initial import initial_references
-    from bornbiased_jax.training.setup import check_architecture, check_folder, memory_needed
+    from bornbiased_jax.training.initial import check_architecture, initial_references
+    from bornbiased_jax.training.memory import memory_needed
+    from bornbiased_jax.training.setup import check_folder
     from bornbiased_jax.training.throughput import flops_per_token
 
     if config.init_from is not None:

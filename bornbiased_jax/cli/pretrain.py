@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
 TERMINATED = 143
 
-# Options that override a schedule's number, when given: name on the command line -> type, help.
+RECIPES = ["tiny", "paper", "seedprint"]
+SHAPES = ["cosine", "linear", "constant", "wsd"]
+
+# Options that override a recipe's number, when given: name on the command line -> type, help.
 OVERRIDES: dict[str, tuple[Any, str]] = {
-    "steps": (options.Ranged(ranges.Steps), "Updates; one epoch with the schedule seedprint unless given."),
+    "steps": (options.Ranged(ranges.Steps), "Updates; one epoch with the recipe seedprint unless given."),
     "schedule-steps": (
         options.Ranged(ranges.Steps),
         "Lay the learning rate out for so many; a later call may go on up to them.  [default: steps]",
@@ -29,8 +32,13 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
         "Micro-batches of a batch, which go through the model one after the other.",
     ),
     "context": (options.Ranged(ranges.SeqLen), "Predicted tokens a sequence."),
+    "schedule": (
+        click.Choice(SHAPES),
+        "Of the rate after the warm-up: half a cosine, a line, none, or a line in the last fifth (wsd).",
+    ),
+    "optimizer": (click.Choice(["adamw", "muon"]), "Muon is for the matrices of blocks, AdamW for the rest."),
     "learning-rate": (options.Ranged(ranges.LearningRate), "At its highest, after the warm-up."),
-    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "Where the cosine ends."),
+    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "Where the schedule ends, but for constant."),
     "warmup": (options.Ranged(ranges.StepsOrNone), "Steps of linear warm-up."),
     "weight-decay": (options.Ranged(ranges.LearningRateOrNone), "Decoupled, on matrices only."),
     "clip": (options.Ranged(ranges.Clip), "Largest norm of the gradient."),
@@ -98,14 +106,20 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     """
     from bornbiased_jax.training import from_schedule
 
+    # The names of recipes were those of --schedule once, and still do there.
+    schedule = arguments["schedule"]
+    recipe = schedule if schedule in RECIPES else arguments["recipe"]
+    overrides = {name: arguments[name] for name in (option.replace("-", "_") for option in OVERRIDES)}
+    overrides["schedule"] = schedule if schedule in SHAPES else None
     return from_schedule(
-        arguments["schedule"],
+        recipe,
         model=options.model_config(arguments["model"], arguments["settings"]),
         seeds=tuple(options.parse_seeds(arguments["seeds"])),
         tensorboard=not arguments["no_tensorboard"],
         **{name: arguments[name] for name in ("data", "out", "data_seed", "checkpoint_log_spaced", "remat", "mesh")},
+        csv=arguments["metrics_csv"],
         quiet=arguments["quiet"],
-        **given_overrides({name: arguments[name] for name in (option.replace("-", "_") for option in OVERRIDES)}),
+        **given_overrides(overrides),
     )
 
 
@@ -120,16 +134,23 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     "--data-seed", type=options.Ranged(ranges.Seed), default=0, show_default=True, help="Seed of the order of the data."
 )
 @click.option(
-    "--schedule",
-    type=click.Choice(["tiny", "paper", "seedprint"]),
+    "--recipe",
+    type=click.Choice(RECIPES),
     default="tiny",
     show_default=True,
     help="Numbers to start from: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
 )
+@click.option(
+    "--schedule",
+    type=click.Choice([*SHAPES, *RECIPES]),
+    metavar=f"[{'|'.join(SHAPES)}]",
+    help=f"{OVERRIDES['schedule'][1]} A recipe's name chooses that.",
+)
 @click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
-@click.option("--no-tensorboard", is_flag=True, help="Write metrics.jsonl alone.")
-@override_options()
+@click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
+@click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
+@override_options("schedule")
 @dry_run.dry_run_option
 @options.result_options
 @options.common_options

@@ -84,14 +84,7 @@ def read_adapter(folder: str | Path) -> Adapter:
             computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
     """
     folder = files.user_path(folder)
-    config = _read_config(folder)
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"{folder / CONFIG} has r={shown(rank)}, which is no rank: fetch the adapter again")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise InputError(
-            f"{folder / CONFIG} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again"
-        )
+    rank, scale = _read_config(folder)
     if not (folder / WEIGHTS).is_file():
         if (folder / PICKLE).is_file():
             raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
@@ -111,11 +104,15 @@ def read_adapter(folder: str | Path) -> Adapter:
             raise InputError(f"{folder} has only lora_{next(iter(factors))} of {module}: fetch the adapter again")
     if not modules:
         raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     return Adapter(str(folder), rank, scale, {module: (pair["A"], pair["B"]) for module, pair in modules.items()})
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> tuple[int, float]:
+    """Return an adapter's rank and what B A is multiplied by.
+
+    Raises:
+        InputError: there is no configuration, or a field is not understood, not supported or no number.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
     config = files.read_json(folder / CONFIG)
@@ -131,7 +128,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
             raise InputError(
                 f"{folder / CONFIG} has {cut(name)}={shown(value)}, a field that is not understood: merge it with PEFT"
             )
-    return config
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise InputError(f"{folder / CONFIG} has r={shown(rank)}, which is no rank: fetch the adapter again")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise InputError(
+            f"{folder / CONFIG} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again"
+        )
+    # Rank-stabilized scaling divides by the root of the rank.
+    return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:

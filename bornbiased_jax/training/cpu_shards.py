@@ -16,9 +16,8 @@ import optax
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.model.adapters import Adapter
 from bornbiased_jax.parameters import Params, count_parameters
-from bornbiased_jax.training.step import State, mean_gradient, update
+from bornbiased_jax.training.step import LossFn, Metrics, State, apply_gradient, mean_gradient
 
 # Above so many parameters products fill all cores by themselves, and a gradient for each shard costs more than it
 # saves.
@@ -51,28 +50,22 @@ class CpuShardsStep:
     copies and is overwritten by the next call; :func:`stacked` makes the first from the second.
 
     Args:
-        cfg: the architecture.
-        optimiser: of one seed.
+        loss_fn: of what is trained, as :func:`~bornbiased_jax.training.step.make_loss` makes it.
+        optimizer: of one seed.
         abstract: shapes of the state, leaves [S, ...].
         batch: shape of the tokens [A, B, T + 1], A·B divisible by ``shards``.
         shards: parts taken at once.
-        dtype: of the computation.
-        remat: recompute each block in the backward pass.
-        adapter: what the state's parameters are, where they are not the model's.
-        frozen: the weights beside them, of the adapter's base.
+        frozen: the weights beside an adapter, or their shapes.
     """
 
     def __init__(
         self,
-        cfg: ModelConfig,
-        optimiser: optax.GradientTransformation,
+        loss_fn: LossFn,
+        optimizer: optax.GradientTransformation,
         abstract: State,
         batch: jax.ShapeDtypeStruct,
         *,
         shards: int,
-        dtype: Any = jnp.float32,
-        remat: bool = False,
-        adapter: Adapter | None = None,
         frozen: Params | None = None,
     ) -> None:
         A, B, T1 = batch.shape
@@ -86,36 +79,37 @@ class CpuShardsStep:
         def gradient(params: Any, tokens_ABT1: jax.Array, shard: jax.Array, frozen: Params | None) -> Any:
             tokens_SMBT1 = tokens_ABT1.reshape(shards, chunks, per_shard // chunks, T1)
             tokens_MBT1 = jax.lax.dynamic_index_in_dim(tokens_SMBT1, shard, keepdims=False)
-            return mean_gradient(cfg, params, tokens_MBT1, dtype=dtype, remat=remat, adapter=adapter, frozen=frozen)
+            return mean_gradient(loss_fn, params, tokens_MBT1, frozen)
 
         def finish(state: State, parts: list[Any]) -> Any:
             loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / shards, *parts)
-            return update(optimiser, state, loss, grads)
+            return apply_gradient(optimizer, state, loss, grads)
 
         # Compile both programs for the state of a single seed.
         index = jax.ShapeDtypeStruct((), jnp.int32)
         single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract)
         part = jax.eval_shape(gradient, single.params, batch, index, frozen)
-        self._frozen = frozen
         self._gradient = jax.jit(gradient).lower(single.params, batch, index, frozen).compile()
         # A program of its own, which overwrites the state: within one with the gradient, or with an axis of seeds, the
         # compiler copies weights and moments first.
         self._finish = jax.jit(finish, donate_argnums=0).lower(single, [part] * shards).compile()
         self._threads = ThreadPoolExecutor(shards, thread_name_prefix="cpu-shard")
 
-    def __call__(self, states: State | list[State], tokens_ABT1: jax.Array) -> tuple[list[State], dict[str, jax.Array]]:
-        """Take one step of every seed; return the new states and the measurements, leaves [S, ...]."""
+    def __call__(
+        self, states: State | list[State], tokens_ABT1: jax.Array, frozen: Params | None = None
+    ) -> tuple[list[State], Metrics]:
+        """Take one step of every seed; return the new states and the metrics, leaves [S, ...]."""
 
         def part(params: Any, shard: int) -> Any:
-            return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), self._frozen))
+            return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen))
 
         by_seed = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a shard that is done goes on with the next seed, and updates are made meanwhile.
         shards = range(self.shards)
         parts = [[self._threads.submit(part, state.params, shard) for shard in shards] for state in by_seed]
         updated = [self._finish(state, [future.result() for future in parts.pop(0)]) for state in by_seed]
-        measured = jax.tree.map(lambda *values: jnp.stack(values), *[values for _, values in updated])
-        return [state for state, _ in updated], measured
+        metrics = jax.tree.map(lambda *values: jnp.stack(values), *[values for _, values in updated])
+        return [state for state, _ in updated], metrics
 
 
 def stacked(states: State | list[State]) -> State:

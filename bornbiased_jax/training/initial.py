@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
+import numpy as np
+
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text import Tokenizer
-from bornbiased_jax.training.setup import Initial
+from bornbiased_jax.training.config import PretrainConfig
+
+Initial = tuple[ModelConfig, Params]
+"""A model to begin with: its architecture and its weights."""
 
 
 def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], Tokenizer | None]:
@@ -50,3 +59,51 @@ def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
             "one seed, or a run that has these seeds"
         )
     return references
+
+
+def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> Params | None:
+    """Check and stack the weights to begin with: for one seed or for each [S, ...]; for adapters one model [1, ...].
+
+    Raises:
+        InputError: their number or architecture does not fit.
+    """
+    if not initial and config.adapter is not None:
+        raise InputError("an adapter needs the weights that it is trained beside: give them")
+    if (not initial) != (config.init_from is None):
+        raise InputError("init_from names where the given weights came from: set both or neither")
+    if not initial:
+        return None
+    if config.adapter is not None and jax.process_count() > 1:
+        raise InputError("an adapter is trained by one process: start one alone")
+    if config.adapter is not None and len(initial) != 1:
+        raise InputError(f"{len(initial)} models to train an adapter beside: give one")
+    if config.adapter is None and len(initial) != len(config.seeds):
+        raise InputError(
+            f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"
+        )
+    shapes = flatten(parameter_shapes(config.model))
+    for cfg, params in initial:
+        check_architecture(config, cfg)
+        for path, leaf in flatten(params).items():
+            if path not in shapes or tuple(leaf.shape) != tuple(shapes[path].shape):
+                raise InputError(f"the model to begin with has a {path} that the run's model has not")
+    stacked = [params for _, params in initial]
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+
+
+def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:
+    """Refuse a model to begin with whose architecture is not that of the run.
+
+    Raises:
+        InputError: it is another; the sentence names the field.
+    """
+    # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
+    of_run = {**config.model.to_dict(), "init": None, "max_seq_len": None}
+    of_model = {**cfg.to_dict(), "init": None, "max_seq_len": None}
+    # What was asked for before what follows from it.
+    first = ("d_model", "num_layers", "num_heads", "vocab_size")
+    for name, value in sorted(of_run.items(), key=lambda item: item[0] not in first):
+        if of_model[name] != value:
+            raise InputError(
+                f"the model to begin with has {name}={of_model[name]!r}, the run {value!r}: set {name}={of_model[name]}"
+            )

@@ -1,25 +1,38 @@
-"""Write a run's metrics as it goes: ``metrics.jsonl`` and TensorBoard's event files."""
+"""A run's metrics: the hook that reads them, the loggers that write them, and the lines as they are read back."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, NotRequired, Protocol
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 from annotated_types import Interval
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from typing_extensions import TypedDict
 
 from bornbiased_jax import files, progress, schema
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.training.config import PretrainConfig
+from bornbiased_jax.training.step import Metrics
+from bornbiased_jax.training.throughput import TrainingClock
 
 Measured = Annotated[float, Interval(ge=-3.5e38, le=3.5e38)]
 """What float32 can say."""
 
 
 class MetricsLine(TypedDict):
-    """What every line has; numbers of seeds are in their order."""
+    """A line of ``metrics.jsonl``; a list holds a number for each seed, in their order."""
 
     step: Annotated[int, Interval(ge=1)]
     seeds: list[int]
@@ -32,10 +45,11 @@ class MetricsLine(TypedDict):
 
 
 METRICS_FILE = "metrics.jsonl"
+CSV_FILE = "metrics.csv"
 EVENTS = "tensorboard"
 
 
-def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+def read_metrics(folder: Path | str) -> list[MetricsLine]:
     """Read the lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
 
     Raises:
@@ -47,7 +61,7 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
     return lines
 
 
-def mend_metrics(folder: Path | str) -> None:
+def repair_metrics(folder: Path | str) -> None:
     """Set a corrupted ``metrics.jsonl`` aside, if it is one, and keep its complete lines.
 
     Raises:
@@ -61,7 +75,7 @@ def mend_metrics(folder: Path | str) -> None:
         files.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
+def _read(folder: Path | str) -> tuple[list[MetricsLine], InputError | None]:
     """Return the complete lines, and what is wrong with the first that is not."""
     path = Path(folder) / METRICS_FILE
     try:
@@ -70,7 +84,7 @@ def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
         return [], None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    lines: list[dict[str, Any]] = []
+    lines: list[MetricsLine] = []
     damage: InputError | None = None
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"line {number} of {path}"
@@ -86,98 +100,206 @@ def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
     return lines, damage
 
 
-class MetricsWriter:
-    """One line a record, appended as it comes; what a resumed run will do again is cut off first."""
+class Logger(Protocol):
+    """A place where lines of metrics go; it raises ``OSError`` where it cannot write."""
 
-    def __init__(self, folder: Path, step: int, seeds: tuple[int, ...], *, tensorboard: bool = True) -> None:
-        """Continue after ``step`` updates.
-
-        Raises:
-            InputError: the files cannot be written.
-        """
-        self._path, self._seeds = folder / METRICS_FILE, seeds
-        self._events: Any = None
-        earlier = [line for line in read_metrics(folder) if line["step"] <= step]
-        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in earlier))
-        try:
-            self._stream = self._path.open("a")
-            if tensorboard:
-                self._events = _Events(folder / EVENTS, step)
-        except OSError as error:
-            raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record: ``step`` and numbers, or lists of numbers in the order of the seeds.
-
-        Raises:
-            InputError: the disk is full or gone.
-        """
-        try:
-            self._stream.write(json.dumps(record, allow_nan=False) + "\n")
-            self._stream.flush()
-            if self._events is not None:
-                self._write_events(record)
-        except OSError as error:
-            raise InputError(
-                f"cannot write {self._path}: {error.strerror}; the checkpoints are intact: free room, then run "
-                "the same command again"
-            ) from error
-
-    def _write_events(self, record: dict[str, Any]) -> None:
-        for name, value in record.items():
-            if name in ("step", "seeds"):
-                continue
-            if isinstance(value, list):
-                for seed, entry in zip(self._seeds, value, strict=True):
-                    self._events.add(f"{name}/seed{seed}", entry, record["step"])
-            elif isinstance(value, (int, float)):
-                self._events.add(name, value, record["step"])
-        self._events.flush()
+    def write(self, line: MetricsLine) -> None:
+        """Write one line."""
 
     def close(self) -> None:
-        """Flush and close; a full disk was reported before."""
-        for stream in (self._stream, self._events):
-            try:
-                if stream is not None:
-                    stream.close()
-            except OSError:
-                continue
+        """Flush and release what is open."""
 
 
-class _Events:
+class JsonlLogger:
+    """``metrics.jsonl``, a line a record, appended as it comes."""
+
+    def __init__(self, folder: Path, earlier: Iterable[MetricsLine]) -> None:
+        # What a resumed run will do again is cut off first.
+        files.write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in earlier))
+        self._stream = (folder / METRICS_FILE).open("a")
+
+    def write(self, line: MetricsLine) -> None:
+        """Append a line."""
+        self._stream.write(json.dumps(line, allow_nan=False) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class CsvLogger:
+    """``metrics.csv``, a row a line and a column for each number of each seed, appended as it comes."""
+
+    def __init__(self, folder: Path, earlier: Iterable[MetricsLine], seeds: Sequence[int]) -> None:
+        by_seed = [f"{name}/seed{seed}" for name in ("loss", "grad_norm", "validation_loss") for seed in seeds]
+        self._columns = ["step", "tokens", "lr", "tokens_per_second", *by_seed]
+        files.write_text(folder / CSV_FILE, self._rows(self._columns, *map(self._row, earlier)))
+        self._stream = (folder / CSV_FILE).open("a", newline="")
+
+    def _row(self, line: MetricsLine) -> list[float | str]:
+        # What is not measured at a step is an empty cell.
+        numbers = dict(scalars(line))
+        return [line["step"], *(numbers.get(column, "") for column in self._columns[1:])]
+
+    @staticmethod
+    def _rows(*rows: Sequence[float | str]) -> str:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        return text.getvalue()
+
+    def write(self, line: MetricsLine) -> None:
+        """Append a row."""
+        self._stream.write(self._rows(self._row(line)))
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class TensorBoardLogger:
     """One TensorBoard event file, written as it comes.
 
     tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(folder / "events"), f".{step}")
-        if step:
+    def __init__(self, folder: Path, first: int) -> None:
+        (folder / EVENTS).mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / EVENTS / "events"), f".{first}")
+        if first:
             # TensorBoard drops what earlier files say of later steps.
             start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+            self._writer.write_event(Event(wall_time=time.time(), step=first + 1, session_log=start))
 
-    def add(self, tag: str, value: float, step: int) -> None:
-        from tensorboardX import summary
-        from tensorboardX.proto.event_pb2 import Event
-
-        self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary.scalar(tag, value)))
-
-    def flush(self) -> None:
+    def write(self, line: MetricsLine) -> None:
+        """Append an event for each number."""
+        for tag, value in scalars(line):
+            scalar = summary.scalar(tag, value)
+            self._writer.write_event(Event(wall_time=time.time(), step=line["step"], summary=scalar))
         self._writer.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self._writer.close()
 
 
-def first_bad(record: dict[str, list[float]], seeds: tuple[int, ...]) -> tuple[str, int, float] | None:
-    """Return (name, seed, value) of the first number that is NaN or infinite, or None."""
-    for name, values in record.items():
-        for seed, value in zip(seeds, values, strict=True):
-            if not math.isfinite(value):
-                return name, seed, value
-    return None
+def scalars(line: MetricsLine) -> list[tuple[str, float]]:
+    """List the numbers of a line but for its step, those of seeds under names such as ``loss/seed42``."""
+    numbers: list[tuple[str, float]] = []
+    for name, value in line.items():
+        if isinstance(value, list) and name != "seeds":
+            numbers += [(f"{name}/seed{seed}", entry) for seed, entry in zip(line["seeds"], value, strict=True)]
+        elif isinstance(value, (int, float)) and name != "step":
+            numbers.append((name, value))
+    return numbers
+
+
+def open_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logger]:
+    """Open a run's loggers to continue after ``first`` updates.
+
+    Raises:
+        InputError: their files cannot be written.
+    """
+    earlier = [line for line in read_metrics(folder) if line["step"] <= first]
+    # The lines come first: rows of the CSV are made again from them.
+    try:
+        loggers: list[Logger] = [JsonlLogger(folder, earlier)]
+        if config.csv:
+            loggers.append(CsvLogger(folder, earlier, config.seeds))
+        if config.tensorboard:
+            loggers.append(TensorBoardLogger(folder, first))
+    except OSError as error:
+        raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
+    return loggers
+
+
+class MetricsLog:
+    """The hook that brings the numbers of each step to the host, checks them and hands lines to the loggers.
+
+    An accelerator must never wait for the host: there the numbers of a step are read while the next step runs. A CPU
+    computes and reads in turn.
+
+    Attributes:
+        step: the last step that was read.
+        loss: its loss, by seed; None before the first.
+    """
+
+    def __init__(
+        self, config: PretrainConfig, schedule: optax.Schedule, clock: TrainingClock, loggers: Sequence[Logger]
+    ) -> None:
+        self._config, self._schedule, self._clock, self._loggers = config, schedule, clock, loggers
+        self.reads_behind = jax.default_backend() != "cpu"
+        self.step = 0
+        self.loss: list[float] | None = None
+        # The last step whose numbers were not read yet, and the last that was read and that no line was due for.
+        self._pending: tuple[int, Metrics] | None = None
+        self._unwritten: dict[str, list[float]] | None = None
+
+    def __call__(self, step: int, state: object, metrics: Metrics) -> None:  # noqa: ARG002 (a hook)
+        """Take the numbers of a step; those of the step before are on the host and written when this returns."""
+        self.flush()
+        self._pending = (step, metrics)
+        if not self.reads_behind:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read the numbers of the pending step, if there is one, and write its line where one is due.
+
+        Raises:
+            InputError: a number is not finite, or the disk is full or gone.
+        """
+        if self._pending is None:
+            return
+        # Wait for the numbers; the clock takes the time until they are here for that of their step.
+        (self.step, metrics), self._pending = self._pending, None
+        values = {name: np.asarray(value, np.float64).tolist() for name, value in jax.device_get(metrics).items()}
+        self._clock.count_step()
+        self._check_finite(values)
+        self.loss = values["loss"]
+        self._unwritten = values
+        if self.step % self._config.log_every == 0 or "validation_loss" in values:
+            self._write_line()
+
+    def close(self) -> None:
+        """Read and write what is left: the last step has a line in any case.
+
+        Raises:
+            InputError: as of :meth:`flush`.
+        """
+        self.flush()
+        self._write_line()
+
+    def _check_finite(self, values: dict[str, list[float]]) -> None:
+        for name, by_seed in values.items():
+            for seed, value in zip(self._config.seeds, by_seed, strict=True):
+                if not math.isfinite(value):
+                    raise InputError(
+                        f"the {name} of seed {seed} is {value} at step {self.step}: what was saved before is intact; "
+                        "lower the learning rate or raise the warm-up, with another --out"
+                    )
+
+    def _write_line(self) -> None:
+        values, self._unwritten = self._unwritten, None
+        if values is None:
+            return
+        line: MetricsLine = {
+            "step": self.step,
+            "loss": values["loss"],
+            "seeds": list(self._config.seeds),
+            "grad_norm": values["grad_norm"],
+            # The rate that made this step's update.
+            "lr": float(self._schedule(jnp.asarray(self.step - 1))),
+            "tokens": self.step * self._config.tokens_per_step,
+            "tokens_per_second": self._clock.lap(),
+        }
+        if "validation_loss" in values:
+            line["validation_loss"] = values["validation_loss"]
+        try:
+            for logger in self._loggers:
+                logger.write(line)
+        except OSError as error:
+            raise InputError(
+                f"cannot write {METRICS_FILE} in {self._config.out}: {error.strerror}; the checkpoints are intact: "
+                "free room, then run the same command again"
+            ) from error

@@ -48,7 +48,7 @@ def describe(folder: Path) -> dict[str, Any]:
     run = read_run(folder)
     config = run["config"]
     lines = read_metrics(folder)
-    last = lines[-1] if lines else {}
+    last = lines[-1] if lines else None
     checkpoints = find_steps(folder)
     validations = [line["validation_loss"] for line in lines if "validation_loss" in line]
     cfg = ModelConfig.from_dict(config["model"])
@@ -61,10 +61,10 @@ def describe(folder: Path) -> dict[str, Any]:
         "init_from": config.get("init_from"),
         "seeds": config["seeds"],
         "steps": run["steps"],
-        "step": last.get("step", 0),
+        "step": 0 if last is None else last["step"],
         "finished": bool(checkpoints) and checkpoints[-1] == run["steps"],
         "checkpoints": checkpoints,
-        "loss": last.get("loss"),
+        "loss": None if last is None else last["loss"],
         "validation_loss": validations[-1] if validations else None,
-        "tokens": last.get("tokens", 0),
+        "tokens": 0 if last is None else last["tokens"],
     }

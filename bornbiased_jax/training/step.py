@@ -1,4 +1,8 @@
-"""One update: pure functions of the state of one seed, and their lift over a leading axis of seeds."""
+"""One update: from the loss of a batch to new parameters, for one seed and for many.
+
+Read from top to bottom: the loss of what is trained, its gradient over micro-batches, the update, the step that joins
+them, and its lift over seeds. All are pure functions.
+"""
 
 from __future__ import annotations
 
@@ -15,102 +19,91 @@ from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 
 Mode = Literal["vmap", "map"]
+Metrics = dict[str, Any]
+"""What a step measures, by name: an array with a value for each seed."""
+LossFn = Callable[[Params, jax.Array, Params | None], tuple[jax.Array, jax.Array]]
+"""``loss(params, tokens_BT1, frozen)``: the summed loss in nats and the number of tokens predicted."""
 
 
 class State(NamedTuple):
     """Everything that an update changes; leaves have a leading axis S once lifted over seeds."""
 
     params: Params
-    optimiser: Any
+    optimizer: optax.OptState
 
 
-def loss_of(
+def make_loss(
     cfg: ModelConfig,
-    params: Params,
-    tokens_BT1: jax.Array,
-    adapter: Adapter | None,
-    frozen: Params | None,
-    **settings: Any,
-) -> tuple[jax.Array, jax.Array]:
-    """Compute :func:`bornbiased_jax.model.loss.loss_sum` of a trained model, or of an adapter on a frozen one.
-
-    Args:
-        cfg: the model's architecture; of an adapter its base's.
-        params: what is trained.
-        tokens_BT1: the batch.
-        adapter: None for the model itself.
-        frozen: the weights of the adapter's base.
-        settings: as ``loss_sum`` takes it.
-    """
-    if adapter is None:
-        return loss_sum(cfg, params, tokens_BT1, **settings)
-    assert frozen is not None
-    return loss_sum(adapted(cfg, adapter), attach(adapter, frozen, params), tokens_BT1, **settings)
-
-
-def mean_gradient(
-    cfg: ModelConfig,
-    params: Params,
-    tokens_MBT1: jax.Array,
+    adapter: Adapter | None = None,
     *,
     dtype: Any = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
-    adapter: Adapter | None = None,
-    frozen: Params | None = None,
-) -> tuple[jax.Array, Params]:
-    """Average the losses (nats per token) and gradients of M equal micro-batches.
+) -> LossFn:
+    """Return the loss of what is trained: a model, or an adapter on frozen weights.
 
-    With an adapter ``params`` are its own, and the ``frozen`` weights have no gradient.
+    Args:
+        cfg: the model's architecture; of an adapter its base's.
+        adapter: what ``params`` are, where they are not the model's.
+        dtype: of the computation.
+        remat: recompute each block in the backward pass.
+        rows: how sequences lie on several devices.
     """
+    if adapter is None:
+        return lambda params, tokens_BT1, _: loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
+
+    def adapter_loss(params: Params, tokens_BT1: jax.Array, frozen: Params | None) -> tuple[jax.Array, jax.Array]:
+        assert frozen is not None
+        model = attach(adapter, frozen, params)
+        return loss_sum(adapted(cfg, adapter), model, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
+
+    return adapter_loss
+
+
+def mean_gradient(
+    loss_fn: LossFn, params: Params, tokens_MBT1: jax.Array, frozen: Params | None
+) -> tuple[jax.Array, Params]:
+    """Average the losses (nats per token) and gradients of M equal micro-batches; ``frozen`` has no gradient."""
 
     def mean_loss(params: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, count = loss_of(cfg, params, tokens_BT1, adapter, frozen, dtype=dtype, remat=remat, rows=rows)
+        total, count = loss_fn(params, tokens_BT1, frozen)
         return total / count
 
+    # The loss of a batch has a custom gradient, which never holds all logits.
     value_and_grad = jax.value_and_grad(mean_loss)
     count = tokens_MBT1.shape[0]
     if count == 1:
         return value_and_grad(params, tokens_MBT1[0])
 
-    def body(carry: Any, tokens_BT1: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, carry, value_and_grad(params, tokens_BT1)), None
+    # One micro-batch after the other, so that the activations of one alone are in memory.
+    def add(sums: tuple[jax.Array, Params], tokens_BT1: jax.Array) -> tuple[tuple[jax.Array, Params], None]:
+        return jax.tree.map(jnp.add, sums, value_and_grad(params, tokens_BT1)), None
 
     zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(body, zeros, tokens_MBT1)
+    total, _ = jax.lax.scan(add, zeros, tokens_MBT1)
     return jax.tree.map(lambda leaf: leaf / count, total)
 
 
-def update(
-    optimiser: optax.GradientTransformation, state: State, loss: jax.Array, grads: Params
-) -> tuple[State, dict[str, jax.Array]]:
+def apply_gradient(
+    optimizer: optax.GradientTransformation, state: State, loss: jax.Array, grads: Params
+) -> tuple[State, Metrics]:
     """Return the state after one update, with "loss" and "grad_norm" (before clipping) as measured."""
-    updates, inner = optimiser.update(grads, state.optimiser, state.params)
+    # Clip, take the optimizer's direction, decay, scale by the learning rate.
+    updates, moments = optimizer.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    return State(params, inner), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
+    return State(params, moments), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
 
-def make_train_step(
-    cfg: ModelConfig,
-    optimiser: optax.GradientTransformation,
-    *,
-    dtype: Any = jnp.float32,
-    remat: bool = False,
-    rows: jax.sharding.Sharding | None = None,
-    adapter: Adapter | None = None,
-) -> Callable[..., tuple[State, dict[str, jax.Array]]]:
-    """Make ``step(state, tokens_ABT1) -> state, {"loss", "grad_norm"}`` of one seed: A micro-batches, one update.
+def make_train_step(loss_fn: LossFn, optimizer: optax.GradientTransformation) -> Callable[..., tuple[State, Metrics]]:
+    """Make ``step(state, tokens_ABT1, frozen=None) -> state, metrics`` of one seed: A micro-batches, one update.
 
-    With an adapter, whose parameters the state holds, ``step(state, tokens_ABT1, frozen)``.
-
-    The loss is that of the batch before the update, in nats per token; the norm is that of the averaged
-    gradient before clipping.
+    "loss" is that of the batch before the update, in nats per token; "grad_norm" that of the averaged gradient before
+    clipping.
     """
 
-    def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, dict[str, jax.Array]]:
-        settings: dict[str, Any] = dict(dtype=dtype, remat=remat, rows=rows, adapter=adapter, frozen=frozen)
-        loss, grads = mean_gradient(cfg, state.params, tokens_ABT1, **settings)
-        return update(optimiser, state, loss, grads)
+    def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, Metrics]:
+        loss, grads = mean_gradient(loss_fn, state.params, tokens_ABT1, frozen)
+        return apply_gradient(optimizer, state, loss, grads)
 
     return step
 
@@ -129,15 +122,17 @@ def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., 
 
     def mapped(state: Any, *shared: Any) -> tuple[Any, Any]:
         count = jax.tree.leaves(state)[0].shape[0]
+        # A single seed needs no loop.
         if count == 1:
             after = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
             return jax.tree.map(lambda leaf: leaf[None], after)
 
         def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
+            # Take one seed out of the stack, update it, put it back in its place.
             pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
             put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731
-            after, measured = fn(jax.tree.map(pick, state), *shared)
-            return jax.tree.map(put, state, after), measured
+            after, metrics = fn(jax.tree.map(pick, state), *shared)
+            return jax.tree.map(put, state, after), metrics
 
         return jax.lax.scan(body, state, jnp.arange(count))
 

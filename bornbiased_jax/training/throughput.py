@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -64,25 +66,34 @@ def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3
 class TrainingClock:
     """The rate of training: tokens over the time in which their steps ran.
 
-    Times run from :meth:`start`, or from the step before, to :meth:`count_step`: what happens between a step and the
-    next :meth:`start` (evaluation, a checkpoint) is left out.
+    Times run from :meth:`start`, or from the step before, to :meth:`count_step`; what happens in :meth:`paused`
+    (evaluation, a checkpoint) is left out.
 
     Args:
         tokens_per_step: of all seeds.
+        flops_per_token: operations that a token needs.
+        peak: operations a second of all devices, as products alone reach them; 0 where it was not measured.
     """
 
-    def __init__(self, tokens_per_step: int) -> None:
-        self._per_step = tokens_per_step
+    def __init__(self, tokens_per_step: int, flops_per_token: float = 0.0, peak: float = 0.0) -> None:
+        self._per_step, self._flops_per_token, self._peak = tokens_per_step, flops_per_token, peak
         self._mark = time.perf_counter()
         self._steps, self._seconds = 0, 0.0
         self._lap = (0, 0.0)
 
     def start(self) -> None:
-        """Begin to train, or continue after other work."""
+        """Begin to train."""
         self._mark = time.perf_counter()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time of other work than training."""
+        begin = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - begin
+
     def count_step(self) -> None:
-        """Count a step whose numbers are in hand, and the time since the one before or the start."""
+        """Count a step whose numbers are on the host, and the time since the one before or the start."""
         now = time.perf_counter()
         self._seconds += now - self._mark
         self._steps += 1
@@ -91,13 +102,23 @@ class TrainingClock:
     @property
     def rate(self) -> float | None:
         """Tokens a second over all steps; None before the first."""
-        return self._over(self._steps, self._seconds) if self._steps else None
+        return self._rate(self._steps, self._seconds) if self._steps else None
 
     def lap(self) -> float:
         """Return tokens a second over the steps since the last call; at least one was counted."""
         steps, seconds = self._lap
         self._lap = (self._steps, self._seconds)
-        return self._over(self._steps - steps, self._seconds - seconds)
+        return self._rate(self._steps - steps, self._seconds - seconds)
 
-    def _over(self, steps: int, seconds: float) -> float:
+    @property
+    def peak_fraction(self) -> float | None:
+        """Needed operations a second over the measured peak; None before the first step.
+
+        At most 1: what training reaches, products reach too, and a lower peak was measured in a busy moment.
+        """
+        if self.rate is None or not self._peak:
+            return None
+        return min(1.0, self.rate * self._flops_per_token / self._peak)
+
+    def _rate(self, steps: int, seconds: float) -> float:
         return steps * self._per_step / max(seconds, 1e-9)

@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.training import PretrainConfig, begin, train
+from bornbiased_jax.training import PretrainConfig, begin, fit
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
 
 
@@ -87,7 +87,7 @@ def train_with_snapshots(
 
     on_snapshot(0, weights(state))
     clock = time.perf_counter()
-    state, _ = train(state, step, token_batches(config, windows), on_step)
+    state, _ = fit(state, step, token_batches(config, windows), [on_step])
     # The first stretch has the compilation in it.
     return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
 

@@ -19,7 +19,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
-from bornbiased_jax.training import begin, load_data, train
+from bornbiased_jax.training import begin, fit, load_data
 from experiments._shared.training import in_memory, token_batches
 from experiments.base import Context
 from experiments.lineage.descendants_readings import Subject
@@ -72,7 +72,7 @@ def train_run(schedule: Mapping[str, Any], cfg: ModelConfig, corpus: str, order:
     run = in_memory(cfg, corpus, schedule, seeds, data_seed=order)
     state, _ = begin(run)
     tokens = token_batches(run, load_data(run).train)
-    state, _ = train(state, _step(cfg, len(seeds), tuple(sorted(schedule.items()))), tokens)
+    state, _ = fit(state, _step(cfg, len(seeds), tuple(sorted(schedule.items()))), tokens)
     flat = models.flatten(jax.tree.map(np.asarray, state.params))
     return np.concatenate([flat[path].reshape(len(seeds), -1) for path in sorted(flat)], axis=1).astype(np.float32)
 

@@ -174,7 +174,7 @@ def fit(
             snapshots[number] = jax.tree.map(np.asarray, state.trained)
 
     state = _Fit(trained, fixed, jax.vmap(rule.init)(trained))
-    train(state, jax.jit(over_seeds(step, mode)), map(jnp.asarray, tokens), look)
+    train.fit(state, jax.jit(over_seeds(step, mode)), map(jnp.asarray, tokens), [look])
     return snapshots
 
 

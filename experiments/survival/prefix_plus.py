@@ -29,10 +29,11 @@ from bornbiased_jax.model.adapters import (
 )
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.training import PretrainConfig, begin, make_train_step, train
+from bornbiased_jax.training import PretrainConfig, begin, fit, make_loss, make_train_step
 from bornbiased_jax.training.data.windows import Windows
-from bornbiased_jax.training.optimiser import optimiser
-from bornbiased_jax.training.setup import abstract_state, first_state, load_data
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.program import abstract_state, first_state
+from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import held_out_rows, in_memory, token_batches
 from experiments.base import Context, Experiment, by_scale
 from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, panels, tables
@@ -108,7 +109,7 @@ def _run(context: Context) -> dict[str, Any]:
 def _backbones(config: PretrainConfig, windows: Windows) -> Params:
     """Train the weights [S, …] of all seeds, on the same text in the same order."""
     state, step = begin(config)
-    return train(state, step, token_batches(config, windows))[0].params
+    return fit(state, step, token_batches(config, windows))[0].params
 
 
 def _adapt(
@@ -117,10 +118,10 @@ def _adapt(
     """Train adapters of all seeds, each on its own backbone, on the same batches; held-out losses on the way."""
     adapter, steps = config.adapter, config.steps
     assert adapter is not None and steps is not None
-    rule = optimiser(config, steps)
+    rule = make_optimizer(config, steps)
     mesh = parallel.build_mesh(parallel.parse_mesh(None))
     state = first_state(config, rule, abstract_state(config, rule, mesh), None)
-    train_step = make_train_step(config.model, rule, dtype=config.dtype, adapter=adapter)
+    train_step = make_train_step(make_loss(config.model, adapter, dtype=config.dtype), rule)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(states: Any, tokens: jax.Array) -> Any:
@@ -136,7 +137,7 @@ def _adapt(
             history["steps"].append(number)
             history["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))
 
-    state, _ = train(state, step, token_batches(config, windows), on_step)
+    state, _ = fit(state, step, token_batches(config, windows), [on_step])
     return {**history, "trained": state.params}
 
 

@@ -23,7 +23,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.data.windows import held_out
-from bornbiased_jax.training.optimiser import schedule
+from bornbiased_jax.training.optimizer import learning_rate
 from bornbiased_jax.training.setup import Data, load_data
 
 _CHUNK = 1 << 22
@@ -66,7 +66,7 @@ class RunFolder:
 
     def summed_rate(self, step: int) -> float:
         """Sum the learning rate over the updates before a checkpoint."""
-        rate = schedule(self.config, self.content["steps"])
+        rate = learning_rate(self.config, self.content["steps"])
         return float(np.sum(np.asarray(jax.vmap(rate)(jnp.arange(step)), np.float64))) if step else 0.0
 
     def birth(self, seed: int) -> Params:

@@ -146,7 +146,12 @@ FIELDS = {
     "--out runs/b": {"out": "runs/b"},
     "--seeds 3,5": {"seeds": (3, 5)},
     "--data-seed 9": {"data_seed": 9},
-    "--schedule seedprint --steps 4 --context 32": {"learning_rate": 3e-4, "accumulation": 8},
+    "--recipe seedprint --steps 4 --context 32": {"learning_rate": 3e-4, "accumulation": 8},
+    # As it was typed when the names of recipes were those of --schedule.
+    "--schedule seedprint --steps 4 --context 32": {"learning_rate": 3e-4, "schedule": "cosine"},
+    "--schedule wsd": {"schedule": "wsd"},
+    "--optimizer muon": {"optimizer": "muon"},
+    "--metrics-csv": {"csv": True},
     "--checkpoint-log-spaced": {"checkpoint_log_spaced": True},
     "--remat": {"remat": True},
     "--no-tensorboard": {"tensorboard": False},
@@ -342,11 +347,12 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--alpha 2.5", ADAPT, {"config.adapter.alpha": 2.5}),
         ("--matrices up,key", ADAPT, {"config.adapter.matrices": ("key", "up")}),
         ("--method prefix --budget prefix-plus", ADAPT, {"config.adapter.prefix_length": 16}),
+        ("--method full --optimizer muon", ADAPT, {"config.optimizer": "muon"}),
         ("", ADAPT, {"config.init_from": "model.gguf", "config.seeds": (0,), "tokenizer": "its tokenizer"}),
         *[
             (typed, ADAPT, {f"config.{name}": value for name, value in f.items()})
             for typed, f in FIELDS.items()
-            if not typed.startswith(("--schedule seedprint", "--mesh", "--init-from"))
+            if not typed.startswith(("--recipe", "--schedule seedprint", "--optimizer", "--mesh", "--init-from"))
         ],
         *prepared(),
     ],

@@ -13,7 +13,7 @@ from bornbiased_jax.parameters import count_parameters
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.measure import check_probe
 from bornbiased_jax.training import PretrainConfig
-from bornbiased_jax.training.setup import check_memory
+from bornbiased_jax.training.memory import check_memory
 
 SIZES = {"num_layers": 3, "d_model": 24, "num_heads": 2, "num_kv_heads": 1, "d_ff": 40, "vocab_size": 301}
 SET = " ".join(f"--set {name}={value}" for name, value in SIZES.items())

@@ -18,7 +18,7 @@ import pytest
 
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.record import lasting
-from bornbiased_jax.training.checkpoints import find_steps
+from bornbiased_jax.training.checkpoint import find_steps
 
 pytestmark = pytest.mark.slow
 

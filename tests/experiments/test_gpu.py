@@ -14,7 +14,7 @@ import experiments
 from bornbiased_jax import files, hardware
 from bornbiased_jax.config import preset
 from bornbiased_jax.model.memory import weights_bytes
-from bornbiased_jax.training import from_schedule, setup
+from bornbiased_jax.training import from_schedule, memory
 from experiments import gpu
 from experiments.gpu import Step
 
@@ -120,7 +120,7 @@ def test_training_fits_a_gpu(family, monkeypatch):
         batch_size=int(given["--batch-size"]), accumulation=int(given["--accumulation"]),
         seeds=tuple(map(int, given["--seeds"].split(","))),
     )  # fmt: skip
-    setup.check_memory(config)
+    memory.check_memory(config)
     assert len(config.seeds) == 4 and config.context == config.model.max_seq_len == 2048
     # Two checkpoints, and a third while it is written, with the optimizer's means, on a disk of 64 GB.
     assert 3 * 4 * 3 * weights_bytes(config.model) < 40e9

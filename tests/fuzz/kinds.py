@@ -25,9 +25,9 @@ from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
+from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.runs import list_runs
-from bornbiased_jax.training.settings import PretrainConfig
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures.sentence_pieces import sentence_piece_model
 from tests.fuzz import own_kinds

@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.folders import MARKER, Folder
 from bornbiased_jax.model import scratch
 from bornbiased_jax.text.byte_level import ByteTokenizer
-from bornbiased_jax.training.checkpoints import INTERRUPTED, _read_interrupted
+from bornbiased_jax.training.checkpoint import INTERRUPTED, _read_interrupted
 from bornbiased_jax.training.data.shards import INDEX, prepare
 from experiments.base import cached
 from experiments.runner import is_complete, load

@@ -10,7 +10,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.model import loss as loss_module
 from bornbiased_jax.model.loss import bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
-from bornbiased_jax.training.step import State, make_train_step, over_seeds
+from bornbiased_jax.training.step import State, make_loss, make_train_step, over_seeds
 
 
 def plain(final, table, labels, axis):
@@ -110,7 +110,7 @@ class _Descent:
 @pytest.mark.slow
 def test_accumulation_and_modes_agree():
     """Two micro-batches are one batch; seeds at once are seeds in turn and seeds alone."""
-    step = jax.jit(make_train_step(CFG, _Descent()))
+    step = jax.jit(make_train_step(make_loss(CFG), _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
     params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
     state = State(params, ())
@@ -118,7 +118,7 @@ def test_accumulation_and_modes_agree():
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
     for mode in ("vmap", "map"):
-        got = jax.jit(over_seeds(make_train_step(CFG, _Descent()), mode))(state, batch)
+        got = jax.jit(over_seeds(make_train_step(make_loss(CFG), _Descent()), mode))(state, batch)
         for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             # Gradients of order 0.1 summed in another order.
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from bornbiased_jax.training import loop
+from bornbiased_jax.training.stop import Stop
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,19 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def signal_at(monkeypatch):
-    """``signal_at(step)``: SIGTERM while the given step is under way."""
+    """``signal_at(step)``: SIGTERM when the given step of this call begins, which is still done."""
 
     def arrange(step: int) -> None:
-        real, calls = loop._Run._batch, []
+        real = Stop.asked
+        begun = []
 
-        def batch(self):
-            calls.append(1)
-            if len(calls) == step:
+        def asked(self, done):
+            answer = real(self, done)
+            begun.append(done)
+            if len(begun) == step:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return real(self)
+            return answer
 
-        monkeypatch.setattr(loop._Run, "_batch", batch)
+        monkeypatch.setattr(Stop, "asked", asked)
 
     return arrange

@@ -13,13 +13,14 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.training import PretrainConfig, cpu_shards
 from bornbiased_jax.training.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked, unstacked
-from bornbiased_jax.training.optimiser import optimiser
-from bornbiased_jax.training.step import State, make_train_step
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.step import State, make_loss, make_train_step
 
 pytestmark = pytest.mark.as_users
 
 CFG = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)
-RULE = optimiser(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8)
+LOSS = make_loss(CFG)
+RULE = make_optimizer(PretrainConfig(model=CFG, data="none", out="none", warmup=2), 8)
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def batches(count: int, *shape: int) -> list[jax.Array]:
 
 def sharded(state: State, batch: jax.Array, count: int) -> CpuShardsStep:
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-    return CpuShardsStep(CFG, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), shards=count)
+    return CpuShardsStep(LOSS, RULE, abstract, jax.ShapeDtypeStruct(batch.shape, batch.dtype), shards=count)
 
 
 @pytest.mark.slow
@@ -50,7 +51,7 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
     monkeypatch.setattr(cpu_shards, "ROWS" if count == 1 else "ROWS_SHARD", rows)
     rounds = batches(2, 2, 6, 9)
     assert cache_chunks(12 // count, 8, rows) == {256: 1, 24: 4, 8: 4}[rows]
-    step = jax.jit(make_train_step(CFG, RULE))
+    step = jax.jit(make_train_step(LOSS, RULE))
     states = [jax.tree.map(lambda leaf, seed=seed: leaf[seed], births(seeds)) for seed in range(seeds)]
     measured = []
     for batch in rounds:

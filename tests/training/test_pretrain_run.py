@@ -1,5 +1,6 @@
 """A run from end to end: what it writes, how it resumes, what it refuses."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -7,22 +8,24 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.pretrain import small_run
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
 from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training import list_runs, loop, plot_run, pretrain, setup
-from bornbiased_jax.training.checkpoints import checkpoint_steps, find_steps
-from bornbiased_jax.training.metrics import MetricsWriter, read_metrics
+from bornbiased_jax.training import list_runs, plot_run, pretrain
+from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
+from bornbiased_jax.training.initial import check_initial
+from bornbiased_jax.training.metrics import CSV_FILE, open_loggers, read_metrics
+from tests.training import small_run
 from tests.training.small_run import losses
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,24 +236,14 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
 
 
 @pytest.mark.slow
-def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
+def test_nan_stops_the_run_and_leaves_the_rest(place):
     config = make(place, "nan", checkpoint_every=2)
-    real, calls = setup.compiled_step, []
 
-    def compiled(*arguments):
-        program, mode = real(*arguments)
+    def poison(step, state, metrics):
+        metrics["loss"] *= jnp.asarray([1.0, jnp.nan if step == 6 else 1.0])
 
-        def poisoned(state, tokens):
-            calls.append(1)
-            state, measured = program(state, tokens)
-            bad = jnp.asarray([1.0, jnp.nan if len(calls) == 6 else 1.0])
-            return state, {**measured, "loss": measured["loss"] * bad}
-
-        return poisoned, mode
-
-    monkeypatch.setattr(setup, "compiled_step", compiled)
     with pytest.raises(InputError, match="loss of seed 7 is nan at step 6"):
-        pretrain(config)
+        pretrain(config, hooks=[poison])
     assert find_steps(Path(config.out)) == [0, 2, 4]
     assert [step for step, _ in losses(config.out)] == [1, 2, 3, 4, 5]
     _, params, _ = restore_params(config.out, seed=7, step=4)
@@ -258,46 +251,47 @@ def test_nan_stops_the_run_and_leaves_the_rest(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_vanished_tokens_stop_the_run(place, monkeypatch):
+def test_vanished_tokens_stop_the_run(place):
     config = make(place, "vanished", token_cache=str(place / "short-lived"), checkpoint_every=2)
-    real, calls = loop._Run._batch, []
 
-    def batch(self):
-        calls.append(1)
-        if len(calls) == 4:
-            self.checkpointer.wait()
+    def vanish(step, state, metrics):
+        if step == 3:
+            wait_for(config.out, 2)
             shutil.rmtree(place / "short-lived")
-        return real(self)
 
-    monkeypatch.setattr(loop._Run, "_batch", batch)
     with pytest.raises(InputError, match="vanished"):
-        pretrain(config)
+        pretrain(config, hooks=[vanish])
     assert find_steps(Path(config.out))[:2] == [0, 2]
     assert restore_params(config.out, seed=42, step=2)[2]["step"] == 2
 
 
+def wait_for(folder, step):
+    """Wait until the checkpoint of a step is there."""
+    while step not in find_steps(Path(folder)):
+        time.sleep(0.01)
+
+
 FULL = """
-import resource, sys
+import resource, sys, time
+from pathlib import Path
 from bornbiased_jax.cli.main import leave
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training import PretrainConfig, loop, pretrain
+from bornbiased_jax.training import PretrainConfig, pretrain
+from bornbiased_jax.training.checkpoint import find_steps
 
-real, calls = loop._Run._batch, []
-def batch(self):
-    calls.append(1)
-    if len(calls) == 8:
-        self.checkpointer.wait()
+def fill(step, state, metrics):
+    if step == 7:
+        while 5 not in find_steps(Path(sys.argv[2])):
+            time.sleep(0.01)
         # From here on no file can grow beyond so many bytes, as on a full disk.
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
-    return real(self)
-loop._Run._batch = batch
 cfg = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 config = PretrainConfig(model=cfg, data=sys.argv[1], tokenizer="bytes", out=sys.argv[2], seeds=(42, 7), context=16,
     batch_size=4, steps=12, warmup=2, checkpoint_every=5, log_every=100, token_cache=sys.argv[3],
     eval_sequences=6, quiet=True)
 try:
-    pretrain(config)
+    pretrain(config, hooks=[fill])
 except InputError as error:
     print(f"REFUSED {error}")
 # As the command does.
@@ -337,7 +331,7 @@ def test_continuing_another_model(calm, place):
     with pytest.raises(InputError, match="1 models to begin with for 2 seeds"):
         pretrain(child, source[:1])
     with pytest.raises(InputError, match="d_ff"):
-        setup.check_initial(child, [(CFG.replace(d_ff=49), source[0][1]), source[1]])
+        check_initial(child, [(CFG.replace(d_ff=49), source[0][1]), source[1]])
     with pytest.raises(InputError, match="set both or neither"):
         pretrain(child)
 
@@ -349,16 +343,24 @@ def test_keep_latest(place):
     assert find_steps(Path(config.out)) == [0, 10, 12]
 
 
-def measured(step, loss):
-    return dict(step=step, seeds=[1], loss=[loss], grad_norm=[1.0], lr=0.1, tokens=step, tokens_per_second=1.0)
+def test_metrics_continue_without_duplicates(place, tmp_path):
+    """A resumed run cuts off what it does again, in lines and in rows."""
+    config = make(place, "unused", csv=True, out=str(tmp_path))
 
+    def log(first, *lines):
+        loggers = open_loggers(tmp_path, config, first)
+        for step, loss in lines:
+            line = {"step": step, "seeds": [42, 7], "loss": [loss, 2.0], "grad_norm": [1.0, 1.0]}
+            for logger in loggers:
+                logger.write({**line, "lr": 0.1, "tokens": 64 * step, "tokens_per_second": 10.0})
+        for logger in loggers:
+            logger.close()
 
-def test_metrics_continue_without_duplicates(tmp_path):
-    writer = MetricsWriter(tmp_path, 0, (1,), tensorboard=False)
-    for step in range(1, 6):
-        writer.write(measured(step, 1.0 / step))
-    writer.close()
-    writer = MetricsWriter(tmp_path, 3, (1,), tensorboard=False)
-    writer.write(measured(4, 9.0))
-    writer.close()
-    assert [(line["step"], line["loss"]) for line in read_metrics(tmp_path)][2:] == [(3, [1 / 3]), (4, [9.0])]
+    log(0, *((step, 1.0 / step) for step in range(1, 6)))
+    log(3, (4, 9.0))
+    assert losses(tmp_path)[2:] == [(3, [1 / 3, 2.0]), (4, [9.0, 2.0])]
+    with (tmp_path / CSV_FILE).open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["step"], row["loss/seed42"], row["validation_loss/seed7"]) for row in rows] == [
+        ("1", "1.0", ""), ("2", "0.5", ""), ("3", str(1 / 3), ""), ("4", "9.0", "")
+    ]  # fmt: skip

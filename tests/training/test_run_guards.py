@@ -20,10 +20,11 @@ from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
 from bornbiased_jax.text.tokenizers import tokenizer_for
-from bornbiased_jax.training import checkpoints, list_runs, plot_run, pretrain, setup
-from bornbiased_jax.training.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.training import checkpoint, list_runs, plot_run, pretrain, setup, train
+from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
-from bornbiased_jax.training.optimiser import optimiser
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.program import abstract_state
 from tests.training.small_run import CFG, make, words
 
 
@@ -76,7 +77,7 @@ def test_a_limit_is_no_damage(calm, monkeypatch, error):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.ocp, "load", fail)
+        patch.setattr(checkpoint.ocp, "load", fail)
         for call in (lambda: pretrain(config), lambda: restore_params(config.out, seed=7)):
             with pytest.raises(InputError, match="step 6 .* cannot be read now"):
                 call()
@@ -112,8 +113,8 @@ def test_checkpoints_of_another_version_are_named(calm):
     config, _ = calm
     before = content(config.out)
     other = dataclasses.replace(config, model=CFG.replace(d_ff=32))
-    rule = optimiser(other, 6)
-    abstract = setup.abstract_state(other, rule, build_mesh(parse_mesh(None)))
+    rule = make_optimizer(other, 6)
+    abstract = abstract_state(other, rule, build_mesh(parse_mesh(None)))
     checkpointer = Checkpointer(Path(config.out), other, 6)
     with pytest.raises(InputError, match="other params than this run: go on with the version that wrote it"):
         checkpointer.restore(abstract)
@@ -163,13 +164,13 @@ def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
 def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
     """Another process makes its run while this one tokenises: the folder is looked at again under the lock."""
     config = dataclasses.replace(calm[0], out=str(Path(calm[0].out).with_name("meanwhile")), data_seed=5)
-    real = setup.load_data
+    real = train.load_data
 
     def load(*arguments):
         copied(calm, "meanwhile")
         return real(*arguments)
 
-    monkeypatch.setattr(setup, "load_data", load)
+    monkeypatch.setattr(train, "load_data", load)
     with pytest.raises(InputError, match="a run of data_seed=0, not 5"):
         pretrain(config)
     assert find_steps(Path(config.out)) == find_steps(Path(calm[0].out))

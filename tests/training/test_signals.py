@@ -9,8 +9,8 @@ import pytest
 from orbax.checkpoint.experimental.v1._src.handlers.pytree_handler import PyTreeHandler
 
 from bornbiased_jax.cli.main import run as command
-from bornbiased_jax.training import pretrain, setup
-from bornbiased_jax.training.checkpoints import Checkpointer, find_steps
+from bornbiased_jax.training import pretrain, train
+from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.stop import PATIENCE
 from tests.training.small_run import make, words
@@ -28,7 +28,7 @@ def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_signals_before_training(place, monkeypatch, number, expected):
-    real = setup.compiled_step
+    real = train.compile_step
 
     def compiled(*arguments):
         os.kill(os.getpid(), number)
@@ -36,7 +36,7 @@ def test_signals_before_training(place, monkeypatch, number, expected):
 
     config = make(place, f"early{int(number)}")
     with monkeypatch.context() as patch:
-        patch.setattr(setup, "compiled_step", compiled)
+        patch.setattr(train, "compile_step", compiled)
         with pytest.raises(expected):
             pretrain(config)
     assert signal.getsignal(number) is not None and not read_metrics(config.out)
@@ -46,14 +46,14 @@ def test_signals_before_training(place, monkeypatch, number, expected):
 @pytest.mark.slow
 def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
     """Some callbacks swallow exceptions."""
-    real = setup.compiled_step
+    real = train.compile_step
 
     def compiled(*arguments):
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         return real(*arguments)
 
-    monkeypatch.setattr(setup, "compiled_step", compiled)
+    monkeypatch.setattr(train, "compile_step", compiled)
     config = make(place, "swallowed")
     with pytest.raises(KeyboardInterrupt):
         pretrain(config)

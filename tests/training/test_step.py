@@ -14,9 +14,10 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parallel import build_mesh, parse_mesh
-from bornbiased_jax.training import PretrainConfig, begin, checkpoints, setup, train
-from bornbiased_jax.training.checkpoints import Checkpointer
-from bornbiased_jax.training.optimiser import optimiser
+from bornbiased_jax.training import PretrainConfig, begin, checkpoint, fit
+from bornbiased_jax.training.checkpoint import Checkpointer
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.program import abstract_state
 
 pytestmark = pytest.mark.as_users
 
@@ -38,7 +39,7 @@ def test_what_a_step_measures(config):
     born = jax.tree.map(np.array, state.params)
     tokens_BT1 = np.random.default_rng(0).integers(0, 32, (4, 9), np.int32)
     seen = []
-    after, count = train(state, step, [jnp.asarray(tokens_BT1)[None]], lambda *arguments: seen.append(arguments))
+    after, count = fit(state, step, [jnp.asarray(tokens_BT1)[None]], [lambda *arguments: seen.append(arguments)])
     ((number, last, measured),) = seen
     assert number == count == 1 and last is after
 
@@ -56,7 +57,7 @@ def test_what_a_step_measures(config):
 
 
 def test_a_run_in_memory_has_its_number_of_steps(config):
-    assert train("state", None, [], first=3) == ("state", 3)
+    assert fit("state", None, [], first=3) == ("state", 3)
     with pytest.raises(ValueError, match="number of steps"):
         begin(PretrainConfig(**{**config.__dict__, "steps": None}))
 
@@ -78,7 +79,7 @@ def saved(config):
     opened = []
 
     def arrange(run):
-        abstract = setup.abstract_state(run, optimiser(run, 4), build_mesh(parse_mesh(None)))
+        abstract = abstract_state(run, make_optimizer(run, 4), build_mesh(parse_mesh(None)))
         opened.append(Checkpointer(Path(config.out), run, 4))
         return opened[-1], abstract
 
@@ -95,7 +96,7 @@ def test_checksums_are_verified_on_resume(config, saved, monkeypatch, capsys):
     checkpointer.save(0, state, {"next_index": 0})
     checkpointer.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "checksums", lambda tree: checksums(tree).at[5].add(1))
+        patch.setattr(checkpoint, "checksums", lambda tree: checksums(tree).at[5].add(1))
         checkpointer.save(2, state, {"next_index": 2})
         checkpointer.wait()
     resumed = checkpointer.restore(abstract)

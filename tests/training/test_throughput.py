@@ -4,36 +4,19 @@ import time
 
 import pytest
 
-from bornbiased_jax.training import loop, pretrain, setup, throughput
-from bornbiased_jax.training.metrics import read_metrics
+from bornbiased_jax.training import pretrain, throughput, train
+from bornbiased_jax.training.metrics import MetricsLog, read_metrics
 from tests.training.small_run import losses, make
 
 
-class _Slow:
-    """A compiled step that takes at least so many seconds."""
-
-    def __init__(self, program, seconds):
-        self._program, self._seconds = program, seconds
-
-    def __call__(self, state, batch):
-        time.sleep(self._seconds)
-        return self._program(state, batch)
-
-
 @pytest.mark.slow
-def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
+def test_rate_is_of_training_alone_and_peak_fraction_at_most_one(place, monkeypatch):
     """Also in the lines of a step after which something is evaluated or saved."""
-    compiled, needed = setup.compiled_step, 0.02
-
-    def slow(*arguments):
-        program, mode = compiled(*arguments)
-        return _Slow(program, needed), mode
-
-    monkeypatch.setattr(setup, "compiled_step", slow)
+    needed = 0.02
     # A peak measured in a busy moment.
-    monkeypatch.setattr(loop, "matmul_peak", lambda *arguments: 1.0)
+    monkeypatch.setattr(train, "matmul_peak", lambda *arguments: 1.0)
     config = make(place, "slow", steps=7, eval_every=3, checkpoint_every=5, log_every=2)
-    summary = pretrain(config)
+    summary = pretrain(config, hooks=[lambda *arguments: time.sleep(needed)])
     fastest = 2 * config.tokens_per_step / needed
     rates = [line["tokens_per_second"] for line in read_metrics(config.out)]
     assert all(0 < rate <= fastest for rate in [*rates, summary["tokens_per_second"]])
@@ -44,16 +27,17 @@ def test_the_rate_is_of_training_alone_and_never_beyond_it(place, monkeypatch):
 def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
     """As on an accelerator, which never waits for the host."""
     runs = []
-    init = loop._Run.__init__
     for behind in (False, True):
+        init = MetricsLog.__init__
 
-        def reading(self, *arguments, behind=behind):
+        def log(self, *arguments, behind=behind, init=init):
             init(self, *arguments)
-            self._reads_behind = behind
+            self.reads_behind = behind
 
-        monkeypatch.setattr(loop._Run, "__init__", reading)
-        config = make(place, f"behind-{behind}", steps=7, eval_every=3, log_every=2)
-        summary = pretrain(config)
+        with monkeypatch.context() as patch:
+            patch.setattr(MetricsLog, "__init__", log)
+            config = make(place, f"behind-{behind}", steps=7, eval_every=3, log_every=2)
+            summary = pretrain(config)
         lines = read_metrics(config.out)
         assert [line["step"] for line in lines] == [2, 3, 4, 6, 7]
         assert [line["step"] for line in lines if "validation_loss" in line] == [3, 6, 7]
@@ -61,8 +45,8 @@ def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
     assert runs[0] == runs[1]
 
 
-def test_a_clock_counts_the_time_of_steps_alone(monkeypatch):
-    times = iter([0.0, 10.0, 12.0, 16.0, 100.0, 101.0])
+def test_clock_counts_the_time_of_steps_alone(monkeypatch):
+    times = iter([0.0, 10.0, 12.0, 16.0, 17.0, 100.0, 101.0])
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
     clock = throughput.TrainingClock(60)
     assert clock.rate is None
@@ -70,7 +54,8 @@ def test_a_clock_counts_the_time_of_steps_alone(monkeypatch):
     clock.count_step()
     clock.count_step()
     assert clock.lap() == clock.rate == 20.0
-    # A checkpoint, from 16 to 100.
-    clock.start()
+    # A second of a step, a checkpoint from 17 to 100, and another second of the step.
+    with clock.paused():
+        pass
     clock.count_step()
-    assert clock.lap() == 60.0 and clock.rate == pytest.approx(180 / 7)
+    assert clock.lap() == 30.0 and clock.rate == pytest.approx(180 / 8)

@@ -1,7 +1,4 @@
-"""Training data: documents encoded once into shards, read back as shuffled windows.
-
-Importing this imports no jax: the processes that tokenise would spend more time on that than on their work.
-"""
+"""Training data: documents encoded once into shards, read back as shuffled windows."""
 
 from bornbiased_jax.training.data.shards import Dataset, Tokens, prepare
 from bornbiased_jax.training.data.windows import Windows, batches, held_out, prepend_bos, split

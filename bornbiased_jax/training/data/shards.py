@@ -26,8 +26,8 @@ from bornbiased_jax import files, progress, sealed
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import cache
 from bornbiased_jax.text.documents import read_documents, source_digest
+from bornbiased_jax.text.encoding import SPLITS, Workers, batches, encoded
 from bornbiased_jax.text.protocol import Tokenizer
-from bornbiased_jax.training.data.encoding import SPLITS, Workers, batches, encoded
 
 INDEX = "tokens.json"
 CHECKED = "checked.json"

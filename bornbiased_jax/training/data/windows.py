@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import SupportsIndex
 
+import grain
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.data.shards import Dataset, Tokens
-
-if TYPE_CHECKING:
-    import grain
 
 
 class Windows:
@@ -100,8 +98,6 @@ def batches(
         part: (index, count): this process takes every count-th window of each batch.
         threads: that read ahead.
     """
-    import grain  # brings jax along, which processes that tokenise do without
-
     index, count = part
     ordered = grain.MapDataset.source(windows).seed(data_seed).shuffle().repeat()
     if count > 1:

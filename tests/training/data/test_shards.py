@@ -8,10 +8,11 @@ import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.text import encoding
 from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
-from bornbiased_jax.training.data import encoding, shards
-from bornbiased_jax.training.data.encoding import in_validation
+from bornbiased_jax.text.encoding import in_validation
+from bornbiased_jax.training.data import shards
 from bornbiased_jax.training.data.shards import Tokens, prepare
 
 BYTES = ByteTokenizer()

@@ -4,7 +4,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training.settings import PretrainConfig, changed_field, from_schedule
+from bornbiased_jax.model.adapters import lora
+from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
 
 CFG = preset("llama-tiny")
 
@@ -32,6 +33,8 @@ def test_round_trip():
         ({"learning_rate": 1e-4, "min_learning_rate": 1e-3}, "min_learning_rate"),
         ({"beta2": 1.0}, "beta2"),
         ({"dtype": "float16"}, "dtype"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' is not one of adamw, muon"),
+        ({"optimizer": "muon", "adapter": lora(2)}, "Muon"),
         ({"seeds_mode": "both"}, "seeds_mode"),
         ({"validation_fraction": 0.0}, "validation_fraction"),
         ({"mesh": "seed=2", "seeds": (1, 2, 3)}, "divide"),
@@ -64,3 +67,10 @@ def test_changed_field():
     assert changed_field(before, config(mesh="data=1", remat=True, quiet=True, keep_latest=3).to_dict()) is None
     assert changed_field(before, config(data_seed=1).to_dict()) == "data_seed"
     assert changed_field(before, config(model=CFG.replace(d_ff=96)).to_dict()) == "model.d_ff"
+
+
+def test_run_of_an_older_version_has_the_defaults_of_newer_fields():
+    before = {name: value for name, value in config().to_dict().items() if name not in ("schedule", "optimizer", "csv")}
+    assert changed_field(before, config(csv=True).to_dict()) is None
+    assert changed_field(before, config(optimizer="muon").to_dict()) == "optimizer"
+    assert changed_field(before, config(schedule="wsd").to_dict()) == "schedule"

@@ -21,12 +21,12 @@ from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.training.settings import PretrainConfig
+from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.step import State
 
 DAMAGED = "damaged"
-
-
+PARTS = ("params", "optimiser")
+"""Names of the fields of a state in the files."""
 INTERRUPTED = ".interrupted.json"
 """Steps whose checkpoints a signal made; each goes when there is a newer one."""
 
@@ -130,11 +130,8 @@ class Checkpointer:
         Raises:
             InputError: this save or the one before cannot be written; older checkpoints are intact.
         """
-        content = {
-            "params": state.params,
-            "optimiser": state.optimiser,
-            "progress": progress_tree(step, self._seeds, iterator, checksums(state)),
-        }
+        sums = checksums(state)
+        content = {**dict(zip(PARTS, state, strict=True)), "progress": progress_tree(step, self._seeds, iterator, sums)}
         manager = self._open()
         with self._errors(f"cannot save the checkpoint of step {step}"):
             manager.save_checkpointables_async(step, content, force=True)
@@ -280,14 +277,14 @@ def _check_structure(path: Path, abstract: State) -> None:
     Raises:
         _MismatchError: it has others.
     """
-    try:
-        stored = ocp.checkpointables_metadata(path).metadata
-        if any(stored[name] is None for name in State._fields):  # what Orbax could not read
+    for name, expected in zip(PARTS, abstract, strict=True):
+        try:
+            stored = ocp.checkpointables_metadata(path).metadata[name]
+            shapes = sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored))
+        except Exception:  # whatever damaged metadata make of themselves in the layers below
             return
-        stored_shapes = [sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored[name])) for name in State._fields]
-    except Exception:  # whatever damaged metadata make of themselves in the layers below
-        return
-    for name, shapes, expected in zip(State._fields, stored_shapes, abstract, strict=True):
+        if stored is None:  # what Orbax could not read
+            return
         if shapes != sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(expected)):
             raise _MismatchError(f"the checkpoint {path} has other {name} than this run")
 
@@ -300,13 +297,11 @@ def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
     sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=replicated)
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
     place = ocp.load(path, progress_tree(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
-    params = ocp.load(path, abstract.params, checkpointable_name="params")
-    optimiser = ocp.load(path, abstract.optimiser, checkpointable_name="optimiser")
+    state = State(*(ocp.load(path, tree, checkpointable_name=name) for name, tree in zip(PARTS, abstract, strict=True)))
     if place["seeds"].tolist() != list(seeds):
         raise _ForeignError(
             f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}"
         )
-    state = State(params, optimiser)
     if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
     return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})

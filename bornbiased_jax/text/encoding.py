@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import os
-import struct
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -79,7 +78,7 @@ class Workers:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._processes: list[Any] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._own = threading.local()
 
     def submit(self, count: int, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Future[Encoded]:
@@ -89,7 +88,7 @@ class Workers:
         return self._threads.submit(self._encode, tokenizer, texts, fraction)
 
     def _encode(self, tokenizer: Tokenizer, texts: list[str], fraction: float) -> Encoded:
-        process: Any = getattr(self._own, "process", None)
+        process: subprocess.Popen[bytes] | None = getattr(self._own, "process", None)
         if process is None:
             package = str(Path(bornbiased_jax.__file__).resolve().parents[1])
             path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
@@ -99,22 +98,18 @@ class Workers:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._own.process = process
             self._processes.append(process)
-            with tempfile.TemporaryDirectory() as folder, _ended_early():
-                _send(process.stdin, {"tokenizer": str(tokenizer.save(folder))})
-                _receive(process.stdout)  # it has read the tokenizer
-        with _ended_early():
-            _send(process.stdin, {"texts": texts, "fraction": fraction})
-            answer, arrays = _receive(process.stdout)
-        if "error" in answer:
-            raise InputError(answer["error"])
-        return Encoded(dict(zip(SPLITS, arrays, strict=True)), answer["documents"], answer["text_bytes"])
+            with tempfile.TemporaryDirectory() as folder:
+                _ask(process, str(tokenizer.save(folder)))
+        batch = _ask(process, (texts, fraction))
+        assert batch is not None
+        return batch
 
     def close(self) -> None:
         """End the processes."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):
                     pipe.close()
             process.wait()
@@ -123,57 +118,37 @@ class Workers:
 def serve() -> None:
     """Encode batches as a worker process: read a tokenizer, then answer until the input ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    message, _ = _receive(source)
-    tokenizer = load_tokenizer(message["tokenizer"])
-    _send(sink, {})
+    tokenizer = load_tokenizer(pickle.load(source))
+    answer: Encoded | InputError | None = None
     while True:
+        pickle.dump(answer, sink)
+        sink.flush()
         try:
-            message, _ = _receive(source)
+            texts, fraction = pickle.load(source)
         except EOFError:
             return
         try:
-            batch = encode(tokenizer, message["texts"], message["fraction"])
+            answer = encode(tokenizer, texts, fraction)
         except InputError as error:
-            _send(sink, {"error": str(error)})
-        else:
-            arrays = [batch.ids[split] for split in SPLITS]
-            _send(sink, {"documents": batch.documents, "text_bytes": batch.text_bytes}, arrays)
+            answer = error
 
 
-def _send(sink: BinaryIO, message: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
-    """Send length and text of a JSON message, then the int32 arrays whose lengths it names."""
-    arrays = [np.ascontiguousarray(array, "<i4") for array in arrays or []]
-    data = json.dumps({**message, "lengths": [len(array) for array in arrays]}).encode()
-    sink.write(struct.pack("<Q", len(data)) + data)
-    for array in arrays:
-        sink.write(array.tobytes())
-    sink.flush()
-
-
-def _receive(source: BinaryIO) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Receive a message of :func:`_send`.
+def _ask(process: subprocess.Popen[bytes], message: object) -> Encoded | None:
+    """Send a message to a worker and return its answer.
 
     Raises:
-        EOFError: the other side is gone.
+        InputError: the worker's own, or it is gone.
     """
-    message = json.loads(_read(source, struct.unpack("<Q", _read(source, 8))[0]))
-    arrays = [np.frombuffer(_read(source, 4 * length), "<i4").astype(np.int32) for length in message["lengths"]]
-    return message, arrays
-
-
-def _read(source: BinaryIO, count: int) -> bytes:
-    data = source.read(count)
-    if len(data) < count:
-        raise EOFError
-    return data
-
-
-@contextlib.contextmanager
-def _ended_early() -> Iterator[None]:
+    assert process.stdin is not None and process.stdout is not None
     try:
-        yield
-    except (OSError, EOFError) as error:
-        raise InputError("a process that tokenises was ended from outside: run the same command again") from error
+        pickle.dump(message, process.stdin)
+        process.stdin.flush()
+        answer: Encoded | InputError | None = pickle.load(process.stdout)
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        raise InputError("a process that tokenizes was ended from outside: run the same command again") from error
+    if isinstance(answer, InputError):
+        raise answer
+    return answer
 
 
 def encoded(

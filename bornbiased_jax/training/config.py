@@ -15,6 +15,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
 from bornbiased_jax.parallel import parse_mesh
 
+Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Optimizer = Literal["adamw", "muon"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": ("float32", "bfloat16"),
+    "seeds_mode": ("auto", "vmap", "map"),
+    "schedule": typing.get_args(Schedule),
+    "optimizer": typing.get_args(Optimizer),
+}
+"""Values of the fields that are words."""
 SCHEDULES: dict[str, dict[str, Any]] = {
     # Appendix B.4.2, Table 14: 128 sequences a step, 32 on each of two devices, twice.
     "paper": dict(
@@ -74,6 +83,9 @@ class PretrainConfig:
     learning_rate: ranges.LearningRate = 1e-3
     min_learning_rate: ranges.LearningRateOrNone = 1e-4
     warmup: ranges.StepsOrNone = 100
+    schedule: Schedule = "cosine"
+    """Of the learning rate after the warm-up."""
+    optimizer: Optimizer = "adamw"
     weight_decay: ranges.LearningRateOrNone = 0.1
     clip: ranges.Clip = 1.0
     beta1: ranges.Decay = 0.9
@@ -96,6 +108,7 @@ class PretrainConfig:
     eval_sequences: ranges.Count = 64
     log_every: ranges.Steps = 1
     tensorboard: bool = True
+    csv: bool = False
     # How.
     token_cache: str | None = None
     """Folder of tokenised data; None: the user's cache."""
@@ -125,10 +138,9 @@ class PretrainConfig:
             raise InputError(
                 f"steps={self.steps} is beyond schedule_steps={self.schedule_steps}, where the rate ends: raise it"
             )
-        if self.dtype not in ("float32", "bfloat16"):
-            raise InputError(f"dtype={self.dtype!r} is not one of float32, bfloat16")
-        if self.seeds_mode not in ("auto", "vmap", "map"):
-            raise InputError(f"seeds_mode={self.seeds_mode!r} is not one of auto, vmap, map")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.batch_size % self.accumulation:
             raise InputError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: choose a divisor"
@@ -141,6 +153,8 @@ class PretrainConfig:
         # Adapters and the mesh.
         if self.adapter is not None:
             adapter_shapes(self.model, self.adapter)
+            if self.optimizer == "muon":
+                raise InputError("Muon is for the matrices of a model: train an adapter with optimizer=adamw")
             if self.mesh is not None:
                 raise InputError("an adapter is trained on one device: leave the mesh out")
         sizes = parse_mesh(self.mesh)
@@ -179,7 +193,7 @@ class PretrainConfig:
 # shown. Everything else changes what is learned. Data are known by the digest of their tokens, not by their name.
 FREE_FIELDS = frozenset(
     (
-        "out", "data", "mesh", "seeds_mode", "remat", "quiet", "processes", "token_cache", "tensorboard",
+        "out", "data", "mesh", "seeds_mode", "remat", "quiet", "processes", "token_cache", "tensorboard", "csv",
         "checkpoint_every", "checkpoint_log_spaced", "keep_latest", "eval_every", "eval_sequences", "log_every",
     )
 )  # fmt: skip
@@ -206,7 +220,7 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
 
     A run may be extended, up to the steps that its learning rate was laid out for.
     """
-    laid_out = scheduled(before)
+    before, laid_out = with_defaults(before), scheduled(before)
     for name in now:
         if name in FREE_FIELDS:
             continue
@@ -216,7 +230,6 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         if name == "schedule_steps" and now[name] in (None, laid_out):
             continue
         if name == "model":
-            # A field that a later version added has its default in an older run.
             old = ModelConfig.from_dict(before.get("model", {})).to_dict()
             for field, value in now["model"].items():
                 if old.get(field) != value:
@@ -235,6 +248,12 @@ def scheduled(config: Mapping[str, Any]) -> int | None:
 def output_folder(config: PretrainConfig) -> Path:
     """Return the run's folder, absolute."""
     return files.user_path(config.out).resolve()
+
+
+def with_defaults(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a run's record; a field that a later version added has its default in an older run."""
+    fields = dataclasses.fields(PretrainConfig)
+    return {**{field.name: field.default for field in fields if field.default is not dataclasses.MISSING}, **before}
 
 
 @functools.cache

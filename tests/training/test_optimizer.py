@@ -3,20 +3,22 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten
-from bornbiased_jax.training.optimiser import decayed, optimiser, schedule
-from bornbiased_jax.training.settings import PretrainConfig
+from bornbiased_jax.training import pretrain, read_metrics
+from bornbiased_jax.training.config import PretrainConfig
+from bornbiased_jax.training.optimizer import decay_mask, learning_rate, make_optimizer, muon_dimensions
 
 CFG = preset("qwen3-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32)
 RUN = PretrainConfig(model=CFG, data="x", out="run", warmup=3, steps=10, clip=0.5)
 
 
 def test_schedule():
-    rate = schedule(RUN, 10)
+    rate = learning_rate(RUN, 10)
     rates = np.asarray([rate(jnp.asarray(count)) for count in range(11)])
     np.testing.assert_allclose(rates[:4], [1e-3 / 3, 2e-3 / 3, 1e-3, 1e-3], rtol=1e-6)
     np.testing.assert_allclose(rates[9:], 1e-4, rtol=1e-5)
@@ -36,7 +38,7 @@ def written_out(peak, floor, warmup, steps, count):
 @pytest.mark.parametrize("warmup, steps, floor", [(3, 10, 1e-4), (1, 7, 0.0), (0, 5, 1e-4), (9, 9, 1e-4), (20, 5, 0.0)])
 def test_schedule_is_the_formula(warmup, steps, floor):
     run = PretrainConfig(model=CFG, data="x", out="run", warmup=warmup, steps=steps, min_learning_rate=floor)
-    rates = jax.vmap(schedule(run, steps))(jnp.arange(steps + 3))
+    rates = jax.vmap(learning_rate(run, steps))(jnp.arange(steps + 3))
     expected = [written_out(1e-3, floor, warmup, steps, count) for count in range(steps + 3)]
     # Near the floor a rate is a small difference of numbers of the size of the peak: float32 roundings of those.
     np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-3 * 2**-22)
@@ -44,28 +46,28 @@ def test_schedule_is_the_formula(warmup, steps, floor):
 
 def test_schedule_without_warmup_or_rest():
     cold = PretrainConfig(model=CFG, data="x", out="run", warmup=0, steps=1)
-    np.testing.assert_allclose(float(schedule(cold, 1)(jnp.asarray(0))), 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(float(learning_rate(cold, 1)(jnp.asarray(0))), 1e-3, rtol=1e-6)
     short = PretrainConfig(model=CFG, data="x", out="run", warmup=100, steps=5)
-    np.testing.assert_allclose(float(schedule(short, 5)(jnp.asarray(4))), 5e-5, rtol=1e-6)
+    np.testing.assert_allclose(float(learning_rate(short, 5)(jnp.asarray(4))), 5e-5, rtol=1e-6)
 
 
 def test_only_matrices_decay():
-    decays = flatten(decayed(CFG))
+    decays = flatten(decay_mask(CFG))
     kept = {path.split("/")[-1] for path, decay in decays.items() if not decay}
     taken = {path.split("/")[-1] for path, decay in decays.items() if decay}
     assert kept == {"scale"} and taken == {"kernel", "embedding"}
-    biased = flatten(decayed(preset("gpt2-tiny", sink_logit="learned")))
+    biased = flatten(decay_mask(preset("gpt2-tiny", sink_logit="learned")))
     assert {path.split("/")[-1] for path, decay in biased.items() if not decay} == {"scale", "bias", "sink_logit"}
 
 
 @pytest.mark.slow
 def test_three_updates_by_hand():
     """Two seeds at once, each with its own norm to clip, against AdamW written out in float64."""
-    chain = optimiser(RUN, 10)
+    chain = make_optimizer(RUN, 10)
     params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[init_seed(CFG, seed) for seed in (1, 2)])
     state = jax.vmap(chain.init)(params)
     update = jax.jit(jax.vmap(chain.update))
-    mask, rate = flatten(decayed(CFG)), schedule(RUN, 10)
+    mask, rate = flatten(decay_mask(CFG)), learning_rate(RUN, 10)
     expected = {path: np.asarray(leaf, np.float64) for path, leaf in flatten(params).items()}
     first = {path: np.zeros_like(leaf) for path, leaf in expected.items()}
     second = {path: np.zeros_like(leaf) for path, leaf in expected.items()}
@@ -98,3 +100,61 @@ def test_three_updates_by_hand():
 
 def _paths(tree):
     return ["/".join(str(entry.key) for entry in path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("constant", [1e-3] * 7),
+        ("linear", [1e-3, 8.5e-4, 7e-4, 5.5e-4, 4e-4, 2.5e-4, 1e-4]),
+        # A fifth of ten updates is two: the rate stays up to the third from the end.
+        ("wsd", [1e-3] * 5 + [5.5e-4, 1e-4]),
+    ],
+)
+def test_schedules_by_name_reach_peak_and_minimum(name, expected):
+    run = PretrainConfig(model=CFG, data="x", out="run", warmup=3, steps=10, schedule=name)
+    rates = jax.vmap(learning_rate(run, 10))(jnp.arange(10))
+    np.testing.assert_allclose(rates, [1e-3 / 3, 2e-3 / 3, 1e-3, *expected], rtol=1e-5)
+
+
+def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
+    """Two updates of stacks [layer, in, out] and [layer, expert, in, out] against Optax on one matrix at a time."""
+    cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32)
+    run = PretrainConfig(model=cfg, data="x", out="run", optimizer="muon", clip=1e9, warmup=0, schedule="constant")
+    params, rng = init_seed(cfg, 1), np.random.default_rng(0)
+    grads = [jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), params) for _ in range(2)]
+
+    def second_update(optimizer, params, grads):
+        state = optimizer.init(params)
+        _, state = optimizer.update(grads[0], state, params)
+        return optimizer.update(grads[1], state, params)[0]
+
+    updates = flatten(second_update(make_optimizer(run, 10), params, grads))
+    alone = optax.contrib.muon(run.learning_rate, weight_decay=run.weight_decay, consistent_rms=0.2)
+    kernels = [path for path, dimensions in flatten(muon_dimensions(cfg)).items() if dimensions is not None]
+    assert {path.split("/")[-2] for path in kernels} == {"query", "key", "value", "output", "gate", "up", "down"}
+    for path in kernels:
+        weights, first, second = (flatten(tree)[path] for tree in (params, *grads))
+        for index in np.ndindex(weights.shape[:-2]):
+            expected = second_update(alone, weights[index], [first[index], second[index]])
+            # Five Newton–Schulz iterations in float32, batched or not.
+            np.testing.assert_allclose(updates[path][index], expected, rtol=1e-4, atol=1e-7, err_msg=path)
+
+
+@pytest.mark.slow
+def test_muon_learns_and_resumes_to_the_same_bits(tmp_path):
+    (tmp_path / "text.txt").write_text("the river under a stone bird and the sun\n\n" * 80)
+    runs = []
+    for name, parts in (("whole", (8,)), ("parts", (4, 8))):
+        for steps in parts:
+            config = PretrainConfig(
+                model=preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=256),
+                data=str(tmp_path / "text.txt"), tokenizer="bytes", out=str(tmp_path / name), context=16, batch_size=4,
+                steps=steps, schedule_steps=8, warmup=1, learning_rate=1e-2, optimizer="muon", schedule="wsd",
+                token_cache=str(tmp_path / "tokens"), tensorboard=False, quiet=True,
+            )  # fmt: skip
+            summary = pretrain(config)
+        runs.append(summary)
+    assert runs[1]["resumed_from"] == 4 and runs[0]["digests"] == runs[1]["digests"]
+    losses = [line["loss"][0] for line in read_metrics(config.out)]
+    assert losses[-1] < losses[0] - 0.5
