@@ -15,9 +15,7 @@ from bornbiased_jax.model.attention_kernels import KERNELS
 from bornbiased_jax.model.cache import RollingCache
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.fused import fused_attention
-from bornbiased_jax.model.linear import Linear
-from bornbiased_jax.model.norm import Norm
-from bornbiased_jax.model.rope import rotate
+from bornbiased_jax.model.layers import Linear, Norm, rotate
 from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.

@@ -10,8 +10,7 @@ import jax
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.cache import RollingCache
-from bornbiased_jax.model.mlp import MLP, Experts
-from bornbiased_jax.model.norm import Norm
+from bornbiased_jax.model.layers import MLP, Experts, Norm
 from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
 
 

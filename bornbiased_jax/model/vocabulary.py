@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.norm import Norm
+from bornbiased_jax.model.layers import Norm
 from bornbiased_jax.parameters import Params
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
