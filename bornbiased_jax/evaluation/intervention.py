@@ -17,13 +17,12 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model import apply, interventions
-from bornbiased_jax.model.interventions import Neuron, parse_neuron
+from bornbiased_jax.model.interventions import Edit, Edits, Neuron, as_edits, combine, parse_neuron
 from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
 from bornbiased_jax.model.loss import chunk_length, cross_entropy
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.sites import Edit, Edits, as_edits, combine
-from bornbiased_jax.model.vocabulary import head_table
+from bornbiased_jax.model.model import head_table
+from bornbiased_jax.model.streaming import check_overflow
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks

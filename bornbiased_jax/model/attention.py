@@ -1,4 +1,16 @@
-"""Causal multi-head attention, with every variation that the config names."""
+"""Causal multi-head attention, with every variation that the config names.
+
+Kernels turn a row of attention logits into weights:
+
+    softmax    e^s / Σ e^s
+    sigmoid    σ(s − ln max_seq_len), each key for itself (Ramapuram et al., 2409.04431)
+    softpick   max(e^s − 1, 0) / (Σ |e^s − 1| + ε): a key below zero weighs nothing (Zuhri et al., 2504.20966)
+    clipped    clip((1 − γ) softmax(s) + γ, 0, 1), γ = −α/max_seq_len (Bondarenko et al., 2306.12929, their ζ = 1)
+    centred    softmax(s) less 1/n over the n keys that the query sees: uniform attention adds nothing
+
+The last four need not sum to 1 over a row. Plain softmax attention in bfloat16 is one kernel of the GPU where it has
+one (:func:`fused_attention`), which never holds a [T, T] array.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +23,73 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.attention_kernels import KERNELS
 from bornbiased_jax.model.cache import RollingCache
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.fused import fused_attention
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, edited
 from bornbiased_jax.model.layers import Linear, Norm, rotate
-from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
+
+CLIP_ALPHA = 4.0
+"""α of clipped softmax, which its authors use for T = 128: weights below about α/max_seq_len become zero."""
+
+SOFTPICK_EPSILON = 1e-6
+"""ε of softpick, on the scale of a row whose largest e^s is 1."""
+
+Kernel = Callable[[jax.Array, jax.Array, int], jax.Array]
+
+
+def _softmax(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    return jax.nn.softmax(jnp.where(seen_11TS, scores_BHTS, -jnp.inf), axis=-1)
+
+
+def _sigmoid(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    return jnp.where(seen_11TS, jax.nn.sigmoid(scores_BHTS - math.log(longest)), 0.0)
+
+
+def _softpick(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    """Divide numerator and denominator by e^m, m = max(0, largest logit), so that no power overflows.
+
+    e^(s−m) − e^(−m) is e^(−m)(e^s − 1), which is exact near s = 0 where the difference would cancel.
+    """
+    # A key that is not seen may have any logit, and must not overflow where it is left out: 0, which weighs nothing.
+    scores_BHTS = jnp.where(seen_11TS, scores_BHTS, 0.0)
+    top_BHT1 = jnp.maximum(jax.lax.stop_gradient(jnp.max(scores_BHTS, axis=-1, keepdims=True)), 0.0)
+    near = jnp.exp(-top_BHT1) * jnp.expm1(jnp.minimum(scores_BHTS, 1.0))
+    far = jnp.exp(scores_BHTS - top_BHT1) - jnp.exp(-top_BHT1)
+    above = jnp.where(scores_BHTS < 1.0, near, far)
+    total_BHT1 = jnp.sum(jnp.abs(above), axis=-1, keepdims=True) + SOFTPICK_EPSILON
+    return jnp.maximum(above, 0.0) / total_BHT1
+
+
+def _clipped(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    gamma = -CLIP_ALPHA / longest
+    return jnp.clip((1.0 - gamma) * _softmax(scores_BHTS, seen_11TS, longest) + gamma, 0.0, 1.0)
+
+
+def _centred(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    mean_11TS = seen_11TS / jnp.sum(seen_11TS, axis=-1, keepdims=True)
+    return _softmax(scores_BHTS, seen_11TS, longest) - mean_11TS
+
+
+KERNELS: dict[str, Kernel] = {
+    "softmax": _softmax,
+    "sigmoid": _sigmoid,
+    "softpick": _softpick,
+    "clipped": _clipped,
+    "centred": _centred,
+}
+"""Logits [B, H, T, S] in float32, which keys are seen [1, 1, T, S], max_seq_len -> weights [B, H, T, S]."""
+
+
+FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": jax.nn.elu,
+    "relu": jax.nn.relu,
+    "identity": lambda q: q,
+}
+"""φ of Prefix-Tuning+, by its name in the configuration."""
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
 MIN_ROWS = 32
+
 MAX_BLOCKS = 8
 
 
@@ -47,29 +117,6 @@ def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[s
     return blocks
 
 
-def _behind(
-    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Prepend a prefix that every query sees to keys, values and the mask."""
-    if prefix is None:
-        return k_BSGK, v_BSGK, seen_TS
-    key_BPGK, value_BPGK = prefix
-    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
-    return (
-        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
-        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
-        jnp.concatenate([seen_TP, seen_TS], axis=1),
-    )
-
-
-FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "elu": jax.nn.elu,
-    "relu": jax.nn.relu,
-    "identity": lambda q: q,
-}
-"""φ of Prefix-Tuning+, by its name in the configuration."""
-
-
 class Attention(nn.Module):
     """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
 
@@ -78,7 +125,7 @@ class Attention(nn.Module):
     [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
     weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
     probability and adds nothing, or another kernel in place of the softmax
-    (:mod:`~bornbiased_jax.model.attention_kernels`). In the values: a gate sigmoid(W v + b) of each
+    (:mod:`~bornbiased_jax.model.attention`). In the values: a gate sigmoid(W v + b) of each
     value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
 
     Adapters: ``prefix_length`` trained keys and values of each group before all positions, seen by every query and not
@@ -287,3 +334,76 @@ class Attention(nn.Module):
             gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)
             o_BTHK = o_BTHK * jnp.broadcast_to(gate, o_BTHK.shape)
         return o_BTHK
+
+
+def _behind(
+    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Prepend a prefix that every query sees to keys, values and the mask."""
+    if prefix is None:
+        return k_BSGK, v_BSGK, seen_TS
+    key_BPGK, value_BPGK = prefix
+    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
+    return (
+        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
+        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
+        jnp.concatenate([seen_TP, seen_TS], axis=1),
+    )
+
+
+# cuDNN's flash attention needs tensor cores for bfloat16; JAX itself asks for no capability below 9.0.
+MIN_CAPABILITY = (8, 0)
+
+HALF = (jnp.bfloat16, jnp.float16)
+
+KERNEL = "dot_product_attention_fwd_wrapper"
+"""What JAX calls the kernel's primitive: for rematerialisation policies that keep its result."""
+
+
+def fused_attention(
+    q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, window: int | None = None
+) -> jax.Array | None:
+    """Compute softmax(Q Kᵀ/√K) V over causal positions by cuDNN; None where its kernel cannot take these arrays.
+
+    It takes bfloat16 and float16 on NVIDIA GPUs of compute capability 8.0 or more, an even number of positions, and
+    heads of widths divisible by 8, up to 128 or, from 9.0 on, 256. Everything else belongs to the plain formula.
+
+    Args:
+        q_BTHK: queries.
+        k_BTGK: keys of the same positions, H divisible by G.
+        v_BTGK: values.
+        window: how many last positions a query sees; None for all.
+    """
+    if jax.default_backend() != "gpu" or _capability() < MIN_CAPABILITY:
+        return None
+    if q_BTHK.dtype not in HALF:
+        return None
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        left = None if window is None else (window - 1, 0)
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=left, implementation="cudnn")
+
+    def summed(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(attend(q, k, v))
+
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (q_BTHK, k_BTGK, v_BTGK)]
+    try:
+        # JAX knows which shapes its kernels take, forward and backward, and says so by raising.
+        jax.eval_shape(jax.grad(summed, argnums=(0, 1, 2)), *shapes)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return None
+    return attend(q_BTHK, k_BTGK, v_BTGK)
+
+
+def keep_products_and_attention(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+    """Store products with weights and fused attention, recompute all else: a rematerialization policy."""
+    if primitive.name == KERNEL:
+        return True
+    return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arguments, **parameters))
+
+
+def _capability() -> tuple[int, ...]:
+    """Return the device's compute capability; (0,) where it has none, as on AMD's."""
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    parts = capability.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else (0,)

@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, edited
 
 
 class Linear(nn.Module):

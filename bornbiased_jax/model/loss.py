@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.fused import keep_products_and_attention
-from bornbiased_jax.model.transformer import apply
-from bornbiased_jax.model.vocabulary import head_table, soft_cap
+from bornbiased_jax.model.attention import keep_products_and_attention
+from bornbiased_jax.model.model import apply, head_table, soft_cap
 from bornbiased_jax.parameters import Params
 
 # Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator

@@ -19,7 +19,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streamed import Reading, Weights, over_batches, parameter
+from bornbiased_jax.model.streaming import Reading, Weights, over_batches, parameter
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 

@@ -24,10 +24,10 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
+from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, as_edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.sites import NO_EDITS, Edit, Edits, as_edits
-from bornbiased_jax.model.streamed import Reading, Weights, check_plain, over_batches
-from bornbiased_jax.model.transformer import ReduceLayer
+from bornbiased_jax.model.model import ReduceLayer
+from bornbiased_jax.model.streaming import Reading, Weights, check_plain, over_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 

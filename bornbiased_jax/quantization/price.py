@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
+from bornbiased_jax.model.interventions import NO_EDITS, Edits
 from bornbiased_jax.model.limits import check_sequences, check_tokens
-from bornbiased_jax.model.sites import NO_EDITS, Edits
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batches
 from bornbiased_jax.quantization.fake import Granularity

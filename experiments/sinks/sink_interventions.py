@@ -10,8 +10,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
-from bornbiased_jax.model.sites import Edit, Edits
+from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments

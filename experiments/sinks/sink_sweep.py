@@ -29,8 +29,7 @@ from matplotlib.figure import Figure
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
-from bornbiased_jax.model.sites import Edit, Edits
+from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean

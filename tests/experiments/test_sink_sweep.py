@@ -6,7 +6,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
+from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from experiments.sinks import sink_own, sink_sweep

@@ -9,7 +9,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.model.attention_kernels import KERNELS, SOFTPICK_EPSILON
+from bornbiased_jax.model.attention import KERNELS, SOFTPICK_EPSILON
 from bornbiased_jax.parameters import flatten
 
 T = 6

@@ -10,7 +10,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
+from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments

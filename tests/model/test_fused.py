@@ -13,8 +13,8 @@ from jax import export
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import apply, fused
-from bornbiased_jax.model.edits import self_only
-from bornbiased_jax.model.fused import fused_attention
+from bornbiased_jax.model.attention import fused_attention
+from bornbiased_jax.model.interventions import self_only
 from bornbiased_jax.model.loss import loss_sum
 
 T, LAYERS = 52, 3

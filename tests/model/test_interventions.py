@@ -9,8 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.model.interventions import Neuron, clear, parse_neuron, silence, write
-from bornbiased_jax.model.sites import Edits, as_edits, combine
+from bornbiased_jax.model.interventions import Edits, Neuron, as_edits, clear, combine, parse_neuron, silence, write
 
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (3, 7))

@@ -11,7 +11,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.model.transformer import CAPTURABLE
+from bornbiased_jax.model.model import CAPTURABLE
 
 CFG = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_model=32, d_ff=40, vocab_size=61)
 T = 7

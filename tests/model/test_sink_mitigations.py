@@ -9,7 +9,7 @@ from scipy.special import expit
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.attention import Attention, visible
-from bornbiased_jax.model.transformer import apply
+from bornbiased_jax.model.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
 
 T, D = 9, 16

@@ -27,7 +27,7 @@ from bornbiased_jax.evaluation.perplexity import evaluate
 from bornbiased_jax.evaluation.sink_report import report_on_ids
 from bornbiased_jax.lineage.fingerprint import fingerprint, load_fingerprint
 from bornbiased_jax.model import scratch
-from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.model.streaming import Overflow, check_overflow
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
 from bornbiased_jax.text import ByteTokenizer
 

@@ -11,8 +11,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import apply as eager_apply
 from bornbiased_jax.model import attn0, empty_cache, logits_of, mlp0_config
-from bornbiased_jax.model.block import Block
 from bornbiased_jax.model.layers import rotate
+from bornbiased_jax.model.model import Block
 from bornbiased_jax.parameters import count_parameters, flatten
 
 # Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are

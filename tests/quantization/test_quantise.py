@@ -11,7 +11,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.model.sites import NO_EDITS
+from bornbiased_jax.model.interventions import NO_EDITS
 from bornbiased_jax.quantization import (
     FakeQuantiser,
     Scheme,

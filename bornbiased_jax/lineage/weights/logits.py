@@ -13,8 +13,7 @@ from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.weights.tokens import SharedTokens
-from bornbiased_jax.model.transformer import through_block
-from bornbiased_jax.model.vocabulary import enter, final_norm, head_path, logits_of
+from bornbiased_jax.model.model import enter, final_norm, head_path, logits_of, through_block
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
 # Few ids suffice: logits of unrelated models agree nowhere.

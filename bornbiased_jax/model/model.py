@@ -1,22 +1,138 @@
-"""The whole decoder: embedding, a scan over blocks, final norm, head."""
+"""The decoder: embedding, a scan over blocks, final norm, head; and the paper's two simplified blocks.
+
+This is the one module that knows where tokens enter the residual stream and where logits leave it.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.block import Block
+from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.cache import Cache, RollingCache
+from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, as_edits, edited, of_layer
+from bornbiased_jax.model.layers import MLP, Experts, Norm
 from bornbiased_jax.model.limits import check_length, check_width
-from bornbiased_jax.model.sites import NO_EDITS, Edit, Edits, as_edits, of_layer
-from bornbiased_jax.model.vocabulary import enter, final_norm, logits_of
 from bornbiased_jax.parameters import Params
+
+ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
+
+
+def enter(cfg: ModelConfig, rows_BTD: ArrayT, positions_TD: ArrayT | None) -> ArrayT:
+    """Make the input of the first block from rows of the token table and of the table of positions.
+
+    Args:
+        cfg: the architecture.
+        rows_BTD: rows of the token table, or vectors in their place.
+        positions_TD: rows of the table of learned positions; None where there is none.
+    """
+    if cfg.embedding_scale != 1.0:
+        rows_BTD = rows_BTD * rows_BTD.dtype.type(cfg.embedding_scale)
+    return rows_BTD if positions_TD is None else rows_BTD + positions_TD[None]
+
+
+def final_norm(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
+    """Apply the final norm to the residual stream after the last block."""
+    final: Any = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
+    return final
+
+
+def head_path(cfg: ModelConfig) -> str:
+    """Return the path of the matrix that makes logits: [D, V], or the embedding [V, D] where the two are tied."""
+    return "embed/embedding" if cfg.tie_embeddings else "head/kernel"
+
+
+def head_table(cfg: ModelConfig, params: Params) -> tuple[jax.Array, int]:
+    """Return the matrix that makes logits, and which of its axes is the width D: [D, V] untied, [V, D] tied."""
+    module, leaf = head_path(cfg).split("/")
+    return params[module][leaf], 1 if cfg.tie_embeddings else 0
+
+
+def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:
+    """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
+    table, axis = head_table(cfg, params)
+    dims = (((final.ndim - 1,), (axis,)), ((), ()))
+    logits = jax.lax.dot_general(
+        final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
+    )
+    return soft_cap(logits, cfg.logit_softcap)
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Bound values smoothly to ±cap: cap · tanh(x / cap); None leaves them as they are."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+class Block(nn.Module):
+    """Pre-norm (Section 2.1), norms on the sublayers' outputs (OLMo-2), both (Gemma), or parallel (GPT-NeoX).
+
+    With ``last_only`` every query, the MLP and the output are computed at the last position alone; the
+    keys and values still come from all positions.
+    """
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: Any = "highest"
+    last_only: bool = False
+    edits: Edits = NO_EDITS
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        positions_T: jax.Array,
+        mask_TS: jax.Array | None = None,
+        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        rolling: RollingCache | None = None,
+        layer: jax.Array | None = None,
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        cfg = self.cfg
+        before, after = cfg.norm_position in ("pre", "both"), cfg.norm_position in ("post", "both")
+        # Where one norm stands alone, before or after, it has the sublayer's name.
+        last = "post_norm" if before else "norm"
+        captured: dict[str, Any] = {}
+
+        def norm(name: str, x: jax.Array) -> jax.Array:
+            return Norm(cfg.norm, cfg.norm_eps, name=name)(x)
+
+        def attend(x: jax.Array) -> jax.Array:
+            y = norm("attention_norm", x) if before else x
+            module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
+            y, activations = module(y, positions_T, mask_TS, past, rolling, layer)
+            captured.update(activations)
+            return norm(f"attention_{last}", y) if after else y
+
+        def feed_forward(x: jax.Array) -> jax.Array:
+            y = norm("mlp_norm", x) if before else x
+            sublayer = MLP if cfg.num_experts is None else Experts
+            y, activations = sublayer(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
+            captured.update(activations)
+            return norm(f"mlp_{last}", y) if after else y
+
+        # Residual connections around both sublayers: side by side, or MLP after attention.
+        stream = x_BTD[:, -1:] if self.last_only else x_BTD
+        if cfg.parallel_residual:
+            stream = stream + attend(x_BTD) + feed_forward(stream)
+        else:
+            if cfg.attention:
+                update = attend(x_BTD)
+                stream = stream + update if cfg.residual else update
+            if cfg.mlp:
+                update = feed_forward(stream)
+                stream = stream + update if cfg.residual else update
+        stream = edited(self.edits.residual, stream)
+        if "residual" in self.capture:
+            captured["residual"] = stream
+        return stream, captured
+
 
 CAPTURABLE = (
     "residual",
@@ -34,6 +150,7 @@ CAPTURABLE = (
     "mlp_input",
     "router_logits",
 )
+
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
 
 
@@ -86,7 +203,7 @@ def apply(
         precision: of the matrix products; "highest" means float32 products on every device.
         mask_TT: boolean, further restricts which keys each query sees.
         edit: what to put in place of activations, by site; a function alone replaces the aggregated values
-            before W_O (see :mod:`bornbiased_jax.model.sites`).
+            before W_O (see :mod:`bornbiased_jax.model.interventions`).
         cache: keys and values of earlier positions; ``x`` continues after them.
         rolling: each query sees the first and the latest tokens alone, at their positions inside a rolling cache; not
             with ``cache``, which holds everything.
@@ -245,3 +362,35 @@ def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool, r
         check_width(cfg, x.shape[-1])
     if rolling is None:
         check_length(cfg, x.shape[1])
+
+
+def mlp0_config(
+    *, num_layers: int, d_model: int, d_ff: int, activation: Activation = "relu", vocab_size: int = 2
+) -> ModelConfig:
+    """Return a stack of MLP₀ blocks (Definition 1): Y = φ(X W_up) W_down, no residual, no normalization."""
+    return ModelConfig(
+        num_layers=num_layers,
+        num_heads=1,
+        d_model=d_model,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        activation=activation,
+        norm="none",
+        residual=False,
+        attention=False,
+        positions="none",
+    )
+
+
+def attn0(x_BTD: jax.Array) -> jax.Array:
+    """Apply the Attn₀ block (Definition 3) at every position: the running mean of the inputs so far.
+
+    Args:
+        x_BTD: inputs; axis −2 is the position.
+
+    Returns:
+        The same shape; position t holds the mean of positions 1 to t.
+    """
+    counts_T = jnp.arange(1, x_BTD.shape[-2] + 1, dtype=x_BTD.dtype)
+    shape = (1,) * (x_BTD.ndim - 2) + (x_BTD.shape[-2], 1)
+    return jnp.cumsum(x_BTD, axis=-2) / counts_T.reshape(shape)
