@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,13 +15,13 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model import apply, interventions
+from bornbiased_jax.model import ForwardOptions, interventions
 from bornbiased_jax.model.interventions import Edit, Edits, Neuron, as_edits, combine, parse_neuron
 from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
-from bornbiased_jax.model.loss import chunk_length, cross_entropy
+from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.model import head_table
-from bornbiased_jax.model.streaming import check_overflow
+from bornbiased_jax.model.model import head_path
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
@@ -42,7 +41,7 @@ class Effect(TypedDict):
 
 def effect(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     edit: Edit | Edits | None = None,
     *,
@@ -55,7 +54,7 @@ def effect(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids.
         edit: what is put in place of activations; nothing unless given.
         epsilon: a head is a sink where its mean score exceeds this.
@@ -81,7 +80,7 @@ def effect(
 
 def mean_loss(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     edit: Edit | Edits | None = None,
     *,
@@ -89,26 +88,21 @@ def mean_loss(
 ) -> float:
     """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
-    edits = as_edits(edit)
-    total = 0.0
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        total += float(_loss_sum(cfg, params, batch, edits))
+    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
+    reading = Reading(finish=_summed_loss, needs=(head_path(cfg),))
+    total = sum(float(loss) for loss in forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit)))
     return total / (len(x) * (x.shape[1] - 1))
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _loss_sum(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, edits: Edits) -> jax.Array:
+def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
     # The last position predicts nothing, and positions keep their length for edits.
     labels_BT = jnp.concatenate([tokens_BT[:, 1:], jnp.full_like(tokens_BT[:, :1], -1)], axis=1)
-    final_BTD = apply(cfg, params, tokens_BT, logits=False, edit=edits).final_BTD
-    table, axis = head_table(cfg, params)
-    chunk = chunk_length(cfg, *labels_BT.shape)
-    return cross_entropy(
-        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision="highest", cap=cfg.logit_softcap
-    )
+    return loss_of_final(cfg, params, final_BTD, labels_BT, precision="highest")[0]
 
 
-def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch_size: int | None = None) -> np.ndarray:
+def first_activations(
+    cfg: ModelConfig, params: Weights, tokens_NT: Any, *, batch_size: int | None = None
+) -> np.ndarray:
     """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 
     Raises:
@@ -116,18 +110,15 @@ def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch
     """
     x = check_sequences(cfg, tokens_NT)
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        total_LF += np.asarray(_first_sums(cfg, params, batch), np.float64)
+    # No later position can change the first.
+    parts = [batch[:, :1] for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size))]
+    for sums_LF in forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _first_sums)):
+        total_LF += sums_LF
     return total_LF / len(x)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _first_sums(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
-    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
-
-    sums_LF: jax.Array = apply(cfg, params, x[:, :1], logits=False, capture=("mlp_hidden",), reduce=reduce).layers
-    return sums_LF
+def _first_sums(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
 
 
 def intervene_checkpoint(

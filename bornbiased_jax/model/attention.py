@@ -21,9 +21,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.cache import RollingCache
+from bornbiased_jax.model.cache import Past, RollingCache
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.interventions import NO_EDITS, Edits, edited
 from bornbiased_jax.model.layers import Linear, Norm, rotate
@@ -125,7 +126,7 @@ class Attention(nn.Module):
     [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
     weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
     probability and adds nothing, or another kernel in place of the softmax
-    (:mod:`~bornbiased_jax.model.attention`). In the values: a gate sigmoid(W v + b) of each
+    (:data:`KERNELS`). In the values: a gate sigmoid(W v + b) of each
     value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
 
     Adapters: ``prefix_length`` trained keys and values of each group before all positions, seen by every query and not
@@ -136,7 +137,7 @@ class Attention(nn.Module):
 
     cfg: ModelConfig
     capture: tuple[str, ...] = ()
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
     last_only: bool = False
     edits: Edits = NO_EDITS
 
@@ -145,19 +146,13 @@ class Attention(nn.Module):
         self,
         x_BTD: jax.Array,
         positions_T: jax.Array,
-        mask_TS: jax.Array | None = None,
-        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        past: Past | None = None,
         rolling: RollingCache | None = None,
         layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         cfg = self.cfg
-        # Whether this layer is a local one, traced: blocks are scanned, and their facts travel with them.
-        is_local = None
-        if cfg.is_local is not None:
-            if layer is None:
-                raise ValueError("layers of this configuration differ: say which one a block is")
-            is_local = jnp.asarray(cfg.is_local)[layer]
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
+        is_local = self._is_local(layer)
         use_bias = cfg.bias or cfg.qkv_bias
         x_BTD = edited(self.edits.attention_input, x_BTD)
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
@@ -190,29 +185,9 @@ class Attention(nn.Module):
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
-        # The mask: causality and windows, then what the caller and edits take away.
-        def seen_within(window: int | None) -> jax.Array:
-            if rolling is None:
-                return allowed(query_T, key_S, window)
-            return rolling.seen(query_T, key_S, window)
-
-        seen_TS = seen_within(cfg.window)
-        if is_local is not None:
-            seen_TS = jnp.where(is_local, seen_TS, seen_within(None))
-        # What no query sees can be left out only where it is known before the program runs.
-        window = cfg.window if rolling is None and is_local is None else None
-        if mask_TS is not None:
-            seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
-        if self.edits.seen is not None:
-            seen_TS = seen_TS & self.edits.seen(seen_TS)
-
-        # An extra logit takes probability and adds nothing.
-        extra_H = None
-        if cfg.sink_logit == "zero":
-            extra_H = jnp.zeros((H,), jnp.float32)
-        elif cfg.sink_logit == "learned":
-            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
-        weights_BHTS = o_BTHK = None
+        # Which keys each query sees, the extra logit, and the prefix that all see.
+        seen_TS = self._seen(query_T, key_S, rolling, is_local)
+        extra_H = self._extra_logit()
         prefix = self._prefix(k_BSGK)
 
         def weigh(rows: slice, keys: jax.Array, mask: jax.Array) -> jax.Array:
@@ -224,15 +199,18 @@ class Attention(nn.Module):
             return self._weights(scores_BHTS, mask, extra_H)
 
         # Weights in full where they are captured, else the fused kernel, else blocks of rows.
+        weights_BHTS = o_BTHK = None
         if self._wants_weights():
             keys, values, mask = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
             weights_BHTS = weigh(slice(None), keys, mask)
             o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
             if prefix is not None:
                 weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
-        elif self._causal(mask_TS, past) and rolling is None:
+        elif past is None and rolling is None and self._is_plain():
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
+            # What no query sees can be left out only where it is known before the program runs.
+            window = cfg.window if rolling is None and is_local is None else None
             parts = []
             for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
                 keys, values, mask = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
@@ -252,6 +230,40 @@ class Attention(nn.Module):
             activations |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
         captured = {name: activations[name] for name in activations if name in self.capture}
         return out_BTD, captured | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
+
+    def _is_local(self, layer: jax.Array | None) -> jax.Array | None:
+        """Return whether this layer is a local one, traced; None where all layers are alike.
+
+        Blocks are scanned, and their facts travel with them.
+        """
+        if self.cfg.is_local is None:
+            return None
+        if layer is None:
+            raise ValueError("layers of this configuration differ: say which one a block is")
+        return jnp.asarray(self.cfg.is_local)[layer]
+
+    def _seen(
+        self, query_T: jax.Array, key_S: jax.Array, rolling: RollingCache | None, is_local: jax.Array | None
+    ) -> jax.Array:
+        """Return boolean [T, S]: causality and windows, less what an edit takes away."""
+
+        def within(window: int | None) -> jax.Array:
+            return allowed(query_T, key_S, window) if rolling is None else rolling.seen(query_T, key_S, window)
+
+        seen_TS = within(self.cfg.window)
+        if is_local is not None:
+            # Layers that are not local see everything.
+            seen_TS = jnp.where(is_local, seen_TS, within(None))
+        return seen_TS if self.edits.seen is None else seen_TS & self.edits.seen(seen_TS)
+
+    def _extra_logit(self) -> jax.Array | None:
+        """Return one more logit of each head [H], which takes probability and adds nothing; None without one."""
+        if self.cfg.sink_logit == "none":
+            return None
+        if self.cfg.sink_logit == "zero":
+            return jnp.zeros((self.cfg.num_heads,), jnp.float32)
+        logit_H: jax.Array = self.param("sink_logit", nn.initializers.zeros, (self.cfg.num_heads,))
+        return logit_H
 
     def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
         cfg = self.cfg
@@ -284,12 +296,11 @@ class Attention(nn.Module):
     def _wants_weights(self) -> bool:
         return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
 
-    def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
+    def _is_plain(self) -> bool:
         """Return whether this is the softmax over all earlier positions (of a window) and nothing else."""
         refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
         is_plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
-        is_unmasked = mask_TS is None and self.edits.seen is None
-        return is_plain and is_unmasked and past is None and not self.last_only
+        return is_plain and self.edits.seen is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
         """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
 
+Past = tuple[jax.Array, jax.Array, jax.Array]
+"""Keys and values [B, S, G, K] of earlier positions of one block, and how many of them are filled."""
+
 
 class Cache(NamedTuple):
     """Keys (after RoPE) and values of every layer, and how many positions are filled."""

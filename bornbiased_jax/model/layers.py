@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
@@ -29,7 +30,7 @@ class Linear(nn.Module):
 
     features: int
     use_bias: bool = False
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -111,7 +112,7 @@ class MLP(nn.Module):
 
     cfg: ModelConfig
     capture: tuple[str, ...] = ()
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
     edits: Edits = NO_EDITS
 
     @nn.compact
@@ -148,7 +149,7 @@ class Experts(nn.Module):
 
     cfg: ModelConfig
     capture: tuple[str, ...] = ()
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
     edits: Edits = NO_EDITS
 
     @nn.compact

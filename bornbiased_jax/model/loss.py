@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.attention import keep_products_and_attention
-from bornbiased_jax.model.model import apply, head_table, soft_cap
+from bornbiased_jax.model.model import ForwardOptions, apply, head_table, soft_cap
 from bornbiased_jax.parameters import Params
 
 # Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator
@@ -38,7 +41,7 @@ def loss_sum(
     params: Params,
     tokens_BT1: jax.Array,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -58,19 +61,17 @@ def loss_sum(
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
     unroll = unrolled_blocks(cfg, remat)
-    policy: Any = remat
+    policy: bool | Callable[..., bool] = remat
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
         policy = keep_products_and_attention
-    out = apply(
-        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=policy, unroll=unroll,
-        stream_sharding=rows,
-    )  # fmt: skip
+    options = ForwardOptions(dtype=dtype, precision=precision, remat=policy, unroll=unroll, stream_sharding=rows)
+    out = apply(cfg, params, inputs_BT, logits=False, options=options)
     return loss_of_final(cfg, params, out.final_BTD, labels_BT, precision=precision)
 
 
 def loss_of_final(
-    cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: Any
+    cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: PrecisionLike
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
@@ -95,7 +96,7 @@ def cross_entropy(
     *,
     axis: int,
     chunk: int,
-    precision: Any,
+    precision: PrecisionLike,
     cap: float | None = None,
 ) -> jax.Array:
     """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
@@ -121,7 +122,7 @@ class _Head(NamedTuple):
 
     axis: int
     chunk: int
-    precision: Any
+    precision: PrecisionLike
     cap: float | None
 
 

@@ -5,7 +5,7 @@ This is the one module that knows where tokens enter the residual stream and whe
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -13,11 +13,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
-from bornbiased_jax.model.cache import Cache, RollingCache
+from bornbiased_jax.model.cache import Cache, Past, RollingCache
 from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, as_edits, edited, of_layer
 from bornbiased_jax.model.layers import MLP, Experts, Norm
 from bornbiased_jax.model.limits import check_length, check_width
@@ -56,7 +58,7 @@ def head_table(cfg: ModelConfig, params: Params) -> tuple[jax.Array, int]:
     return params[module][leaf], 1 if cfg.tie_embeddings else 0
 
 
-def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: Any = "highest") -> jax.Array:
+def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: PrecisionLike = "highest") -> jax.Array:
     """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
     table, axis = head_table(cfg, params)
     dims = (((final.ndim - 1,), (axis,)), ((), ()))
@@ -80,7 +82,7 @@ class Block(nn.Module):
 
     cfg: ModelConfig
     capture: tuple[str, ...] = ()
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
     last_only: bool = False
     edits: Edits = NO_EDITS
 
@@ -89,8 +91,7 @@ class Block(nn.Module):
         self,
         x_BTD: jax.Array,
         positions_T: jax.Array,
-        mask_TS: jax.Array | None = None,
-        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        past: Past | None = None,
         rolling: RollingCache | None = None,
         layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
@@ -106,7 +107,7 @@ class Block(nn.Module):
         def attend(x: jax.Array) -> jax.Array:
             y = norm("attention_norm", x) if before else x
             module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
-            y, activations = module(y, positions_T, mask_TS, past, rolling, layer)
+            y, activations = module(y, positions_T, past, rolling, layer)
             captured.update(activations)
             return norm(f"attention_{last}", y) if after else y
 
@@ -150,8 +151,48 @@ CAPTURABLE = (
     "mlp_input",
     "router_logits",
 )
-
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
+Positions = Literal["all", "last"]
+
+
+# Fields that are no arrays are part of a pytree's structure: other values are another program.
+STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ForwardOptions:
+    """How a forward pass computes. The defaults are one plain pass.
+
+    A pytree: edits and caches are its arrays, so that it can go into compiled functions.
+
+    Attributes:
+        edit: what to put in place of activations, by site; a function alone replaces the aggregated values before W_O
+            (see :mod:`bornbiased_jax.model.interventions`).
+        cache: keys and values of earlier positions; the input continues after them.
+        rolling: each query sees the first and the latest tokens alone, at their positions inside a rolling cache; not
+            with ``cache``, which holds everything.
+        dtype: compute dtype (default: that of the parameters). Norms and softmax stay in float32.
+        precision: of the matrix products; "highest" means float32 products on every device.
+        remat: recompute each block in the backward pass instead of storing its activations; or what to store
+            nevertheless, one of ``jax.checkpoint_policies``.
+        unroll: blocks in one turn of the scan; ``cfg.num_layers`` leaves no loop. Numbers stay the same up to
+            rounding; compilation grows with it.
+        stream_sharding: where the residual stream [B, T, D] lies on several devices. Left to the compiler, it may
+            follow the weights and be cut along its width.
+    """
+
+    edit: Edit | Edits | None = None
+    cache: Cache | None = None
+    rolling: RollingCache | None = None
+    dtype: DTypeLike | None = dataclasses.field(default=None, metadata=STATIC)
+    precision: PrecisionLike = dataclasses.field(default="highest", metadata=STATIC)
+    remat: bool | Callable[..., bool] = dataclasses.field(default=False, metadata=STATIC)
+    unroll: int = dataclasses.field(default=1, metadata=STATIC)
+    stream_sharding: jax.sharding.Sharding | None = dataclasses.field(default=None, metadata=STATIC)
+
+
+PLAIN = ForwardOptions()
 
 
 class Outputs(NamedTuple):
@@ -174,19 +215,11 @@ def apply(
     params: Params,
     x: jax.Array,
     *,
-    positions: Literal["all", "last"] = "all",
+    positions: Positions = "all",
     logits: bool = True,
     capture: Sequence[str] = (),
     reduce: ReduceLayer | None = None,
-    dtype: Any = None,
-    precision: Any = "highest",
-    mask_TT: jax.Array | None = None,
-    edit: Edit | Edits | None = None,
-    cache: Cache | None = None,
-    rolling: RollingCache | None = None,
-    remat: bool | Callable[..., bool] = False,
-    unroll: int = 1,
-    stream_sharding: jax.sharding.Sharding | None = None,
+    options: ForwardOptions = PLAIN,
 ) -> Outputs:
     """Run the decoder.
 
@@ -199,20 +232,7 @@ def apply(
         logits: whether to project on the vocabulary.
         capture: names from ``CAPTURABLE`` to return for every layer.
         reduce: applied to each layer's captured activations inside the scan, so that only its result is stacked.
-        dtype: compute dtype (default: that of the parameters). Norms and softmax stay in float32.
-        precision: of the matrix products; "highest" means float32 products on every device.
-        mask_TT: boolean, further restricts which keys each query sees.
-        edit: what to put in place of activations, by site; a function alone replaces the aggregated values
-            before W_O (see :mod:`bornbiased_jax.model.interventions`).
-        cache: keys and values of earlier positions; ``x`` continues after them.
-        rolling: each query sees the first and the latest tokens alone, at their positions inside a rolling cache; not
-            with ``cache``, which holds everything.
-        remat: recompute each block in the backward pass instead of storing its activations; or what to store
-            nevertheless, one of ``jax.checkpoint_policies``.
-        unroll: blocks in one turn of the scan; ``cfg.num_layers`` leaves no loop. Numbers stay the same up to
-            rounding; compilation grows with it.
-        stream_sharding: where the residual stream [B, T, D] lies on several devices. Left to the compiler, it may
-            follow the weights and be cut along its width.
+        options: edits, caches, precision, and how the scan runs.
 
     Returns:
         :class:`Outputs`.
@@ -228,106 +248,114 @@ def apply(
     >>> out.logits_BTV.shape, out.layers["residual"].shape
     ((3, 5, 64), (2, 3, 5, 16))
     """
-    last = positions == "last"
-    _check(cfg, x, capture, last, rolling)
-    if rolling is not None and cache is not None:
-        raise InputError("a rolling cache and a whole one exclude each other: give one of them")
+    _check(cfg, x, capture, positions, options)
+    cache = options.cache
     start = jnp.zeros((), jnp.int32) if cache is None else cache.length
     positions_T = start + jnp.arange(x.shape[1], dtype=jnp.int32)
-    edits = as_edits(edit)
-    dtype = dtype or params["embed"]["embedding"].dtype
-
-    def placed(stream_BTD: jax.Array) -> jax.Array:
-        return stream_BTD if stream_sharding is None else jax.lax.with_sharding_constraint(stream_BTD, stream_sharding)
+    block = BlockProgram(cfg, tuple(capture), reduce, positions, options)
 
     # Tokens and positions enter the residual stream.
-    inside_T = positions_T if rolling is None else rolling.inside(positions_T)
+    inside_T = positions_T if options.rolling is None else options.rolling.inside(positions_T)
     rows_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
     positions_TD = None
     if cfg.positions == "learned":
         positions_TD = jnp.take(params["positions"]["embedding"], inside_T, axis=0)
-    embedded_BTD = placed(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype))
+    dtype = options.dtype or params["embed"]["embedding"].dtype
+    embedded_BTD = _placed(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype), options)
 
-    def block(stream: jax.Array, layer: tuple[Any, ...], *, last_only: bool) -> tuple[jax.Array, Any]:
+    def step(stream_BTD: jax.Array, layer: tuple[Any, ...], *, is_final: bool = False) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
         past = None if past_layer is None else (*past_layer, start)
-        options: dict[str, Any] = dict(
-            capture=capture, reduce=reduce, last=last, last_only=last_only, precision=precision
-        )
-        options |= dict(mask_TT=mask_TT, edits=edits, past=past, rolling=rolling)
-        stream, *results = through_block(cfg, weights, stream, positions_T, index, **options)
-        return placed(stream), tuple(results)
+        stream_BTD, *results = block(weights, stream_BTD, positions_T, index, past=past, is_final=is_final)
+        return _placed(stream_BTD, options), tuple(results)
 
-    # Scan over the blocks; with "last", the last block alone runs apart, on its last position.
+    # In the backward pass blocks are computed again, or stored.
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
-    full_block = functools.partial(block, last_only=False)
-    body: Callable[..., Any] = full_block
-    if remat:
+    body: Callable[..., Any] = step
+    if options.remat:
         # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
-        body = jax.checkpoint(full_block, prevent_cse=False, policy=None if remat is True else remat)
-    if last:
+        policy = None if options.remat is True else options.remat
+        body = jax.checkpoint(step, prevent_cse=False, policy=policy)
 
-        def at(stream: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
-            return body(stream, jax.tree.map(lambda leaf: _picked(leaf, index), layers))
+    # Scan over the blocks; with "last", the last block alone runs apart, on its last position.
+    if positions == "last":
+
+        def at(stream_BTD: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
+            return body(stream_BTD, jax.tree.map(lambda leaf: _picked(leaf, index), layers))
 
         # By their index: all blocks but the last, sliced, would be a copy of them.
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
-        stream, stacked = jax.lax.scan(at, embedded_BTD, jnp.arange(cfg.num_layers - 1), unroll=unroll)
-        stream, last_results = block(stream, tail, last_only=True)
+        stream_BTD, stacked = jax.lax.scan(at, embedded_BTD, jnp.arange(cfg.num_layers - 1), unroll=options.unroll)
+        stream_BTD, last_results = step(stream_BTD, tail, is_final=True)
         stacked = jax.tree.map(lambda before, last: jnp.concatenate([before, last[None]]), stacked, last_results)
     else:
-        stream, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=unroll)
+        stream_BTD, stacked = jax.lax.scan(body, embedded_BTD, layers, unroll=options.unroll)
     captured, filled = stacked
 
     # Final norm, logits and the filled cache.
-    final_BTD = final_norm(cfg, params, stream)
-    logits_BTV = logits_of(cfg, params, final_BTD, precision=precision) if logits else None
+    final_BTD = final_norm(cfg, params, stream_BTD)
+    logits_BTV = logits_of(cfg, params, final_BTD, precision=options.precision) if logits else None
     new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
 
 
-def through_block(
-    cfg: ModelConfig,
-    weights: Params,
-    stream: jax.Array,
-    positions_T: jax.Array,
-    index: jax.Array,
-    *,
-    capture: Sequence[str] = (),
-    reduce: ReduceLayer | None = None,
-    last: bool = False,
-    last_only: bool = False,
-    precision: Any = "highest",
-    mask_TT: jax.Array | None = None,
-    edits: Edits = NO_EDITS,
-    past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
-    rolling: RollingCache | None = None,
-) -> tuple[jax.Array, Any, Any]:
-    """Apply one block of :func:`apply`.
+@dataclasses.dataclass(frozen=True)
+class BlockProgram:
+    """What a pass does with each block, whether all lie in memory or one at a time.
 
-    Args:
+    Attributes:
         cfg: the architecture.
-        weights: the block's parameters, without the axis of layers.
-        stream: the residual stream before it [B, T, D].
-        positions_T: of the tokens, from 0.
-        index: of the block, from 0.
-        capture, reduce, precision, mask_TT, rolling: as in :func:`apply`.
-        last: position-wise captures keep their last position alone.
-        last_only: so does the block's output.
-        edits: by site.
-        past: keys and values of earlier positions, and how many they are.
-
-    Returns:
-        The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to here.
+        capture, reduce, positions: as in :func:`apply`.
+        options: of the pass; edits, the rolling cache and the precision are the block's.
     """
-    module = Block(cfg, tuple(capture), precision, last_only, of_layer(edits, index))
-    applied: Any = module.apply({"params": weights}, stream, positions_T, mask_TT, past, rolling, index)
-    stream, captured = applied
-    filled = captured.pop("_past", None)
-    if last and not last_only:
-        captured = {name: _last_position(name, value) for name, value in captured.items()}
-    return stream, reduce(captured) if reduce is not None else captured, filled
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    reduce: ReduceLayer | None = None
+    positions: Positions = "all"
+    options: ForwardOptions = PLAIN
+
+    def __call__(
+        self,
+        weights: Params,
+        stream_BTD: jax.Array,
+        positions_T: jax.Array,
+        index: jax.Array,
+        *,
+        past: Past | None = None,
+        is_final: bool = False,
+    ) -> tuple[jax.Array, Any, Any]:
+        """Apply one block to the residual stream.
+
+        Args:
+            weights: the block's parameters, without the axis of layers.
+            stream_BTD: the residual stream before it.
+            positions_T: of the tokens, from 0.
+            index: of the block, from 0.
+            past: keys and values of earlier positions, and how many they are.
+            is_final: whether no block follows: with ``positions="last"`` it computes its last position alone.
+
+        Returns:
+            The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to
+            here.
+        """
+        options, at_last = self.options, self.positions == "last"
+        edits = of_layer(as_edits(options.edit), index)
+        module = Block(self.cfg, self.capture, options.precision, at_last and is_final, edits)
+        applied: Any = module.apply({"params": weights}, stream_BTD, positions_T, past, options.rolling, index)
+        stream_BTD, captured = applied
+        filled = captured.pop("_past", None)
+        # Blocks before the final one compute all positions, and give the last.
+        if at_last and not is_final:
+            captured = {name: _last_position(name, value) for name, value in captured.items()}
+        return stream_BTD, captured if self.reduce is None else self.reduce(captured), filled
+
+
+def _placed(stream_BTD: jax.Array, options: ForwardOptions) -> jax.Array:
+    if options.stream_sharding is None:
+        return stream_BTD
+    return jax.lax.with_sharding_constraint(stream_BTD, options.stream_sharding)
 
 
 def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
@@ -348,7 +376,9 @@ def _last_position(name: str, value: jax.Array) -> jax.Array:
     return jax.lax.slice_in_dim(value, value.shape[axis] - 1, value.shape[axis], axis=axis)
 
 
-def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool, rolling: RollingCache | None) -> None:
+def _check(
+    cfg: ModelConfig, x: jax.Array, capture: Sequence[str], positions: Positions, options: ForwardOptions
+) -> None:
     for name in capture:
         if name not in CAPTURABLE:
             raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
@@ -356,12 +386,14 @@ def _check(cfg: ModelConfig, x: jax.Array, capture: Sequence[str], last: bool, r
             raise InputError(f"{name} is not captured in a mixture of experts, where each token has its own neurons")
         if cfg.num_experts is None and name == "router_logits":
             raise InputError("router_logits are those of a mixture of experts: this model has none")
-    if last and "attention_received" in capture:
+    if positions == "last" and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
     if x.ndim == 3:
         check_width(cfg, x.shape[-1])
-    if rolling is None:
+    if options.rolling is None:
         check_length(cfg, x.shape[1])
+    elif options.cache is not None:
+        raise InputError("a rolling cache and a whole one exclude each other: give one of them")
 
 
 def mlp0_config(

@@ -1,7 +1,8 @@
-"""A model larger than memory: its blocks are read one at a time, and each is applied to all sequences.
+"""One forward pass over batches, whether the weights lie in memory, on several devices or in their file.
 
-The residual stream of all sequences lies in memory-mapped files meanwhile (:mod:`.scratch`), and the next block is read
-while one is applied. The numbers are those of the model in memory for the same batches: a block is the same program.
+A model larger than memory is read block by block, and each block is applied to all sequences. The residual stream of
+all sequences lies in memory-mapped files meanwhile (:mod:`.scratch`), and the next block is read while one is applied.
+The numbers are those of the model in memory for the same batches: a block is the same program.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,20 @@ import numpy as np
 from bornbiased_jax import code, files, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.model import ReduceLayer, apply, enter, final_norm, head_path, logits_of, through_block
+from bornbiased_jax.model.interventions import as_edits
+from bornbiased_jax.model.model import (
+    PLAIN,
+    STATIC,
+    BlockProgram,
+    ForwardOptions,
+    Positions,
+    ReduceLayer,
+    apply,
+    enter,
+    final_norm,
+    head_path,
+    logits_of,
+)
 from bornbiased_jax.model.scratch import NOTHING, Page
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
@@ -34,7 +49,7 @@ Batch = np.ndarray | Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamedWeights:
-    """Weights that stay in their file; they stand where parameters do in whatever goes through :func:`over_batches`.
+    """Weights that stay in their file; they stand where parameters do in whatever goes through :func:`forward_batches`.
 
     Attributes:
         cfg: the architecture.
@@ -67,53 +82,76 @@ Weights = Params | StreamedWeights
 """A model's parameters in memory, or in their file."""
 
 
-class Reading(NamedTuple):
-    """What is read of a forward pass, as :func:`bornbiased_jax.model.apply` takes it."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What a pass reads of a model: activations of its blocks, or something made of the final norm's output.
 
-    capture: tuple[str, ...] = ()
+    ``reduce`` and ``finish`` are functions of a module, or frozen dataclasses whose arrays and numbers are leaves of a
+    pytree: their code and their numbers tell one pass from another.
+
+    Attributes:
+        capture, reduce, positions: as :func:`bornbiased_jax.model.apply` takes them.
+        finish: makes what the pass gives of the configuration, the parameters outside the blocks, the output of the
+            final norm and the batch. Without it, a pass gives what was captured of all blocks [L, …].
+        needs: parameters outside the blocks that ``finish`` takes, beside the final norm's.
+        inputs: makes the model's inputs of a batch, on the host, where they are not the batch itself.
+    """
+
+    capture: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
     reduce: ReduceLayer | None = None
-    positions: Literal["all", "last"] = "all"
-    settings: tuple[Any, ...] = ()
-    """Whatever else ``reduce`` and ``finish`` depend on, JSON-ready: another pass has other settings."""
-    enter: Callable[[np.ndarray], np.ndarray] | None = None
-    """From a batch to what enters the model, where that is not the batch itself."""
-    needs: tuple[str, ...] = ()
-    """Parameters outside the blocks that ``finish`` takes, beside the final norm's."""
-    finish: Callable[[Params, jax.Array, jax.Array], Any] | None = None
-    """From the parameters outside the blocks, the output of the final norm and the batch to what is kept of them. A
-    pass gives that; without it, what was captured of all blocks [L, …]."""
+    positions: Positions = dataclasses.field(default="all", metadata=STATIC)
+    finish: Callable[[ModelConfig, Params, jax.Array, jax.Array], Any] | None = None
+    needs: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
+    inputs: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(default=None, metadata=STATIC)
+
+    def inputs_of(self, batch: Any) -> Any:
+        """Return what enters the model of a batch."""
+        return batch if self.inputs is None else self.inputs(batch)
 
 
-def over_batches(
+def forward_batches(
+    cfg: ModelConfig,
     weights: Weights,
     batches: Sequence[Batch],
-    in_memory: Callable[[Params, Any], Any],
     reading: Reading,
+    options: ForwardOptions = PLAIN,
     *,
     workers: int = 1,
 ) -> Iterator[Any]:
     """Run a forward pass for each batch and yield the results in order, on the host.
 
     Args:
-        weights: parameters, or where they lie.
+        cfg: the architecture.
+        weights: parameters, on one device or several, or where they lie.
         batches: of one length T.
-        in_memory: what is done with parameters that are in memory and a batch; it gives what ``reading`` says.
-        reading: what streamed weights are to give.
+        reading: what the pass gives.
+        options: of the pass. Streamed weights compute in float32, one block after the other, and have no caches.
         workers: batches at once.
 
     Raises:
-        InputError: the scratch folder is another's, or full.
+        InputError: the scratch folder is another's, or full; a cache of streamed weights.
     """
-    if not isinstance(weights, StreamedWeights):
-        return _whole(weights, batches, in_memory, workers)
-    return _stream(weights, batches, reading, workers)
+    options = dataclasses.replace(options, edit=as_edits(options.edit))
+    if isinstance(weights, StreamedWeights):
+        check_plain(weights, cache=options.cache, rolling=options.rolling)
+        return _stream(weights, batches, reading, options, workers)
+    return _in_memory(cfg, weights, batches, reading, options, workers)
 
 
-def _whole(
-    params: Params, batches: Sequence[Batch], in_memory: Callable[[Params, Any], Any], workers: int
+def _in_memory(
+    cfg: ModelConfig,
+    params: Params,
+    batches: Sequence[Batch],
+    reading: Reading,
+    options: ForwardOptions,
+    workers: int,
 ) -> Iterator[Any]:
+    traceable = _traceable(reading)
+
     def compute(batch: Batch) -> Any:
-        return jax.device_get(in_memory(params, _made(batch)))
+        made = _made(batch)
+        return jax.tree.map(on_host, _forward(cfg, params, reading.inputs_of(made), made, traceable, options))
 
     if workers == 1:
         yield from map(compute, batches)
@@ -124,6 +162,32 @@ def _whole(
         yield from itertools.chain([compute(batches[0])], threads.map(compute, batches[1:]))
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+@functools.partial(jax.jit, static_argnames="cfg")
+def _forward(
+    cfg: ModelConfig, params: Params, x: jax.Array, batch: jax.Array, reading: Reading, options: ForwardOptions
+) -> Any:
+    out = apply(
+        cfg,
+        params,
+        x,
+        positions=reading.positions,
+        logits=False,
+        capture=reading.capture,
+        reduce=reading.reduce,
+        options=options,
+    )
+    return out.layers if reading.finish is None else reading.finish(cfg, params, out.final_BTD, batch)
+
+
+def _traceable(reading: Reading) -> Reading:
+    """Return a pytree: functions of a module have no leaves, others are pytrees themselves."""
+
+    def wrapped(function: Any) -> Any:
+        return jax.tree_util.Partial(function) if inspect.isfunction(function) else function
+
+    return dataclasses.replace(reading, reduce=wrapped(reading.reduce), finish=wrapped(reading.finish))
 
 
 def _made(batch: Batch) -> Any:
@@ -152,9 +216,11 @@ def parameter(weights: Weights, path: str, layer: int | None = None) -> np.ndarr
     return on_host(leaf) if layer is None else on_host(leaf)[layer]
 
 
-def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, workers: int) -> Iterator[Any]:
+def _stream(
+    weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions, workers: int
+) -> Iterator[Any]:
     cfg = weights.cfg
-    key, shapes = _identify(weights, batches, reading)
+    key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
     files.check_writable(page.path / "lock")
     with files.locked(page.path / "lock", wait=False) as held:
@@ -164,13 +230,14 @@ def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
             )
         completed = page.resume()
         weights.pages[key] = page
-        run = _Program(cfg, reading)
+        run = _Program(cfg, reading, options)
         if not page.finished:
             label = f"{weights.name}, block by block"
             with progress.bar(cfg.num_layers, label, "blocks", completed=max(0, completed)) as advance:
                 if completed == NOTHING:
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
+    # Results were stored as flat lists of arrays.
     structure = run.structure(shapes[0], _made(batches[0]))
     for index in range(len(batches)):
         if reading.finish is not None:
@@ -183,29 +250,28 @@ def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
 class _Program:
     """The compiled parts of one pass."""
 
-    def __init__(self, cfg: ModelConfig, reading: Reading) -> None:
+    def __init__(self, cfg: ModelConfig, reading: Reading, options: ForwardOptions) -> None:
         self.cfg, self.reading = cfg, reading
-        self.block = jax.jit(self._block, static_argnames="last_only")
+        self._of_block = BlockProgram(cfg, reading.capture, reading.reduce, reading.positions, options)
+        self.block = jax.jit(self._block, static_argnames="is_final")
         self.end = jax.jit(self._end)
         self.last = jax.jit(self._last)
 
-    def _block(self, weights: Params, stream: jax.Array, index: jax.Array, *, last_only: bool) -> tuple[jax.Array, Any]:
+    def _block(self, weights: Params, stream: jax.Array, index: jax.Array, *, is_final: bool) -> tuple[jax.Array, Any]:
         positions_T = jnp.arange(stream.shape[1], dtype=jnp.int32)
-        options: dict[str, Any] = dict(capture=self.reading.capture, reduce=self.reading.reduce, last_only=last_only)
-        last = self.reading.positions == "last"
-        stream, captured, _ = through_block(self.cfg, weights, stream, positions_T, index, last=last, **options)
+        stream, captured, _ = self._of_block(weights, stream, positions_T, index, is_final=is_final)
         return stream, captured
 
     def _end(self, outside: Params, stream: jax.Array, batch: jax.Array) -> Any:
         if self.reading.finish is None:
             return ()
-        return self.reading.finish(outside, final_norm(self.cfg, outside, stream), batch)
+        return self.reading.finish(self.cfg, outside, final_norm(self.cfg, outside, stream), batch)
 
     def _last(
         self, weights: Params, stream: jax.Array, index: jax.Array, outside: Params, batch: jax.Array
     ) -> tuple[Any, Any]:
         # The stream itself is not given: a compiler that must store it rounds what follows otherwise.
-        stream, captured = self._block(weights, stream, index, last_only=True)
+        stream, captured = self._block(weights, stream, index, is_final=True)
         return captured, self._end(outside, stream, batch)
 
     def structure(self, shape: tuple[int, int, int], batch: Any) -> Any:
@@ -225,7 +291,7 @@ class _Program:
         if self.reading.finish is None:
             block = abstract(path for path, row in table.items() if row.is_stacked)
             index = jax.ShapeDtypeStruct((), jnp.int32)
-            result = jax.eval_shape(functools.partial(self._block, last_only=False), block, stream, index)[1]
+            result = jax.eval_shape(functools.partial(self._block, is_final=False), block, stream, index)[1]
         else:
             outside = abstract(iter(outside_paths(self.cfg, self.reading.needs)))
             result = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
@@ -238,29 +304,42 @@ def outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
 
 
 def _identify(
-    weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
+    weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions
 ) -> tuple[str, list[tuple[int, int, int]]]:
     """Return the key of a pass, from all that its numbers depend on, and the shape of each batch's residual stream."""
-    programs = [
-        through_block,
-        *(function for function in (reading.reduce, reading.finish, reading.enter) if function is not None),
-    ]
-    facts = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.settings]
-    facts += [
-        reading.needs,
-        [code.code_digest(function) for function in programs],
-        jax.__version__,
-        jax.default_backend(),
-    ]
+    edits = as_edits(options.edit)._asdict()
+    facts = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
+    facts += [_describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
+    facts += [{site: _describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
+    facts += [code.code_digest(BlockProgram), jax.__version__, jax.default_backend()]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     shapes = []
     for batch in batches:
         x = np.ascontiguousarray(_made(batch))
-        hasher.update(f"{x.dtype.str}{x.shape}".encode())
-        hasher.update(x.view(np.uint8).data)
-        entered = x if reading.enter is None else reading.enter(x)
+        _update(hasher, x)
+        entered = reading.inputs_of(x)
         shapes.append((entered.shape[0], entered.shape[1], weights.cfg.d_model))
     return hasher.hexdigest()[:24], shapes
+
+
+def _describe(function: Any) -> list[str]:
+    """Return the digest of a callable's code, and of the numbers that it carries."""
+    numbers = [] if inspect.isfunction(function) else jax.tree.leaves(function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    if function is None:
+        return []
+    hasher = hashlib.sha256()
+    for number in numbers:
+        _update(hasher, np.ascontiguousarray(number))
+    if inspect.isfunction(function):
+        return [code.code_digest(function), hasher.hexdigest()]
+    return [code.code_digest(type(function)), hasher.hexdigest(), repr(function)]
+
+
+def _update(hasher: Any, array: np.ndarray) -> None:
+    hasher.update(f"{array.dtype.str}{array.shape}".encode())
+    hasher.update(array.tobytes())
 
 
 def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, page: Page) -> None:
@@ -271,7 +350,7 @@ def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading,
     digests = []
     for index, batch in enumerate(batches):
         x = np.asarray(_made(batch))
-        x = x if reading.enter is None else reading.enter(x)
+        x = reading.inputs_of(x)
         rows_BTD = table_VD[x] if x.ndim == 2 else x
         stream_BTD = enter(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
         digests.append(page.write_stream(0, index, stream_BTD))
@@ -304,7 +383,7 @@ def _through_blocks(
 
             def work(batch: int, block: int = block, held: Params = held) -> tuple[str, list[np.ndarray]]:
                 stream = jnp.asarray(page.read_stream(block, batch))
-                stream, captured = run.block(held, stream, np.int32(block), last_only=False)
+                stream, captured = run.block(held, stream, np.int32(block), is_final=False)
                 return page.write_stream(block + 1, batch, np.asarray(stream)), _leaves(captured)
 
             # The first alone, so that one thread compiles and not each.
@@ -365,36 +444,25 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
     if largest <= LARGE:
         return
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
-    ends = Reading(needs=(head_path(cfg),), finish=_ends_of(cfg))
-    results = [
-        *over_batches(weights, [ids], functools.partial(_residual, cfg), Reading(("residual",), _squares)),
-        *over_batches(weights, [ids], functools.partial(_last, cfg), ends),
+    in_float32 = ForwardOptions(dtype=jnp.float32)
+    readings = [
+        Reading(capture=("residual",), reduce=_largest_square),
+        Reading(finish=_largest_outputs, needs=(head_path(cfg),)),
     ]
-    if not all(bool(jnp.isfinite(values).all()) for values in jax.tree.leaves(results)):
+    results = [list(forward_batches(cfg, weights, [ids], reading, in_float32)) for reading in readings]
+    if not all(bool(np.isfinite(values).all()) for values in jax.tree.leaves(results)):
         raise Overflow(
             f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
             "check them, or fetch or train them again"
         )
 
 
-def _squares(captured: dict[str, jax.Array]) -> jax.Array:
-    return jnp.square(captured["residual"])
+# The largest alone: of arrays that several processes share, each has it.
+def _largest_square(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.max(jnp.square(captured["residual"]))
 
 
-# Of parameters in memory the largest is told: of those that several processes share, each has it.
-def _residual(cfg: ModelConfig, params: Params, ids: Any) -> jax.Array:
-    options: dict[str, Any] = dict(logits=False, capture=("residual",), reduce=_squares, dtype=jnp.float32)
-    return jnp.max(apply(cfg, params, jnp.asarray(ids), **options).layers)
-
-
-def _last(cfg: ModelConfig, params: Params, ids: Any) -> tuple[jax.Array, jax.Array]:
-    final_BTD = apply(cfg, params, jnp.asarray(ids), logits=False, dtype=jnp.float32).final_BTD
-    squares_BTD, logits_BTV = _ends_of(cfg)(params, final_BTD, ids)
-    return jnp.max(squares_BTD), jnp.max(jnp.abs(logits_BTV))
-
-
-def _ends_of(cfg: ModelConfig) -> Callable[[Params, jax.Array, Any], tuple[jax.Array, jax.Array]]:
-    def ends(params: Params, final_BTD: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
-        return jnp.square(final_BTD), logits_of(cfg, params, final_BTD)
-
-    return ends
+def _largest_outputs(
+    cfg: ModelConfig, outside: Params, final_BTD: jax.Array, ids: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return jnp.max(jnp.square(final_BTD)), jnp.max(jnp.abs(logits_of(cfg, outside, final_BTD)))

@@ -13,6 +13,7 @@ reduced to sums inside the scan over layers; nothing holds [N, L, H, T, T].
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -23,11 +24,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
-from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, as_edits
+from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.model import ReduceLayer
-from bornbiased_jax.model.streaming import Reading, Weights, check_plain, over_batches
+from bornbiased_jax.model.model import STATIC
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -94,18 +95,13 @@ def measure_sinks(
     T = x.shape[1]
     check_epsilon(epsilon)
     lengths_reported = _check_settings(cfg, T, convention, position, threshold, lengths)
-    check_plain(params, edit=edit)
-    options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit))
-
-    def column_sums(params: Params, batch: Any) -> tuple[jax.Array, jax.Array]:
-        return _column_sums(cfg, params, batch, position, **options)
-
-    reading = Reading(_WEIGHTS, _columns_of(position, normalise), settings=("sinks", position, normalise))
+    reading = Reading(_WEIGHTS, AttentionSums(position, normalise))
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    for batch, (column_LBHT, sums_LBHT) in zip(parts, over_batches(params, parts, column_sums, reading), strict=True):
+    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
+    for batch, (column_LBHT, sums_LBHT) in zip(parts, computed, strict=True):
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
         for length in lengths_reported:
@@ -182,7 +178,9 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
     """Compute what the first position receives from every query, [S, L, B, H, T]."""
 
     def column(params: Params) -> jax.Array:
-        return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS)[0]
+        layers = apply(cfg, params, x, logits=False, capture=_WEIGHTS, reduce=AttentionSums(1)).layers
+        column_LBHT: jax.Array = layers[0]
+        return column_LBHT
 
     columns: jax.Array = jax.vmap(column)(params_S)
     return columns
@@ -190,7 +188,7 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
 
 def attention_maps(
     cfg: ModelConfig,
-    params: Params,
+    params: Weights,
     tokens_NT: Any,
     *,
     edit: Edit | Edits | None = None,
@@ -205,8 +203,9 @@ def attention_maps(
     x = check_sequences(cfg, tokens_NT)
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
-    for batch in batches(x, 1):
-        total_LHTT += np.asarray(_maps(cfg, params, batch, edit=as_edits(edit)))
+    parts = list(batches(x, 1))
+    for map_LHTT in forward_batches(cfg, params, parts, Reading(_WEIGHTS, _summed_weights), ForwardOptions(edit=edit)):
+        total_LHTT += map_LHTT
     return total_LHTT / len(x)
 
 
@@ -247,52 +246,33 @@ def _check_settings(
     return lengths_reported
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "normalise"))
-def _column_sums(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    position: jax.Array,
-    *,
-    normalise: bool,
-    edit: Edit | Edits | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Return what position k receives from each query, and all positions from all queries; both [L, B, H, T]."""
-    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), edit=edit)
-    sums = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
-    return sums[0], sums[1]
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionSums:
+    """Reduce a block's weights to what position k receives from each query, and all positions from all queries.
 
+    Attributes:
+        position: k, from 1.
+        normalise: divide each row of weights by its sum first.
+    """
 
-def _columns_of(position: Any, normalise: bool) -> ReduceLayer:
-    """Reduce a block's weights to what position k receives from each query, and all positions from all queries."""
+    position: int | jax.Array
+    normalise: bool = dataclasses.field(default=False, metadata=STATIC)
 
-    def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Return both, [B, H, T]."""
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
-        if normalise:
+        if self.normalise:
             sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
             # A row that adds up to nothing (softpick, clipped, centred attention) has no shares: 0, not 0/0.
             some_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
             weights_BHTT = jnp.where(some_BHT1, weights_BHTT / jnp.where(some_BHT1, sum_BHT1, 1.0), 0.0)
-        column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
+        column_BHT = jnp.take(weights_BHTT, self.position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
 
-    return reduce
 
-
-@functools.partial(jax.jit, static_argnames="cfg")
-def _maps(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    *,
-    edit: Edit | Edits | None,
-) -> jax.Array:
-    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
-
-    options: dict[str, Any] = dict(reduce=reduce, edit=edit)
-    maps_LHTT: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
-    return maps_LHTT
+def _summed_weights(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
 
 def _rows(length: int, position: int, convention: str) -> int:

@@ -9,9 +9,8 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply, streaming
 from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
-from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 
@@ -47,7 +46,9 @@ def test_a_masked_token_is_a_first_token(model):
     """With relative positions its state in every layer is that of the token alone; earlier ones stay."""
     cfg, params, tokens = model
     k = 7
-    masked = apply(cfg, params, tokens, edit=self_only(T, [k], num_layers=3), capture=("residual",))
+    masked = apply(
+        cfg, params, tokens, options=ForwardOptions(edit=self_only(T, [k], num_layers=3)), capture=("residual",)
+    )
     alone = apply(cfg, params, tokens[:, k - 1 : k], capture=("residual",))
     plain = apply(cfg, params, tokens, capture=("residual",))
     # float32 sums of tens of terms through three layers, relative to the largest state.
@@ -63,13 +64,12 @@ def test_a_masked_token_is_a_first_token(model):
 
 def test_a_mask_in_every_block_is_the_mask(model):
     cfg, params, tokens = model
-    names = ("residual", "attention_weights")
-    whole = apply(cfg, params, tokens, mask_TT=jnp.asarray(seen(T, [4, 7])), capture=names)
-    edited = apply(cfg, params, tokens, edit=self_only(T, [4, 7], num_layers=3), capture=names)
-    for name in names:
-        np.testing.assert_array_equal(edited.layers[name], whole.layers[name])
+    options = ForwardOptions(edit=self_only(T, [4, 7], num_layers=3))
+    whole = apply(cfg, params, tokens, options=options, capture=("attention_weights",))
+    is_seen = np.asarray(whole.layers["attention_weights"]) > 0
+    np.testing.assert_array_equal(is_seen, np.broadcast_to(seen(T, [4, 7]), is_seen.shape))
     # Without the weights being asked for, the kernel that knows no mask must not be taken.
-    plain = apply(cfg, params, tokens, edit=self_only(T, [4, 7], num_layers=3))
+    plain = apply(cfg, params, tokens, options=options)
     np.testing.assert_allclose(plain.logits_BTV, whole.logits_BTV, rtol=1e-4, atol=1e-4)
 
 
@@ -78,7 +78,7 @@ def test_a_mask_in_one_block_acts_there_alone(model):
     cfg, params, tokens = model
     names = ("residual", "attention_weights", "attention_output", "values")
     edit = self_only(T, [7], num_layers=3, blocks=[2])
-    found = apply(cfg, params, tokens, edit=edit, capture=names).layers
+    found = apply(cfg, params, tokens, options=ForwardOptions(edit=edit), capture=names).layers
     plain = apply(cfg, params, tokens, capture=names).layers
     np.testing.assert_array_equal(found["residual"][0], plain["residual"][0])
     row_BHS = np.asarray(found["attention_weights"])[1, :, :, 6]
@@ -100,7 +100,7 @@ def test_a_sweep_compiles_once(model):
         before = None
         for k, block in ((2, 1), (5, 3), (10, 2)):
             measure_sinks(cfg, params, tokens, edit=make(k, block))
-            compiled = sinks._column_sums._cache_size()
+            compiled = streaming._forward._cache_size()
             assert before in (None, compiled)
             before = compiled
 
@@ -314,6 +314,6 @@ def test_settings_out_of_range(call, words):
 def test_an_edit_beyond_the_sequence_is_refused(model):
     cfg, params, tokens = model
     with pytest.raises(InputError, match="position 10 is edited, but 4 positions"):
-        apply(cfg, params, tokens[:, :4], edit=scale_output([10], 2.0, num_layers=3))
+        apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=scale_output([10], 2.0, num_layers=3)))
     with pytest.raises(InputError, match="said for 10 positions, but 4 x 4 are computed"):
-        apply(cfg, params, tokens[:, :4], edit=self_only(10, [2], num_layers=3))
+        apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=self_only(10, [2], num_layers=3)))

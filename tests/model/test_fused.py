@@ -12,7 +12,7 @@ from jax import export
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed, parameter_shapes
-from bornbiased_jax.model import apply, fused
+from bornbiased_jax.model import ForwardOptions, apply, attention
 from bornbiased_jax.model.attention import fused_attention
 from bornbiased_jax.model.interventions import self_only
 from bornbiased_jax.model.loss import loss_sum
@@ -36,7 +36,7 @@ def hopper(monkeypatch):
     for name, answer in KERNEL_CHECKS.items():
         monkeypatch.setattr(module, name, answer)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(fused, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(attention, "_capability", lambda: (9, 0))
     jax.clear_caches()
     yield
     jax.clear_caches()
@@ -109,21 +109,16 @@ def test_what_the_kernel_cannot_do_stays_plain(hopper, change):
     assert kernels(program) == (0, 0)
 
 
-def test_masks_caches_and_last_queries_stay_plain(hopper):
+def test_masks_and_last_queries_stay_plain(hopper):
     def last(params, ids):
-        return apply(CFG, params, ids[:, :T], positions="last", dtype=jnp.bfloat16).final_BTD
-
-    def masked(params, ids):
-        mask = jnp.ones((T, T), bool).at[5, 2].set(False)
-        return apply(CFG, params, ids[:, :T], mask_TT=mask, dtype=jnp.bfloat16).final_BTD
+        return apply(CFG, params, ids[:, :T], positions="last", options=ForwardOptions(dtype=jnp.bfloat16)).final_BTD
 
     def alone(params, ids):
         edit = self_only(T, [5], num_layers=LAYERS, blocks=[2])
-        return apply(CFG, params, ids[:, :T], edit=edit, dtype=jnp.bfloat16).final_BTD
+        return apply(CFG, params, ids[:, :T], options=ForwardOptions(edit=edit, dtype=jnp.bfloat16)).final_BTD
 
     # All blocks but the last need every query.
     assert kernels(lowered(last, parameter_shapes(CFG), tokens(5))) == (1, 0)
-    assert kernels(lowered(masked, parameter_shapes(CFG), tokens(5))) == (0, 0)
     assert kernels(lowered(alone, parameter_shapes(CFG), tokens(5))) == (0, 0)
 
 
@@ -133,7 +128,7 @@ def test_capability_of_foreign_devices_is_none(monkeypatch, found, expected):
         compute_capability = found
 
     monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
-    assert fused._capability() == expected
+    assert attention._capability() == expected
 
 
 def test_without_a_gpu_there_is_none():
@@ -158,8 +153,8 @@ def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(fused, "_capability", lambda: (9, 0))
-    monkeypatch.setattr(fused, "HALF", (jnp.float32,))
+    monkeypatch.setattr(attention, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(attention, "HALF", (jnp.float32,))
     states = apply(cfg, params, ids).final_BTD
     assert set(asked) == {"cudnn"}
     # float32 sums of 52 terms in another order, three blocks deep; states are of order one.

@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply
 from bornbiased_jax.model.interventions import Edits, Neuron, as_edits, clear, combine, parse_neuron, silence, write
 
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
@@ -21,7 +21,7 @@ def params():
 
 
 def run(params, edit=None, tokens=TOKENS):
-    return apply(CFG, params, tokens, edit=edit, capture=("mlp_hidden", "residual"))
+    return apply(CFG, params, tokens, options=ForwardOptions(edit=edit), capture=("mlp_hidden", "residual"))
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_several_edits_act_one_after_the_other_and_compile_once(params):
     @jax.jit
     def pass_of(edits):
         traced.append(1)
-        return apply(CFG, params, TOKENS, edit=edits).logits_BTV
+        return apply(CFG, params, TOKENS, options=ForwardOptions(edit=edits)).logits_BTV
 
     outputs = [pass_of(silence(CFG, [Neuron(1, unit)])) for unit in range(3)]
     assert len(traced) == 1 and not np.array_equal(outputs[0], outputs[1])

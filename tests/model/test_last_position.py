@@ -1,9 +1,8 @@
-"""The last position alone, under masks, windows and one by one through every captured activation."""
+"""The last position alone, under windows and one by one through every captured activation."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,21 +14,15 @@ from bornbiased_jax.model.model import CAPTURABLE
 
 CFG = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_model=32, d_ff=40, vocab_size=61)
 T = 7
-SELF_ONLY = np.tril(np.ones((T, T), bool))
-SELF_ONLY[3, :3] = False
-BLIND_LAST = np.tril(np.ones((T, T), bool))
-BLIND_LAST[-1, 1:5] = False
 
 
-@pytest.mark.parametrize("mask", [None, SELF_ONLY, BLIND_LAST], ids=["causal", "inner row", "last row"])
 @pytest.mark.parametrize("changes", [{}, {"window": 3}, {"positional_scale": "amplify"}], ids=str)
-def test_every_capture_is_that_of_the_last_position(mask, changes):
+def test_every_capture_is_that_of_the_last_position(changes):
     cfg = CFG.replace(**changes)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 2 else leaf, init_seed(cfg, 0))
     tokens = np.random.default_rng(0).integers(0, 61, (2, T))
     names = tuple(name for name in CAPTURABLE if name not in ("attention_received", "router_logits"))
-    mask_TT = None if mask is None else jnp.asarray(mask)
-    run = functools.partial(apply, cfg, params, tokens, capture=names, mask_TT=mask_TT)
+    run = functools.partial(apply, cfg, params, tokens, capture=names)
     every, last = run(), run(positions="last")
     # float32 sums of tens of terms, relative to the largest entry.
     close = functools.partial(np.testing.assert_allclose, rtol=0)
@@ -41,20 +34,6 @@ def test_every_capture_is_that_of_the_last_position(mask, changes):
             axis = 3 if name == "attention_weights" else 2
             expected = np.take(expected, [-1], axis=axis)
         close(last.layers[name], expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_masked_key_gives_nothing_to_the_last_query():
-    """Changing a token that the last query may not see, and that no other sees either, changes nothing there."""
-    params = init_seed(CFG, 1)
-    tokens = np.random.default_rng(1).integers(0, 61, (1, T))
-    mask = np.tril(np.ones((T, T), bool))
-    mask[3:, 2] = False
-    other = tokens.copy()
-    other[0, 2] = (tokens[0, 2] + 1) % 61
-    for where in ("all", "last"):
-        run = functools.partial(apply, CFG, params, mask_TT=jnp.asarray(mask), positions=where)
-        np.testing.assert_array_equal(run(tokens).final_BTD[:, -1], run(other).final_BTD[:, -1])
 
 
 def test_no_copy_of_the_blocks_is_made():

@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply
 from bornbiased_jax.model.loss import loss_sum
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)
@@ -41,7 +41,7 @@ def halves(function, *arguments):
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny", "olmo2-tiny"])
 def test_forward_keeps_float32_where_it_matters(name):
     cfg = preset(name, **SIZES)
-    forward = functools.partial(apply, cfg, dtype=jnp.bfloat16)
+    forward = functools.partial(apply, cfg, options=ForwardOptions(dtype=jnp.bfloat16))
     names, narrow, logits = halves(lambda p, x: forward(p, x).logits_BTV, parameter_shapes(cfg), IDS)
     assert {"exp", "rsqrt"} <= names and "dot_general" in narrow
     assert not narrow & KEPT

@@ -9,7 +9,8 @@ from scipy.special import expit
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.attention import Attention, visible
-from bornbiased_jax.model.model import apply
+from bornbiased_jax.model.interventions import NO_EDITS, Edits
+from bornbiased_jax.model.model import ForwardOptions, apply
 from bornbiased_jax.parameters import flatten, unflatten
 
 T, D = 9, 16
@@ -119,8 +120,8 @@ def case(request):
 
 def ours(cfg, flat, x_BTD, mask_TT=None):
     names = ("attention_output", "attention_weights")
-    mask = None if mask_TT is None else jnp.asarray(mask_TT)
-    return Attention(cfg, names).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T), mask)
+    edits = NO_EDITS if mask_TT is None else Edits(seen=lambda seen_TT: jnp.asarray(mask_TT))
+    return Attention(cfg, names, edits=edits).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T))
 
 
 def close(actual, expected):
@@ -224,7 +225,8 @@ def test_blocks_of_rows_are_the_whole_attention(changes):
     mask_TT = np.ones((150, 150), bool)
     mask_TT[7:, 3] = False
     assert len(visible(150, 150, cfg.window)) > 1
-    blocks = apply(cfg, params, x, mask_TT=mask_TT)
+    options = ForwardOptions(edit=Edits(seen=lambda seen_TT, layer: jnp.asarray(mask_TT)))
+    blocks = apply(cfg, params, x, options=options)
     # Asking for the weights computes the square in one piece.
-    whole = apply(cfg, params, x, mask_TT=mask_TT, capture=("attention_weights",))
+    whole = apply(cfg, params, x, options=options, capture=("attention_weights",))
     np.testing.assert_allclose(blocks.final_BTD, whole.final_BTD, rtol=0, atol=2e-5)

@@ -9,8 +9,8 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.model import ForwardOptions, attn0, empty_cache, logits_of, mlp0_config
 from bornbiased_jax.model import apply as eager_apply
-from bornbiased_jax.model import attn0, empty_cache, logits_of, mlp0_config
 from bornbiased_jax.model.layers import rotate
 from bornbiased_jax.model.model import Block
 from bornbiased_jax.parameters import count_parameters, flatten
@@ -18,7 +18,7 @@ from bornbiased_jax.parameters import count_parameters, flatten
 # Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
 # compiled for much longer than they run.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-STATIC = ("positions", "logits", "capture", "dtype", "remat")
+STATIC = ("positions", "logits", "capture")
 apply = jax.jit(eager_apply, static_argnums=0, static_argnames=STATIC, compiler_options=FAST)
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
 CASES = {
@@ -104,7 +104,7 @@ def test_decoding_with_a_cache_equals_one_pass(case):
     whole = run(cfg, params, tokens).logits_BTV
     parts, cache = [], empty_cache(cfg, 2, 16)
     for t in range(0, 12, 3):
-        step = apply(cfg, params, tokens[:, t : t + 3], cache=cache)
+        step = apply(cfg, params, tokens[:, t : t + 3], options=ForwardOptions(cache=cache))
         parts.append(step.logits_BTV)
         cache = step.cache
     np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
@@ -117,7 +117,7 @@ def test_rematerialisation_changes_nothing():
     tokens = jnp.arange(12)[None]
 
     def loss(params, remat):
-        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, remat=remat).logits_BTV))
+        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, options=ForwardOptions(remat=remat)).logits_BTV))
 
     grad = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=FAST)
     plain, again = grad(params, False), grad(params, True)
@@ -223,7 +223,7 @@ def test_bfloat16_compute_stays_near_float32():
     params = init_seed(cfg, 5)
     tokens = jnp.arange(12)[None]
     exact = apply(cfg, params, tokens).final_BTD
-    half = apply(cfg, params, tokens, dtype=jnp.bfloat16).final_BTD
+    half = apply(cfg, params, tokens, options=ForwardOptions(dtype=jnp.bfloat16)).final_BTD
     assert half.dtype == jnp.bfloat16
     # bfloat16 keeps 8 bits; states are of order one after the final norm, three blocks deep.
     np.testing.assert_allclose(half.astype(jnp.float32), exact, atol=20 * 2.0**-8)

@@ -9,7 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply, streaming
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 
@@ -101,8 +101,8 @@ def test_memory_holds_one_layer_of_one_batch(model):
         cfg = preset("llama-tiny", **{**SMALL, "num_layers": layers})
         shapes = jax.eval_shape(lambda cfg=cfg: init_seed(cfg, 0))
         x = jax.ShapeDtypeStruct((1, long), jnp.int32)
-        options = dict(normalise=False, edit=None)
-        compiled = sinks._column_sums.lower(cfg, shapes, x, 1, **options).compile()
+        reading = streaming.Reading(("attention_weights",), sinks.AttentionSums(1))
+        compiled = streaming._forward.lower(cfg, shapes, x, x, reading, ForwardOptions()).compile()
         scratch.append(compiled.memory_analysis().temp_size_in_bytes)
     one_layer = cfg.num_heads * long * long * 4
     assert scratch[1] - scratch[0] < one_layer
