@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -24,7 +26,7 @@ from bornbiased_jax.model.model import head_path
 from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
-from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
+from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 
@@ -66,11 +68,9 @@ def effect(
         InputError: inputs that do not fit the model, a model without attention, a setting out of range.
     """
     edits = as_edits(edit)
-    convention: Any = "all_rows" if position == 1 else "rows_from_k"
-    sinks = measure_sinks(
-        cfg, params, tokens_NT, edit=edits, epsilon=epsilon, position=position, convention=convention,
-        batch_size=batch_size, advance=advance,
-    )  # fmt: skip
+    convention: Convention = "all_rows" if position == 1 else "rows_from_k"
+    options = SinkOptions(epsilon=epsilon, position=position, convention=convention)
+    sinks = measure_sinks(cfg, params, tokens_NT, options, edit=edits, batch_size=batch_size, advance=advance)
     return {
         "sink_rate": sinks["sink_rate_per_sequence"],
         "by_block": sinks["rate_LH"].mean(axis=1).tolist(),
@@ -121,27 +121,11 @@ def _first_sums(captured: dict[str, jax.Array]) -> jax.Array:
     return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
 
 
-def intervene_checkpoint(
-    opened: Checkpoint,
-    text: str | Path,
-    *,
-    tokenizer: Tokenizer | None = None,
-    silence: Sequence[str] = (),
-    write: Sequence[str] = (),
-    clear: Sequence[str] = (),
-    first_token: int | None = None,
-    position: int = 1,
-    epsilon: float = 0.25,
-    length: int = 64,
-    num_sequences: int = 20,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
+@dataclasses.dataclass(frozen=True)
+class InterventionOptions:
+    """Interventions by name, and what is measured of them.
 
-    Args:
-        opened: the model.
-        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
-        tokenizer: in place of the checkpoint's own.
+    Attributes:
         silence: neurons that write nothing, ``blocks/12/mlp:1229``.
         write: neurons with their mean activation at the first token at one position alone, ``blocks/12/mlp:1229@8``.
         clear: channels of the residual stream, ``507`` after every block or ``507@12`` after one, 0 at ``position``.
@@ -150,6 +134,33 @@ def intervene_checkpoint(
         epsilon: a head is a sink where its mean score exceeds this.
         length: tokens a sequence.
         num_sequences: windows drawn from the text.
+    """
+
+    silence: Sequence[str] = ()
+    write: Sequence[str] = ()
+    clear: Sequence[str] = ()
+    first_token: int | None = None
+    position: int = 1
+    epsilon: float = 0.25
+    length: int = 64
+    num_sequences: int = 20
+
+
+def intervene_checkpoint(
+    opened: Checkpoint,
+    text: str | Path,
+    options: InterventionOptions,
+    *,
+    tokenizer: Tokenizer | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
+
+    Args:
+        opened: the model.
+        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
+        options: the interventions, and what is measured.
+        tokenizer: in place of the checkpoint's own.
         quiet: show no progress.
 
     Returns:
@@ -158,30 +169,32 @@ def intervene_checkpoint(
     Raises:
         InputError: no intervention, one of an unknown form, what the model does not have, a text that is too short.
     """
+    epsilon, position, length = options.epsilon, options.position, options.length
+    first_token = options.first_token
     check_epsilon(epsilon)
     cfg = opened.cfg
     check_length(cfg, length)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
-    if not (silence or write or clear or first_token is not None):
+    if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
     # Parse the interventions by name.
-    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in write]
+    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
     neurons = [parse_neuron(name) for name, _ in written]
-    named = [*map(parse_neuron, silence), *neurons]
+    named = [*map(parse_neuron, options.silence), *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
-    edits = [_silenced(cfg, [parse_neuron(name) for name in silence])]
-    edits += [_cleared(cfg, name, position) for name in clear]
+    edits = [_silenced(cfg, [parse_neuron(name) for name in options.silence])]
+    edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
     check_overflow(cfg, opened.params)
     used = read_text(text)
-    tokens_NT = cut_sequences(tokenizer.encode(used), length, num_sequences)
+    tokens_NT = cut_sequences(tokenizer.encode(used), length, options.num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
-        options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
+        measure = functools.partial(effect, cfg, opened.params, epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
-        before = effect(cfg, opened.params, tokens_NT, **options)
+        before = measure(tokens_NT)
         if neurons:
             first_LF = first_activations(cfg, opened.params, tokens_NT)
             for neuron, (_, place) in zip(neurons, written, strict=True):
@@ -189,12 +202,12 @@ def intervene_checkpoint(
         changed_NT = tokens_NT.copy()
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
-        after = effect(cfg, opened.params, changed_NT, combine(*edits), **options)
-    applied = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
+        after = measure(changed_NT, combine(*edits))
+    applied: dict[str, Any] = {name: list(getattr(options, name)) for name in ("silence", "write", "clear")}
     return {
         **after,
         "before": before,
-        "interventions": applied,
+        "interventions": {**applied, "first_token": first_token},
         "position": position,
         "epsilon": epsilon,
         "length": length,

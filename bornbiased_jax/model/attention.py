@@ -38,7 +38,7 @@ SOFTPICK_EPSILON = 1e-6
 Kernel = Callable[[jax.Array, jax.Array, int], jax.Array]
 
 
-def _softmax(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+def _softmax(scores_BHTS: jax.Array, seen_11TS: jax.Array, _longest: int) -> jax.Array:
     return jax.nn.softmax(jnp.where(seen_11TS, scores_BHTS, -jnp.inf), axis=-1)
 
 
@@ -46,7 +46,7 @@ def _sigmoid(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.
     return jnp.where(seen_11TS, jax.nn.sigmoid(scores_BHTS - math.log(longest)), 0.0)
 
 
-def _softpick(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+def _softpick(scores_BHTS: jax.Array, seen_11TS: jax.Array, _longest: int) -> jax.Array:
     """Divide numerator and denominator by e^m, m = max(0, largest logit), so that no power overflows.
 
     e^(s−m) − e^(−m) is e^(−m)(e^s − 1), which is exact near s = 0 where the difference would cancel.
@@ -150,11 +150,13 @@ class Attention(nn.Module):
         rolling: RollingCache | None = None,
         layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the update of the residual stream [B, T, D], and what was captured."""
         cfg = self.cfg
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         is_local = self._is_local(layer)
         use_bias = cfg.bias or cfg.qkv_bias
         x_BTD = edited(self.edits.attention_input, x_BTD)
+        # Where the last position alone goes on, it alone asks; keys and values come from all.
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
         query_T = positions_T[-1:] if self.last_only else positions_T
 
@@ -224,6 +226,7 @@ class Attention(nn.Module):
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
         o_BTHK = edited(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
+        # Return what was asked for, never more: a scan would stack it.
         activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
         activations |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
@@ -267,6 +270,7 @@ class Attention(nn.Module):
 
     def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
         cfg = self.cfg
+        # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
         y = Linear(heads * cfg.key_dim, use_bias, self.precision, name=name)(x)
         if cfg.qk_norm and cfg.qk_norm_scope == "projection":
             y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
@@ -320,6 +324,7 @@ class Attention(nn.Module):
         seen_11TS = seen_TS[None, None]
         if extra_H is None:
             return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)
+        # One more column that every query sees, cut off again after the softmax.
         scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
         extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
         return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
@@ -327,12 +332,14 @@ class Attention(nn.Module):
     def _aggregate(self, weights_BHTS: jax.Array, v_BSGK: jax.Array) -> jax.Array:
         B, H, T, S = weights_BHTS.shape
         G, K = v_BSGK.shape[2:]
+        # The same order as for the scores: query heads of a group are rows of one product.
         weights_BGMS = weights_BHTS.reshape(B, G, H // G * T, S)
         o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
         return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
 
     def _sink_mitigations(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
         cfg = self.cfg
+        # Uniform attention has variance σ²/i at position i; √i makes it σ² everywhere, attenuation σ²/max_seq_len.
         if cfg.positional_scale != "none":
             index_T = (positions_T + 1).astype(jnp.float32)
             longest = cfg.max_seq_len if cfg.positional_scale == "attenuate" else 1

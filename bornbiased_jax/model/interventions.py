@@ -84,6 +84,7 @@ def as_edits(edit: Edit | Edits | None) -> Edits:
 
 def combine(*several: Edit | Edits | None) -> Edits:
     """Combine edits: one after the other at every site, in the order of the arguments."""
+    # Site by site, as each site takes one function.
     columns = zip(*map(as_edits, several), strict=True)
     return Edits(*(_chained([edit for edit in column if edit is not None]) for column in columns))
 
@@ -138,6 +139,7 @@ def parse_neuron(text: str) -> Neuron:
     >>> parse_neuron("blocks/12/mlp:1229")
     Neuron(block=12, unit=1229)
     """
+    # The form in which reports name neurons.
     match = _NEURON.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{text!r} is not a neuron: write blocks/12/mlp:1229, blocks from 1 and neurons from 0")
@@ -175,6 +177,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
     Raises:
         InputError: a neuron that the model does not have, a position below 1.
     """
+    # Activations of the named neurons are multiplied with 0 everywhere, and their value is added at one position.
     keep_LF = np.ones((cfg.num_layers, max(cfg.d_ff, 1)), np.float32)
     value_LF = np.zeros_like(keep_LF)
     for neuron, value in values.items():
@@ -191,6 +194,7 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
     Raises:
         InputError: a channel, position or block that the model does not have.
     """
+    # Which channels stay after each block: 0 where one is cleared.
     keep_LD = np.ones((cfg.num_layers, cfg.d_model), np.float32)
     for channel in channels:
         if not 0 <= channel < cfg.d_model:
@@ -202,6 +206,7 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
 
 
 def _written(keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
+    # The position is an array, so that another one is no other program.
     at_T1 = (jnp.arange(x_BTF.shape[1]) == row).astype(x_BTF.dtype)[:, None]
     added_TF = at_T1 * value_LF[layer].astype(x_BTF.dtype)[None]
     return x_BTF * keep_LF[layer].astype(x_BTF.dtype)[None, None] + added_TF[None]
@@ -301,6 +306,7 @@ def _alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.
             f"which tokens see only themselves is said for {len(at_T)} positions, but "
             f"{' x '.join(map(str, seen_TS.shape))} are computed: use sequences of that length and positions='all'"
         )
+    # Rows of the named tokens hold their own column alone; the others stay.
     alone_T1 = (at_T & active_L[layer])[:, None]
     return jnp.where(alone_T1, jnp.eye(len(at_T), dtype=bool), seen_TS)
 
@@ -320,18 +326,21 @@ def _amplified(
             f"position {P} is edited, but {o_BTHK.shape[1]} positions are computed: "
             "use longer sequences and positions='all'"
         )
+    # The first P positions, scaled around μ or around 0.
     old_BPHK = o_BTHK[:, :P]
     if mean_LPHK is None:
         new_BPHK = factor.astype(old_BPHK.dtype) * old_BPHK
     else:
         mu = mean_LPHK[layer].astype(o_BTHK.dtype)[None]
         new_BPHK = mu + factor.astype(old_BPHK.dtype) * (old_BPHK - mu)
+    # Only at the named positions of the named blocks.
     here_P = at_P & active_L[layer]
     new_BPHK = jnp.where(here_P[None, :, None, None], new_BPHK, old_BPHK)
     return jnp.concatenate([new_BPHK, o_BTHK[:, P:]], axis=1) if P < o_BTHK.shape[1] else new_BPHK
 
 
 def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
+    # Positions count from 1 for users, rows of arrays from 0.
     rows = np.unique(np.asarray(positions, int)) - 1
     if not rows.size:
         raise InputError("no position is named: give at least one, counted from 1")
@@ -343,6 +352,7 @@ def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
 
 
 def _active(num_layers: int, blocks: Sequence[int] | None) -> np.ndarray:
+    # Every block, unless some are named.
     active_L = np.full(num_layers, blocks is None)
     for block in blocks or ():
         if not 1 <= block <= num_layers:

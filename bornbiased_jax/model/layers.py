@@ -34,12 +34,14 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Apply the map to the last axis."""
         kernel_IO = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
         # Rows in one axis: the kernel's gradient then contracts one axis, which needs no transposed copy of x.
         rows_NI = x.reshape(-1, x.shape[-1])
         y_NO = jax.lax.dot_general(
             rows_NI, kernel_IO.astype(x.dtype), (((1,), (0,)), ((), ())), precision=self.precision
         )
+        # Low-rank factors, where an adapter put them beside the kernel.
         if self.has_variable("params", "lora_in"):
             lora_in: Any = self.get_variable("params", "lora_in")
             lora_out: Any = self.get_variable("params", "lora_out")
@@ -68,8 +70,10 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalize the last axis; the dtype stays."""
         if self.kind == "none":
             return x
+        # LayerNorm takes the mean away and has a bias, RMSNorm has neither.
         centered = self.kind == "layernorm"
         y = standardise(x, center=centered, eps=self.eps)
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
@@ -117,7 +121,9 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the update of the residual stream, and what was captured."""
         cfg = self.cfg
+        # Up, and with a gate the product of the two.
         x_BTD = edited(self.edits.mlp_input, x_BTD)
         phi = ACTIVATIONS[cfg.activation].function
         up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
@@ -127,6 +133,7 @@ class MLP(nn.Module):
         else:
             pre_BTF = up_BTF
             hidden_BTF = phi(pre_BTF)
+        # Down to the residual stream, from what an edit leaves of the neurons.
         hidden_BTF = edited(self.edits.mlp_hidden, hidden_BTF)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
         captured = {
@@ -154,6 +161,7 @@ class Experts(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the update of the residual stream, and what was captured."""
         cfg = self.cfg
         if self.edits.mlp_hidden is not None:
             raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
@@ -177,6 +185,7 @@ class Experts(nn.Module):
             kernel_EIO = self._kernel(name, (E, rows.shape[-1], width), rows.dtype)
             return jax.lax.ragged_dot(rows, kernel_EIO, sizes_E, precision=self.precision)
 
+        # Each expert's MLP on its own rows.
         phi = ACTIVATIONS[cfg.activation].function
         up_MF = product("up", sorted_MD, F)
         hidden_MF = phi(product("gate", sorted_MD, F)) * up_MF if cfg.gated_mlp else phi(up_MF)
@@ -210,6 +219,7 @@ def frequencies(cfg: ModelConfig, *, is_local: bool = False) -> np.ndarray:
     original/high_freq_factor alone, divides those longer than original/low_freq_factor by the factor,
     and interpolates between (Llama 3.1).
     """
+    # Local layers may have a base of their own, and are not scaled.
     dim = cfg.rotary_dim
     if is_local and cfg.rope_local_theta is not None:
         return cfg.rope_local_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
@@ -235,9 +245,11 @@ def rotate(x_BTHK: jax.Array, positions_T: jax.Array, cfg: ModelConfig, is_local
     frequency_F = jnp.asarray(frequencies(cfg), jnp.float32)
     if is_local is not None:
         frequency_F = jnp.where(is_local, jnp.asarray(frequencies(cfg, is_local=True), jnp.float32), frequency_F)
+    # Angles in float32, whatever the compute dtype is: positions are large.
     angles_TF = positions_T.astype(jnp.float32)[:, None] * frequency_F[None, :]
     cos_1T1F = jnp.cos(angles_TF)[None, :, None, :]
     sin_1T1F = jnp.sin(angles_TF)[None, :, None, :]
+    # Dimension j turns with dimension j + dim/2; the rest of a head is not rotated.
     first, second, rest = jnp.split(x_BTHK.astype(jnp.float32), [dim // 2, dim], axis=-1)
     rotated = [first * cos_1T1F - second * sin_1T1F, second * cos_1T1F + first * sin_1T1F, rest]
     return jnp.concatenate(rotated, axis=-1).astype(x_BTHK.dtype)

@@ -21,6 +21,7 @@ def check_tokens(tokens: Any, vocab_size: int, *, tokenizer: str = "") -> np.nda
     Raises:
         InputError: they are not integers, or one is negative or beyond the vocabulary.
     """
+    # Whole numbers only: a table of floats is no text.
     tokens = np.asarray(tokens)
     if not np.issubdtype(tokens.dtype, np.integer):
         raise InputError(f"token ids must be integers, not {tokens.dtype}")
@@ -65,6 +66,7 @@ def check_sequences(cfg: ModelConfig, x: Any) -> np.ndarray:
         InputError: no sequences, a wrong shape or width, ids outside the vocabulary, or more positions than
             learned positions reach.
     """
+    # Two axes are token ids, three are vectors in place of embeddings.
     x = np.asarray(x)
     if x.ndim not in (2, 3) or not x.size:
         raise InputError(f"inputs of shape {x.shape} are not token ids [N, T] or vectors [N, T, D]")

@@ -58,6 +58,7 @@ def loss_sum(
     dtype = jnp.dtype(dtype)
     # bfloat16 products have one precision; float32 ones are to be float32 on every device.
     precision = "highest" if dtype == jnp.float32 else "default"
+    # Each token but the last is an input, each but the first a label; padding is fed as id 0 and not counted.
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
     unroll = unrolled_blocks(cfg, remat)
@@ -153,6 +154,7 @@ def _chunk_loss(
     logits_NV = jax.lax.dot_general(
         hidden_ND, weights, dims, precision=head.precision, preferred_element_type=jnp.float32
     )
+    # Softmax less its largest logit, so that no power overflows.
     logits_NV = soft_cap(logits_NV, head.cap)
     largest_N1 = jnp.max(logits_NV, axis=1, keepdims=True)
     exp_NV = jnp.exp(logits_NV - largest_N1)
@@ -190,15 +192,14 @@ def _forward(
         )
         return (total + jnp.sum(nll_N), grad_table), grad_ND
 
+    # Sums over chunks in float32: the loss, and the table's gradient.
     start = (jnp.zeros((), jnp.float32), jnp.zeros(table.shape, jnp.float32))
     (total, grad_table), grads = jax.lax.scan(body, start, _chunks(final, labels, chunk))
     grad_final = grads.reshape(T // chunk, B, chunk, D).swapaxes(0, 1).reshape(B, T, D)
     return total, (grad_final, grad_table)
 
 
-def _backward(
-    head: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
+def _backward(_: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     grad_final, grad_table = grads
     return grad_final * cotangent.astype(grad_final.dtype), grad_table * cotangent, None
 

@@ -48,6 +48,7 @@ def streamed_bytes(cfg: ModelConfig) -> int:
         >>> 11 < weights_bytes(cfg) / streamed_bytes(cfg) < 13
         True
     """
+    # Two blocks at the widest place between, or the larger of embedding and head before and after.
     rows = parameter_table(cfg).values()
     block = sum(math.prod(row.shape[1:]) for row in rows if row.is_stacked)
     outside = max(math.prod(row.shape) for row in rows if not row.is_stacked)
@@ -130,6 +131,7 @@ def check_forward(
     Raises:
         InputError: it does not; the sentence says what to lower.
     """
+    # With what is held beside the pass, such as logits of a reference.
     needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
     many = "sequence" if sequences == 1 else "sequences"
     remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"
@@ -138,6 +140,7 @@ def check_forward(
 
 def linear_shapes(cfg: ModelConfig) -> list[tuple[int, int]]:
     """Return the shape [in, out] of every linear map of one block."""
+    # Query, key, value and output, then the MLP's.
     D, F = cfg.d_model, cfg.d_ff
     query, shared = cfg.num_heads * cfg.key_dim, cfg.kv_heads * cfg.key_dim
     mlp = [(D, F)] * (2 if cfg.gated_mlp else 1) + [(F, D)]
@@ -150,6 +153,7 @@ def needed_operations(cfg: ModelConfig, seq_len: int) -> float:
     Full blocks but for the last one, which needs keys and values of all positions and one query row, one
     output row and one MLP position; causal attention needs half of its square; the head needs one position.
     """
+    # The last block: keys and values everywhere, and one row of everything else.
     T, D = seq_len, cfg.d_model
     position, shared, query, block = _of_a_block(cfg, T)
     last = position + T * 2 * D * shared + T * 2 * query
@@ -165,6 +169,7 @@ def loop_operations(cfg: ModelConfig, seq_len: int) -> float:
 def _of_a_block(cfg: ModelConfig, T: int) -> tuple[int, int, int, int]:
     """Count multiplications of a position without keys and values, widths of keys and queries, those of a block."""
     query, shared = (heads * cfg.key_dim * cfg.attention for heads in (cfg.num_heads, cfg.kv_heads))
+    # Matrices between the residual stream and a sublayer; keys and values are counted by themselves.
     rows = [row for row in parameter_table(cfg).values() if row.is_stacked and (row.reads_residual or row.is_writer)]
     position = sum(multiplications(cfg, row) for row in rows if row.group not in ("key", "value"))
     return position, shared, query, T * (position + 2 * cfg.d_model * shared) + T * (T + 1) // 2 * 2 * query
@@ -172,5 +177,6 @@ def _of_a_block(cfg: ModelConfig, T: int) -> tuple[int, int, int, int]:
 
 def multiplications(cfg: ModelConfig, matrix: Parameter) -> int:
     """Count the multiplications of one token with a matrix of one block; of experts with those that it chooses."""
+    # A router sends each token to a few experts of all.
     size = math.prod(matrix.block_shape)
     return size // cfg.num_experts * cfg.experts_per_token if cfg.num_experts and matrix.in_expert else size

@@ -36,6 +36,7 @@ def enter(cfg: ModelConfig, rows_BTD: ArrayT, positions_TD: ArrayT | None) -> Ar
         rows_BTD: rows of the token table, or vectors in their place.
         positions_TD: rows of the table of learned positions; None where there is none.
     """
+    # Gemma multiplies rows of the token table with √D.
     if cfg.embedding_scale != 1.0:
         rows_BTD = rows_BTD * rows_BTD.dtype.type(cfg.embedding_scale)
     return rows_BTD if positions_TD is None else rows_BTD + positions_TD[None]
@@ -60,6 +61,7 @@ def head_table(cfg: ModelConfig, params: Params) -> tuple[jax.Array, int]:
 
 def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: PrecisionLike = "highest") -> jax.Array:
     """Project outputs of the final norm [..., D] on the vocabulary [..., V] (Equation 1), float32."""
+    # A tied head is the token table [V, D], one of its own [D, V]: contract the width, whichever axis it is.
     table, axis = head_table(cfg, params)
     dims = (((final.ndim - 1,), (axis,)), ((), ()))
     logits = jax.lax.dot_general(
@@ -95,6 +97,7 @@ class Block(nn.Module):
         rolling: RollingCache | None = None,
         layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the residual stream after the block, and what was captured."""
         cfg = self.cfg
         before, after = cfg.norm_position in ("pre", "both"), cfg.norm_position in ("post", "both")
         # Where one norm stands alone, before or after, it has the sublayer's name.
@@ -248,6 +251,7 @@ def apply(
     >>> out.logits_BTV.shape, out.layers["residual"].shape
     ((3, 5, 64), (2, 3, 5, 16))
     """
+    # Refuse what this model cannot compute, then number the positions after those of the cache.
     _check(cfg, x, capture, positions, options)
     cache = options.cache
     start = jnp.zeros((), jnp.int32) if cache is None else cache.length
@@ -269,9 +273,10 @@ def apply(
         stream_BTD, *results = block(weights, stream_BTD, positions_T, index, past=past, is_final=is_final)
         return _placed(stream_BTD, options), tuple(results)
 
-    # In the backward pass blocks are computed again, or stored.
+    # What is scanned over: weights, number and cache of each block.
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
+    # In the backward pass blocks are computed again, or stored.
     body: Callable[..., Any] = step
     if options.remat:
         # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
@@ -340,11 +345,13 @@ class BlockProgram:
             The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to
             here.
         """
+        # Edits learn here which block they act in.
         options, at_last = self.options, self.positions == "last"
         edits = of_layer(as_edits(options.edit), index)
         module = Block(self.cfg, self.capture, options.precision, at_last and is_final, edits)
         applied: Any = module.apply({"params": weights}, stream_BTD, positions_T, past, options.rolling, index)
         stream_BTD, captured = applied
+        # Keys and values of a cache travel beside what was captured.
         filled = captured.pop("_past", None)
         # Blocks before the final one compute all positions, and give the last.
         if at_last and not is_final:
@@ -372,6 +379,7 @@ def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
 def _last_position(name: str, value: jax.Array) -> jax.Array:
     if name in ("keys", "values"):
         return value
+    # Queries are the third axis of weights [B, H, T, S], positions the second of all others.
     axis = 2 if name == "attention_weights" else 1
     return jax.lax.slice_in_dim(value, value.shape[axis] - 1, value.shape[axis], axis=axis)
 

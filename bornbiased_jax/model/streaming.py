@@ -147,11 +147,13 @@ def _in_memory(
     options: ForwardOptions,
     workers: int,
 ) -> Iterator[Any]:
+    # Functions go into the compiled program's structure, the numbers that they carry into its arguments.
     traceable = _traceable(reading)
 
     def compute(batch: Batch) -> Any:
-        made = _made(batch)
-        return jax.tree.map(on_host, _forward(cfg, params, reading.inputs_of(made), made, traceable, options))
+        x = _materialize(batch)
+        # What several processes share is gathered.
+        return jax.tree.map(on_host, _forward(cfg, params, reading.inputs_of(x), x, traceable, options))
 
     if workers == 1:
         yield from map(compute, batches)
@@ -190,7 +192,8 @@ def _traceable(reading: Reading) -> Reading:
     return dataclasses.replace(reading, reduce=wrapped(reading.reduce), finish=wrapped(reading.finish))
 
 
-def _made(batch: Batch) -> Any:
+def _materialize(batch: Batch) -> Any:
+    # Inputs that a seed determines are drawn when they are needed, not held.
     return batch() if callable(batch) else batch
 
 
@@ -220,6 +223,7 @@ def _stream(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions, workers: int
 ) -> Iterator[Any]:
     cfg = weights.cfg
+    # The same pass again finds its page, and goes on where it ended.
     key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
     files.check_writable(page.path / "lock")
@@ -238,7 +242,7 @@ def _stream(
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
     # Results were stored as flat lists of arrays.
-    structure = run.structure(shapes[0], _made(batches[0]))
+    structure = run.structure(shapes[0], _materialize(batches[0]))
     for index in range(len(batches)):
         if reading.finish is not None:
             yield jax.tree.unflatten(structure, page.found(index))
@@ -287,6 +291,7 @@ class _Program:
                 }
             )
 
+        # A block gives what it captures, the end of the pass what it makes of the final norm's output.
         stream = jax.ShapeDtypeStruct(shape, jnp.float32)
         if self.reading.finish is None:
             block = abstract(path for path, row in table.items() if row.is_stacked)
@@ -307,39 +312,42 @@ def _identify(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions
 ) -> tuple[str, list[tuple[int, int, int]]]:
     """Return the key of a pass, from all that its numbers depend on, and the shape of each batch's residual stream."""
+    # The model, what is read of it, and the code that computes it.
     edits = as_edits(options.edit)._asdict()
     facts = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
     facts += [_describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
     facts += [{site: _describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
+    # Compilers and devices round differently.
     facts += [code.code_digest(BlockProgram), jax.__version__, jax.default_backend()]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    # The inputs themselves, batch by batch.
     shapes = []
     for batch in batches:
-        x = np.ascontiguousarray(_made(batch))
-        _update(hasher, x)
+        x = np.ascontiguousarray(_materialize(batch))
+        hasher.update(_digest(x).encode())
         entered = reading.inputs_of(x)
         shapes.append((entered.shape[0], entered.shape[1], weights.cfg.d_model))
     return hasher.hexdigest()[:24], shapes
 
 
-def _describe(function: Any) -> list[str]:
-    """Return the digest of a callable's code, and of the numbers that it carries."""
-    numbers = [] if inspect.isfunction(function) else jax.tree.leaves(function)
-    while isinstance(function, functools.partial):
-        function = function.func
-    if function is None:
-        return []
-    hasher = hashlib.sha256()
-    for number in numbers:
-        _update(hasher, np.ascontiguousarray(number))
-    if inspect.isfunction(function):
-        return [code.code_digest(function), hasher.hexdigest()]
-    return [code.code_digest(type(function)), hasher.hexdigest(), repr(function)]
+def _describe(value: Any) -> Any:
+    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries."""
+    if value is None or isinstance(value, str):
+        return value
+    if inspect.isfunction(value):
+        return code.code_digest(value)
+    if isinstance(value, functools.partial):
+        return [_describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
+    if isinstance(value, list | tuple):
+        return [_describe(part) for part in value]
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return [code.code_digest(type(value)), *map(_describe, fields)]
+    return _digest(np.ascontiguousarray(value))
 
 
-def _update(hasher: Any, array: np.ndarray) -> None:
-    hasher.update(f"{array.dtype.str}{array.shape}".encode())
-    hasher.update(array.tobytes())
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
 
 
 def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, page: Page) -> None:
@@ -349,8 +357,8 @@ def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading,
     places_TD = weights.read("positions/embedding", None) if cfg.positions == "learned" else None
     digests = []
     for index, batch in enumerate(batches):
-        x = np.asarray(_made(batch))
-        x = reading.inputs_of(x)
+        x = reading.inputs_of(np.asarray(_materialize(batch)))
+        # Rows of the tables are taken on the host: the device need not hold them.
         rows_BTD = table_VD[x] if x.ndim == 2 else x
         stream_BTD = enter(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
         digests.append(page.write_stream(0, index, stream_BTD))
@@ -394,10 +402,8 @@ def _through_blocks(
         outside = _outside(weights, run.reading)
 
         def end(index: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-            stream, batch = (
-                jnp.asarray(page.read_stream(last + (not joined), index)),
-                jnp.asarray(_made(batches[index])),
-            )
+            stream = jnp.asarray(page.read_stream(last + (not joined), index))
+            batch = jnp.asarray(_materialize(batches[index]))
             if not joined:
                 return [], _leaves(run.end(outside, stream, batch))
             captured, outputs = run.last(held, stream, np.int32(last), outside, batch)
@@ -443,12 +449,14 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
         largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(weights))
     if largest <= LARGE:
         return
+    # A few ids of the vocabulary: an overflow shows whatever the text is.
     ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
     in_float32 = ForwardOptions(dtype=jnp.float32)
     readings = [
         Reading(capture=("residual",), reduce=_largest_square),
         Reading(finish=_largest_outputs, needs=(head_path(cfg),)),
     ]
+    # Squares of the residual stream are what norms sum up; logits are what follows the last of them.
     results = [list(forward_batches(cfg, weights, [ids], reading, in_float32)) for reading in readings]
     if not all(bool(np.isfinite(values).all()) for values in jax.tree.leaves(results)):
         raise Overflow(
@@ -463,6 +471,6 @@ def _largest_square(captured: dict[str, jax.Array]) -> jax.Array:
 
 
 def _largest_outputs(
-    cfg: ModelConfig, outside: Params, final_BTD: jax.Array, ids: jax.Array
+    cfg: ModelConfig, outside: Params, final_BTD: jax.Array, _ids: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     return jnp.max(jnp.square(final_BTD)), jnp.max(jnp.abs(logits_of(cfg, outside, final_BTD)))

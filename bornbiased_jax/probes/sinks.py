@@ -41,17 +41,37 @@ NOTHING = 1e-4
 """A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
 
 
+@dataclasses.dataclass(frozen=True)
+class SinkOptions:
+    """Which heads are sinks.
+
+    Attributes:
+        epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
+        convention: what a column's sum is divided by, see above.
+        position: k, counted from 1.
+        threshold: which of the two sink rates is called ``sink_rate``; both are returned.
+        lengths: also report prefixes of these lengths (T itself is always reported).
+        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
+            compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
+    """
+
+    epsilon: float = 0.25
+    convention: Convention = "all_rows"
+    position: int = 1
+    threshold: Threshold = "per_sequence"
+    lengths: Sequence[int] = ()
+    normalise: bool = False
+
+
+DEFAULTS = SinkOptions()
+
+
 def measure_sinks(
     cfg: ModelConfig,
     params: Weights,
     tokens_NT: Any,
+    options: SinkOptions = DEFAULTS,
     *,
-    epsilon: float = 0.25,
-    convention: Convention = "all_rows",
-    position: int = 1,
-    threshold: Threshold = "per_sequence",
-    lengths: Sequence[int] | None = None,
-    normalise: bool = False,
     batch_size: int | None = None,
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
@@ -62,13 +82,7 @@ def measure_sinks(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids, or of vectors [N, T, D] fed in place of embeddings.
-        epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
-        convention: what a column's sum is divided by, see above.
-        position: k, counted from 1.
-        threshold: which of the two sink rates is called ``sink_rate``; both are returned.
-        lengths: also report prefixes of these lengths (T itself is always reported).
-        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
-            compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
+        options: which heads are sinks.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.model.apply`; interventions make one.
         advance: called with the number of sequences done since the last call.
@@ -93,9 +107,10 @@ def measure_sinks(
     """
     x = check_sequences(cfg, tokens_NT)
     T = x.shape[1]
-    check_epsilon(epsilon)
-    lengths_reported = _check_settings(cfg, T, convention, position, threshold, lengths)
-    reading = Reading(_WEIGHTS, AttentionSums(position, normalise))
+    check_epsilon(options.epsilon)
+    lengths_reported = _check_settings(cfg, T, options)
+    epsilon, convention, position = options.epsilon, options.convention, options.position
+    reading = Reading(_WEIGHTS, AttentionSums(position, options.normalise))
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
@@ -110,8 +125,9 @@ def measure_sinks(
             advance(len(batch))
     # Threshold the scores.
     by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
+    chosen = "sink_rate_of_average" if options.threshold == "average" else "sink_rate_per_sequence"
     for rates in by_length.values():
-        rates["sink_rate"] = rates["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
+        rates["sink_rate"] = rates[chosen]
     rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
     return {
         **by_length[T],
@@ -121,8 +137,8 @@ def measure_sinks(
         "epsilon": epsilon,
         "convention": convention,
         "position": position,
-        "threshold": threshold,
-        "normalised_rows": normalise,
+        "threshold": options.threshold,
+        "normalised_rows": options.normalise,
         "num_sequences": len(x),
         "length": T,
     }
@@ -224,20 +240,14 @@ def _check_attention(cfg: ModelConfig) -> None:
         raise InputError("the model has no attention (attention=false), so it has no sinks: choose another")
 
 
-def _check_settings(
-    cfg: ModelConfig,
-    T: int,
-    convention: str,
-    position: int,
-    threshold: str,
-    lengths: Sequence[int] | None,
-) -> list[int]:
+def _check_settings(cfg: ModelConfig, T: int, options: SinkOptions) -> list[int]:
     _check_attention(cfg)
+    convention, position, threshold = options.convention, options.position, options.threshold
     if convention not in CONVENTIONS:
         raise InputError(f"convention {convention!r} is not one of {', '.join(CONVENTIONS)}")
     if threshold not in THRESHOLDS:
         raise InputError(f"threshold {threshold!r} is not one of {', '.join(THRESHOLDS)}")
-    lengths_reported = sorted({int(length) for length in lengths or ()} | {T})
+    lengths_reported = sorted({int(length) for length in options.lengths} | {T})
     if position < 1 or position > lengths_reported[0]:
         raise InputError(f"position {position} is not between 1 and the shortest length, {lengths_reported[0]}")
     if lengths_reported[0] < 1 or lengths_reported[-1] > T:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.evaluation.sink_report import cut_sequences, report_on_ids, strongest_head
+from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.evaluation.streaming import streaming_losses
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
@@ -40,7 +40,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
 
     def protocol(folder: Path) -> Any:
         chosen = settings["protocol"]
-        return report_on_ids(opened.cfg, opened.params, ids_T, epsilon=EPSILON, **chosen)
+        return report_on_ids(opened.cfg, opened.params, ids_T, ReportOptions(epsilon=EPSILON, **chosen))
 
     def rounding(folder: Path) -> Any:
         chosen = settings["rounding"]

@@ -11,7 +11,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import ForwardOptions, apply, streaming
 from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
-from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
@@ -218,8 +218,9 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
     random_tokens = rng.integers(0, VOCAB, (400, LENGTH))
     mu = ensemble_mean(cfg, params, random_tokens)
 
-    def score(position, **change):
-        found = measure_sinks(cfg, params, tokens, position=position, convention="rows_from_k", **change)
+    def score(position, edit=None):
+        options = SinkOptions(position=position, convention="rows_from_k")
+        found = measure_sinks(cfg, params, tokens, options, edit=edit)
         return found["score_LH"][1, 0], found["sink_rate"]
 
     # The first token is a sink of the second layer's head, as built: half of all heads.
@@ -262,7 +263,7 @@ def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
     cfg, params = checkpoint.cfg, checkpoint.params
     whole = measure_sinks(cfg, params, tokens)
     assert whole["sink_rate"] > 0.5
-    assert measure_sinks(cfg, params, tokens, position=2, convention="rows_from_k")["sink_rate"] < 0.1
+    assert measure_sinks(cfg, params, tokens, SinkOptions(position=2, convention="rows_from_k"))["sink_rate"] < 0.1
     # The same tokens without the first: what stood second is the sink now.
     cut = measure_sinks(cfg, params, tokens[:, 1:])
     assert cut["sink_rate"] > 0.5
@@ -278,8 +279,9 @@ def test_interventions_on_a_real_model(smollm2):
     random_tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (24, 33))
     mu = ensemble_mean(cfg, params, random_tokens)
 
-    def rate(**change):
-        return measure_sinks(cfg, params, tokens, position=k, convention="rows_from_k", **change)["sink_rate"]
+    def rate(edit=None):
+        options = SinkOptions(position=k, convention="rows_from_k")
+        return measure_sinks(cfg, params, tokens, options, edit=edit)["sink_rate"]
 
     plain = rate()
     assert plain < 0.1
