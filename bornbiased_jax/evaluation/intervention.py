@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
@@ -44,7 +45,7 @@ class Effect(TypedDict):
 def effect(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     edit: Edit | Edits | None = None,
     *,
     epsilon: float = 0.25,
@@ -81,7 +82,7 @@ def effect(
 def mean_loss(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     edit: Edit | Edits | None = None,
     *,
     batch_size: int | None = None,
@@ -101,7 +102,7 @@ def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_
 
 
 def first_activations(
-    cfg: ModelConfig, params: Weights, tokens_NT: Any, *, batch_size: int | None = None
+    cfg: ModelConfig, params: Weights, tokens_NT: ArrayLike, *, batch_size: int | None = None
 ) -> np.ndarray:
     """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 

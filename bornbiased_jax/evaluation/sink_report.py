@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
@@ -62,7 +63,7 @@ class SinkReport(TypedDict):
     tokenizer_digest: NotRequired[str]
 
 
-def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
+def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
     """Cut windows of a text at distinct random starts, [N, length] in the order of the text.
 
     N is ``num_sequences``, or the number of possible starts where that is smaller.
@@ -122,7 +123,7 @@ DEFAULTS = ReportOptions()
 def report_on_ids(
     cfg: ModelConfig,
     params: Weights,
-    ids: Any,
+    ids: ArrayLike,
     options: ReportOptions = DEFAULTS,
     *,
     batch_size: int | None = None,

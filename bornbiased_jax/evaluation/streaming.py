@@ -8,11 +8,12 @@ so that one pass over the text with the right mask and angles gives what decodin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -48,7 +49,7 @@ class Streamed(TypedDict):
 def streaming_losses(
     cfg: ModelConfig,
     params: Params,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     window: int,
     keep: Sequence[int] = (0, 1, 4),
@@ -116,7 +117,7 @@ def streaming_losses(
     return entries
 
 
-def check_streaming(cfg: ModelConfig, tokens_NT: Any, window: int, keep: Sequence[int]) -> np.ndarray:
+def check_streaming(cfg: ModelConfig, tokens_NT: ArrayLike, window: int, keep: Sequence[int]) -> np.ndarray:
     """Return the sequences as int32, if they and the caches fit the model and one another.
 
     Raises:

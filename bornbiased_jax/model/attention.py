@@ -21,12 +21,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
 from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.cache import Past, RollingCache
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.interventions import NO_EDITS, Edits, edited
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
 from bornbiased_jax.model.layers import Linear, Norm, rotate
 
 CLIP_ALPHA = 4.0
@@ -94,14 +95,14 @@ MIN_ROWS = 32
 MAX_BLOCKS = 8
 
 
-def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
+def causal_mask(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
     """Return boolean [T, S]: whether the query at one absolute position may see the key at another."""
     distance_TS = query_T[:, None] - key_S[None, :]
     causal_TS = distance_TS >= 0
     return causal_TS if window is None else causal_TS & (distance_TS < window)
 
 
-def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
+def row_blocks(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
     """Return blocks of query rows, each with the columns that causality and the window leave to any of them.
 
     With as many queries as keys, half of the square is never seen: blocks of rows leave most of it out.
@@ -155,7 +156,7 @@ class Attention(nn.Module):
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         is_local = self._is_local(layer)
         use_bias = cfg.bias or cfg.qkv_bias
-        x_BTD = edited(self.edits.attention_input, x_BTD)
+        x_BTD = apply_edit(self.edits.attention_input, x_BTD)
         # Where the last position alone goes on, it alone asks; keys and values come from all.
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
         query_T = positions_T[-1:] if self.last_only else positions_T
@@ -177,7 +178,7 @@ class Attention(nn.Module):
             first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
             q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
             k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
-        k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
+        k_BSGK, v_BSGK = apply_edit(self.edits.keys, k_BSGK), apply_edit(self.edits.values, v_BSGK)
 
         # Keys and values so far: the cache with this pass written into it.
         key_S = positions_T
@@ -203,7 +204,7 @@ class Attention(nn.Module):
         # Weights in full where they are captured, else the fused kernel, else blocks of rows.
         weights_BHTS = o_BTHK = None
         if self._wants_weights():
-            keys, values, mask = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
+            keys, values, mask = _prepend(prefix, k_BSGK, v_BSGK, seen_TS)
             weights_BHTS = weigh(slice(None), keys, mask)
             o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
             if prefix is not None:
@@ -214,8 +215,8 @@ class Attention(nn.Module):
             # What no query sees can be left out only where it is known before the program runs.
             window = cfg.window if rolling is None and is_local is None else None
             parts = []
-            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
-                keys, values, mask = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
+            for rows, columns in row_blocks(q_BTHK.shape[1], k_BSGK.shape[1], window):
+                keys, values, mask = _prepend(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
                 weights = weigh(rows, keys, mask)
                 parts.append(self._aggregate(weights.astype(values.dtype), values))
             o_BTHK = jnp.concatenate(parts, axis=1)
@@ -224,7 +225,7 @@ class Attention(nn.Module):
         if cfg.prefix_memory != "none":
             o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
-        o_BTHK = edited(self.edits.attention_output, o_BTHK)
+        o_BTHK = apply_edit(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
         # Return what was asked for, never more: a scan would stack it.
         activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
@@ -251,7 +252,7 @@ class Attention(nn.Module):
         """Return boolean [T, S]: causality and windows, less what an edit takes away."""
 
         def within(window: int | None) -> jax.Array:
-            return allowed(query_T, key_S, window) if rolling is None else rolling.seen(query_T, key_S, window)
+            return causal_mask(query_T, key_S, window) if rolling is None else rolling.seen(query_T, key_S, window)
 
         seen_TS = within(self.cfg.window)
         if is_local is not None:
@@ -354,7 +355,7 @@ class Attention(nn.Module):
         return o_BTHK
 
 
-def _behind(
+def _prepend(
     prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Prepend a prefix that every query sees to keys, values and the mask."""
@@ -413,7 +414,7 @@ def fused_attention(
     return attend(q_BTHK, k_BTGK, v_BTGK)
 
 
-def keep_products_and_attention(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+def keep_products_and_attention(primitive: Primitive, *arguments: object, **parameters: object) -> bool:
     """Store products with weights and fused attention, recompute all else: a rematerialization policy."""
     if primitive.name == KERNEL:
         return True

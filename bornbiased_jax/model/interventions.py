@@ -86,7 +86,7 @@ def combine(*several: Edit | Edits | None) -> Edits:
     """Combine edits: one after the other at every site, in the order of the arguments."""
     # Site by site, as each site takes one function.
     columns = zip(*map(as_edits, several), strict=True)
-    return Edits(*(_chained([edit for edit in column if edit is not None]) for column in columns))
+    return Edits(*(_chain([edit for edit in column if edit is not None]) for column in columns))
 
 
 def of_layer(edits: Edits, layer: jax.Array) -> Edits:
@@ -94,7 +94,7 @@ def of_layer(edits: Edits, layer: jax.Array) -> Edits:
     return Edits(*(None if edit is None else functools.partial(edit, layer=layer) for edit in edits))
 
 
-def edited(edit: Edit | None, x: jax.Array) -> jax.Array:
+def apply_edit(edit: Edit | None, x: jax.Array) -> jax.Array:
     """Apply an edit, if there is one, to an activation; the dtype stays."""
     return x if edit is None else edit(x).astype(x.dtype)
 
@@ -105,13 +105,13 @@ def _partial(edit: Edit | None) -> Edit | None:
     return jax.tree_util.Partial(edit)
 
 
-def _chained(edits: list[Edit]) -> Edit | None:
+def _chain(edits: list[Edit]) -> Edit | None:
     if len(edits) < 2:
         return edits[0] if edits else None
-    return jax.tree_util.Partial(_one_after_the_other, edits)
+    return jax.tree_util.Partial(_apply_in_turn, edits)
 
 
-def _one_after_the_other(edits: list[Edit], x: jax.Array, layer: jax.Array) -> jax.Array:
+def _apply_in_turn(edits: list[Edit], x: jax.Array, layer: jax.Array) -> jax.Array:
     for edit in edits:
         x = edit(x, layer=layer)
     return x
@@ -185,7 +185,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
         keep_LF[neuron.block - 1, neuron.unit] = 0.0
         value_LF[neuron.block - 1, neuron.unit] = value
     row = _row(position)
-    return Edits(mlp_hidden=jax.tree_util.Partial(_written, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
+    return Edits(mlp_hidden=jax.tree_util.Partial(_write_neurons, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
 
 
 def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
@@ -202,17 +202,19 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
         for block in range(1, cfg.num_layers + 1) if blocks is None else blocks:
             _check_block(cfg, block)
             keep_LD[block - 1, channel] = 0.0
-    return Edits(residual=jax.tree_util.Partial(_cleared, jnp.asarray(keep_LD), _row(position)))
+    return Edits(residual=jax.tree_util.Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
 
 
-def _written(keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
+def _write_neurons(
+    keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array
+) -> jax.Array:
     # The position is an array, so that another one is no other program.
     at_T1 = (jnp.arange(x_BTF.shape[1]) == row).astype(x_BTF.dtype)[:, None]
     added_TF = at_T1 * value_LF[layer].astype(x_BTF.dtype)[None]
     return x_BTF * keep_LF[layer].astype(x_BTF.dtype)[None, None] + added_TF[None]
 
 
-def _cleared(keep_LD: jax.Array, row: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
+def _clear_channels(keep_LD: jax.Array, row: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
     here_T1 = (jnp.arange(x_BTD.shape[1]) == row)[:, None]
     kept_TD = jnp.where(here_T1, keep_LD[layer][None], 1.0).astype(x_BTD.dtype)
     return x_BTD * kept_TD[None]
@@ -242,7 +244,7 @@ def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks:
         InputError: a position or block out of range.
     """
     at_T, active_L = _at(length, _rows(length, positions)), _active(num_layers, blocks)
-    return Edits(seen=jax.tree_util.Partial(_alone, at_T, jnp.asarray(active_L)))
+    return Edits(seen=jax.tree_util.Partial(_mask_alone, at_T, jnp.asarray(active_L)))
 
 
 def amplify_variance(
@@ -264,7 +266,7 @@ def amplify_variance(
     at_T, active_L = _at(T, _rows(T, positions)), _active(L, blocks)
     _check_factor(factor)
     mean = jnp.asarray(mean_LTHK, jnp.float32)
-    return jax.tree_util.Partial(_amplified, at_T, jnp.asarray(active_L), jnp.float32(factor), mean)
+    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), mean)
 
 
 def scale_output(
@@ -291,7 +293,7 @@ def scale_output(
     rows = _rows(length, positions)
     at_T, active_L = _at(rows.max() + 1 if length is None else length, rows), _active(num_layers, blocks)
     _check_factor(factor)
-    return jax.tree_util.Partial(_amplified, at_T, jnp.asarray(active_L), jnp.float32(factor), None)
+    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), None)
 
 
 def _at(length: int, rows: np.ndarray) -> jax.Array:
@@ -300,7 +302,7 @@ def _at(length: int, rows: np.ndarray) -> jax.Array:
     return jnp.asarray(at_T)
 
 
-def _alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:
+def _mask_alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:
     if seen_TS.shape != (len(at_T), len(at_T)):
         raise InputError(
             f"which tokens see only themselves is said for {len(at_T)} positions, but "
@@ -311,7 +313,7 @@ def _alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.
     return jnp.where(alone_T1, jnp.eye(len(at_T), dtype=bool), seen_TS)
 
 
-def _amplified(
+def _scale_around(
     at_P: jax.Array,
     active_L: jax.Array,
     factor: jax.Array,

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.interventions import NO_EDITS, Edits, edited
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
 
 
 class Linear(nn.Module):
@@ -124,7 +125,7 @@ class MLP(nn.Module):
         """Return the update of the residual stream, and what was captured."""
         cfg = self.cfg
         # Up, and with a gate the product of the two.
-        x_BTD = edited(self.edits.mlp_input, x_BTD)
+        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
         phi = ACTIVATIONS[cfg.activation].function
         up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
         if cfg.gated_mlp:
@@ -134,7 +135,7 @@ class MLP(nn.Module):
             pre_BTF = up_BTF
             hidden_BTF = phi(pre_BTF)
         # Down to the residual stream, from what an edit leaves of the neurons.
-        hidden_BTF = edited(self.edits.mlp_hidden, hidden_BTF)
+        hidden_BTF = apply_edit(self.edits.mlp_hidden, hidden_BTF)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
         captured = {
             "mlp_input": x_BTD,
@@ -166,7 +167,7 @@ class Experts(nn.Module):
         if self.edits.mlp_hidden is not None:
             raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
         E, C, D, F = cfg.num_experts or 1, cfg.experts_per_token, cfg.d_model, cfg.d_ff
-        x_BTD = edited(self.edits.mlp_input, x_BTD)
+        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
         x_ND = x_BTD.reshape(-1, D)
 
         # The router: C experts of each token, and their weights.
@@ -197,7 +198,7 @@ class Experts(nn.Module):
         captured = {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_NE.reshape(*x_BTD.shape[:2], E)}
         return out_BTD, {name: captured[name] for name in captured if name in self.capture}
 
-    def _kernel(self, name: str, shape: tuple[int, int, int], dtype: Any) -> jax.Array:
+    def _kernel(self, name: str, shape: tuple[int, int, int], dtype: DTypeLike) -> jax.Array:
         """Return the matrices [E, in, out] of all experts, in the compute dtype."""
         return _Kernel(shape, name=name)().astype(dtype)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 
 
-def check_tokens(tokens: Any, vocab_size: int, *, tokenizer: str = "") -> np.ndarray:
+def check_tokens(tokens: ArrayLike, vocab_size: int, *, tokenizer: str = "") -> np.ndarray:
     """Return token ids of any shape as int32, if all are in the vocabulary.
 
     Args:
@@ -59,7 +58,7 @@ def check_width(cfg: ModelConfig, width: int) -> None:
         raise InputError(f"input vectors are {width} wide, the model {cfg.d_model}: make them equal")
 
 
-def check_sequences(cfg: ModelConfig, x: Any) -> np.ndarray:
+def check_sequences(cfg: ModelConfig, x: ArrayLike) -> np.ndarray:
     """Return tokens [N, T] (int32) or vectors [N, T, D] (float32), if they fit the model.
 
     Raises:

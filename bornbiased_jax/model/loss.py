@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +171,9 @@ def _forward(
     axis, chunk, precision, cap = head
     B, T, D = final.shape
 
-    def body(carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> Any:
+    def body(
+        carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         total, grad_table = carry
         hidden_ND, labels_N = rows
         # d loss / d logits = softmax − one-hot target, 0 where nothing is to be predicted.

@@ -10,7 +10,7 @@ import math
 
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.attention import visible
+from bornbiased_jax.model.attention import row_blocks
 from bornbiased_jax.parameters import Parameter, parameter_table
 
 FLOAT = 4
@@ -85,7 +85,7 @@ def forward_bytes(
     # Attention weights, of all queries or of the widest block of rows.
     if cfg.attention:
         keys_per_query = length if cfg.window is None else min(length, cfg.window)
-        blocks = visible(length, length, cfg.window)
+        blocks = row_blocks(length, length, cfg.window)
         rows = (
             length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
         )

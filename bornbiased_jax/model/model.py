@@ -20,7 +20,7 @@ from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.cache import Cache, Past, RollingCache
-from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, as_edits, edited, of_layer
+from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, apply_edit, as_edits, of_layer
 from bornbiased_jax.model.layers import MLP, Experts, Norm
 from bornbiased_jax.model.limits import check_length, check_width
 from bornbiased_jax.parameters import Params
@@ -132,7 +132,7 @@ class Block(nn.Module):
             if cfg.mlp:
                 update = feed_forward(stream)
                 stream = stream + update if cfg.residual else update
-        stream = edited(self.edits.residual, stream)
+        stream = apply_edit(self.edits.residual, stream)
         if "residual" in self.capture:
             captured["residual"] = stream
         return stream, captured
@@ -260,18 +260,18 @@ def apply(
 
     # Tokens and positions enter the residual stream.
     inside_T = positions_T if options.rolling is None else options.rolling.inside(positions_T)
-    rows_BTD = _picked(params["embed"]["embedding"], x) if x.ndim == 2 else x
+    rows_BTD = _take(params["embed"]["embedding"], x) if x.ndim == 2 else x
     positions_TD = None
     if cfg.positions == "learned":
         positions_TD = jnp.take(params["positions"]["embedding"], inside_T, axis=0)
     dtype = options.dtype or params["embed"]["embedding"].dtype
-    embedded_BTD = _placed(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype), options)
+    embedded_BTD = _constrain(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype), options)
 
     def step(stream_BTD: jax.Array, layer: tuple[Any, ...], *, is_final: bool = False) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
         past = None if past_layer is None else (*past_layer, start)
         stream_BTD, *results = block(weights, stream_BTD, positions_T, index, past=past, is_final=is_final)
-        return _placed(stream_BTD, options), tuple(results)
+        return _constrain(stream_BTD, options), tuple(results)
 
     # What is scanned over: weights, number and cache of each block.
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
@@ -287,7 +287,7 @@ def apply(
     if positions == "last":
 
         def at(stream_BTD: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
-            return body(stream_BTD, jax.tree.map(lambda leaf: _picked(leaf, index), layers))
+            return body(stream_BTD, jax.tree.map(lambda leaf: _take(leaf, index), layers))
 
         # By their index: all blocks but the last, sliced, would be a copy of them.
         tail = jax.tree.map(lambda leaf: leaf[-1], layers)
@@ -359,13 +359,13 @@ class BlockProgram:
         return stream_BTD, captured if self.reduce is None else self.reduce(captured), filled
 
 
-def _placed(stream_BTD: jax.Array, options: ForwardOptions) -> jax.Array:
+def _constrain(stream_BTD: jax.Array, options: ForwardOptions) -> jax.Array:
     if options.stream_sharding is None:
         return stream_BTD
     return jax.lax.with_sharding_constraint(stream_BTD, options.stream_sharding)
 
 
-def _picked(leaf: jax.Array, index: jax.Array) -> jax.Array:
+def _take(leaf: jax.Array, index: jax.Array) -> jax.Array:
     """Take entries of the first axis by index: one, or an array of them.
 
     The compiler would widen weights stored as bfloat16, all blocks of them, before the first is picked; a barrier that

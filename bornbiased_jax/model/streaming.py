@@ -43,6 +43,8 @@ from bornbiased_jax.model.scratch import NOTHING, Page
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
+PyTree = Any
+"""A tree of arrays."""
 Batch = np.ndarray | Callable[[], Any]
 """One batch of sequences, or a function that makes it: ids [B, T], or vectors [B, T, D] in place of embeddings."""
 
@@ -101,11 +103,11 @@ class Reading:
     capture: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
     reduce: ReduceLayer | None = None
     positions: Positions = dataclasses.field(default="all", metadata=STATIC)
-    finish: Callable[[ModelConfig, Params, jax.Array, jax.Array], Any] | None = None
+    finish: Callable[[ModelConfig, Params, jax.Array, jax.Array], PyTree] | None = None
     needs: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
     inputs: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def inputs_of(self, batch: Any) -> Any:
+    def inputs_of(self, batch: np.ndarray) -> np.ndarray:
         """Return what enters the model of a batch."""
         return batch if self.inputs is None else self.inputs(batch)
 
@@ -118,7 +120,7 @@ def forward_batches(
     options: ForwardOptions = PLAIN,
     *,
     workers: int = 1,
-) -> Iterator[Any]:
+) -> Iterator[PyTree]:
     """Run a forward pass for each batch and yield the results in order, on the host.
 
     Args:
@@ -146,12 +148,12 @@ def _in_memory(
     reading: Reading,
     options: ForwardOptions,
     workers: int,
-) -> Iterator[Any]:
+) -> Iterator[PyTree]:
     # Functions go into the compiled program's structure, the numbers that they carry into its arguments.
     traceable = _traceable(reading)
 
-    def compute(batch: Batch) -> Any:
-        x = _materialize(batch)
+    def compute(batch: Batch) -> PyTree:
+        x = _generate(batch)
         # What several processes share is gathered.
         return jax.tree.map(on_host, _forward(cfg, params, reading.inputs_of(x), x, traceable, options))
 
@@ -169,7 +171,7 @@ def _in_memory(
 @functools.partial(jax.jit, static_argnames="cfg")
 def _forward(
     cfg: ModelConfig, params: Params, x: jax.Array, batch: jax.Array, reading: Reading, options: ForwardOptions
-) -> Any:
+) -> PyTree:
     out = apply(
         cfg,
         params,
@@ -186,18 +188,18 @@ def _forward(
 def _traceable(reading: Reading) -> Reading:
     """Return a pytree: functions of a module have no leaves, others are pytrees themselves."""
 
-    def wrapped(function: Any) -> Any:
+    def wrapped(function: Callable[..., PyTree] | None) -> Callable[..., PyTree] | None:
         return jax.tree_util.Partial(function) if inspect.isfunction(function) else function
 
     return dataclasses.replace(reading, reduce=wrapped(reading.reduce), finish=wrapped(reading.finish))
 
 
-def _materialize(batch: Batch) -> Any:
-    # Inputs that a seed determines are drawn when they are needed, not held.
+def _generate(batch: Batch) -> np.ndarray:
+    # Inputs that a seed determines are drawn when they are needed, and not held.
     return batch() if callable(batch) else batch
 
 
-def check_plain(weights: Weights, **changes: Any) -> None:
+def check_plain(weights: Weights, **changes: object) -> None:
     """Refuse changes of a forward pass that a pass block by block does not make.
 
     Raises:
@@ -221,14 +223,14 @@ def parameter(weights: Weights, path: str, layer: int | None = None) -> np.ndarr
 
 def _stream(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions, workers: int
-) -> Iterator[Any]:
+) -> Iterator[PyTree]:
     cfg = weights.cfg
     # The same pass again finds its page, and goes on where it ended.
     key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
     files.check_writable(page.path / "lock")
-    with files.locked(page.path / "lock", wait=False) as held:
-        if not held:
+    with files.locked(page.path / "lock", wait=False) as is_locked:
+        if not is_locked:
             raise InputError(
                 f"another process is at the same work in {page.path}: wait for it, or choose another folder"
             )
@@ -242,7 +244,7 @@ def _stream(
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
     # Results were stored as flat lists of arrays.
-    structure = run.structure(shapes[0], _materialize(batches[0]))
+    structure = run.structure(shapes[0], _generate(batches[0]))
     for index in range(len(batches)):
         if reading.finish is not None:
             yield jax.tree.unflatten(structure, page.found(index))
@@ -261,24 +263,26 @@ class _Program:
         self.end = jax.jit(self._end)
         self.last = jax.jit(self._last)
 
-    def _block(self, weights: Params, stream: jax.Array, index: jax.Array, *, is_final: bool) -> tuple[jax.Array, Any]:
+    def _block(
+        self, weights: Params, stream: jax.Array, index: jax.Array, *, is_final: bool
+    ) -> tuple[jax.Array, PyTree]:
         positions_T = jnp.arange(stream.shape[1], dtype=jnp.int32)
         stream, captured, _ = self._of_block(weights, stream, positions_T, index, is_final=is_final)
         return stream, captured
 
-    def _end(self, outside: Params, stream: jax.Array, batch: jax.Array) -> Any:
+    def _end(self, outside: Params, stream: jax.Array, batch: jax.Array) -> PyTree:
         if self.reading.finish is None:
             return ()
         return self.reading.finish(self.cfg, outside, final_norm(self.cfg, outside, stream), batch)
 
     def _last(
         self, weights: Params, stream: jax.Array, index: jax.Array, outside: Params, batch: jax.Array
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         # The stream itself is not given: a compiler that must store it rounds what follows otherwise.
         stream, captured = self._block(weights, stream, index, is_final=True)
         return captured, self._end(outside, stream, batch)
 
-    def structure(self, shape: tuple[int, int, int], batch: Any) -> Any:
+    def structure(self, shape: tuple[int, int, int], batch: np.ndarray) -> jax.tree_util.PyTreeDef:
         """Return the tree structure of a batch's result, without computing it."""
         table = parameter_table(self.cfg)
 
@@ -298,12 +302,12 @@ class _Program:
             index = jax.ShapeDtypeStruct((), jnp.int32)
             result = jax.eval_shape(functools.partial(self._block, is_final=False), block, stream, index)[1]
         else:
-            outside = abstract(iter(outside_paths(self.cfg, self.reading.needs)))
+            outside = abstract(iter(_outside_paths(self.cfg, self.reading.needs)))
             result = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
         return jax.tree.structure(result)
 
 
-def outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
+def _outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
     """Return the paths of the final norm's parameters, and of those in ``needs``."""
     return [path for path in parameter_table(cfg) if path.startswith("final_norm/") or path in needs]
 
@@ -323,14 +327,14 @@ def _identify(
     # The inputs themselves, batch by batch.
     shapes = []
     for batch in batches:
-        x = np.ascontiguousarray(_materialize(batch))
+        x = np.ascontiguousarray(_generate(batch))
         hasher.update(_digest(x).encode())
         entered = reading.inputs_of(x)
         shapes.append((entered.shape[0], entered.shape[1], weights.cfg.d_model))
     return hasher.hexdigest()[:24], shapes
 
 
-def _describe(value: Any) -> Any:
+def _describe(value: object) -> object:
     """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries."""
     if value is None or isinstance(value, str):
         return value
@@ -357,7 +361,7 @@ def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading,
     places_TD = weights.read("positions/embedding", None) if cfg.positions == "learned" else None
     digests = []
     for index, batch in enumerate(batches):
-        x = reading.inputs_of(np.asarray(_materialize(batch)))
+        x = reading.inputs_of(np.asarray(_generate(batch)))
         # Rows of the tables are taken on the host: the device need not hold them.
         rows_BTD = table_VD[x] if x.ndim == 2 else x
         stream_BTD = enter(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
@@ -377,21 +381,23 @@ def _through_blocks(
     """Apply the remaining blocks to all residual streams, and compute the outputs of the pass from these."""
     last = weights.cfg.num_layers - 1
     # In memory the last block and what follows are one program where only the last position goes on, else not.
-    joined = run.reading.positions == "last"
-    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(workers) as threads:
+    is_joined = run.reading.positions == "last"
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(workers) as threads:
         # A rerun begins after the last complete block.
-        coming = ahead.submit(weights.read_block, completed) if completed <= last else None
+        next_block = reader.submit(weights.read_block, completed) if completed <= last else None
         for block in range(completed, last + 1):
-            assert coming is not None
-            held = coming.result()
+            assert next_block is not None
+            block_weights = next_block.result()
             # Read the next block while this one is applied.
-            coming = ahead.submit(weights.read_block, block + 1) if block < last else None
-            if joined and block == last:
+            next_block = reader.submit(weights.read_block, block + 1) if block < last else None
+            if is_joined and block == last:
                 break
 
-            def work(batch: int, block: int = block, held: Params = held) -> tuple[str, list[np.ndarray]]:
+            def work(
+                batch: int, block: int = block, block_weights: Params = block_weights
+            ) -> tuple[str, list[np.ndarray]]:
                 stream = jnp.asarray(page.read_stream(block, batch))
-                stream, captured = run.block(held, stream, np.int32(block), is_final=False)
+                stream, captured = run.block(block_weights, stream, np.int32(block), is_final=False)
                 return page.write_stream(block + 1, batch, np.asarray(stream)), _leaves(captured)
 
             # The first alone, so that one thread compiles and not each.
@@ -402,16 +408,16 @@ def _through_blocks(
         outside = _outside(weights, run.reading)
 
         def end(index: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-            stream = jnp.asarray(page.read_stream(last + (not joined), index))
-            batch = jnp.asarray(_materialize(batches[index]))
-            if not joined:
+            stream = jnp.asarray(page.read_stream(last + (not is_joined), index))
+            batch = jnp.asarray(_generate(batches[index]))
+            if not is_joined:
                 return [], _leaves(run.end(outside, stream, batch))
-            captured, outputs = run.last(held, stream, np.int32(last), outside, batch)
+            captured, outputs = run.last(block_weights, stream, np.int32(last), outside, batch)
             return _leaves(captured), _leaves(outputs)
 
         captured, outputs = zip(end(0), *threads.map(end, range(1, len(batches))), strict=True)
-        page.finish(captured if joined else [], outputs, last + 1)
-        if joined:
+        page.finish(captured if is_joined else [], outputs, last + 1)
+        if is_joined:
             advance()
 
 
@@ -419,11 +425,11 @@ def _outside(weights: StreamedWeights, reading: Reading) -> Params:
     """Return the parameters outside the blocks that the end of a pass takes."""
     if reading.finish is None:
         return {}
-    paths = outside_paths(weights.cfg, reading.needs)
+    paths = _outside_paths(weights.cfg, reading.needs)
     return unflatten({path: jnp.asarray(weights.read(path, None)) for path in paths})
 
 
-def _leaves(tree: Any) -> list[np.ndarray]:
+def _leaves(tree: PyTree) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 

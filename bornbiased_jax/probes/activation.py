@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -31,7 +32,7 @@ class Preactivation(NamedTuple):
 def preactivation(
     cfg: ModelConfig,
     params: Weights,
-    x: Any,
+    x: ArrayLike,
     *,
     edges: Any = None,
     batch_size: int | None = None,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -86,7 +87,7 @@ def effective_rank(gram_DD: np.ndarray) -> float:
 def measure_outliers(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     rank_rows: int = 4096,
     batch_size: int | None = None,
@@ -166,7 +167,7 @@ def measure_outliers(
 def super_neurons(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     firing_ratio: float = 10.0,
     norm_ratio: float = 2.0,

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -69,7 +70,7 @@ DEFAULTS = SinkOptions()
 def measure_sinks(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     options: SinkOptions = DEFAULTS,
     *,
     batch_size: int | None = None,
@@ -154,7 +155,7 @@ class SeedSinks(NamedTuple):
 
 
 def measure_sinks_of_seeds(
-    cfg: ModelConfig, params_S: Params, tokens_NT: Any, *, epsilon: float = 0.25, batch_size: int | None = None
+    cfg: ModelConfig, params_S: Params, tokens_NT: ArrayLike, *, epsilon: float = 0.25, batch_size: int | None = None
 ) -> SeedSinks:
     """Measure sinks at the first position of models stacked along an axis of seeds, in one vectorized pass.
 
@@ -205,7 +206,7 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
 def attention_maps(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     edit: Edit | Edits | None = None,
 ) -> np.ndarray:

@@ -9,11 +9,12 @@ initialisation both are σ²/i in expectation for uniform attention; in a traine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -41,7 +42,7 @@ class PositionMoments(NamedTuple):
 def position_moments(
     cfg: ModelConfig,
     params: Weights,
-    x: Any,
+    x: ArrayLike,
     *,
     quantities: Sequence[str] = ("attention_output", "residual"),
     batch_size: int | None = None,
@@ -99,7 +100,7 @@ def position_moments(
     return {name: _moments(*total) for name, total in totals.items()}
 
 
-def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: Any) -> np.ndarray:
+def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: ArrayLike) -> np.ndarray:
     """Compute μ, the mean of the aggregated value over random-token sequences: [L, T, H, K], float64.
 
     Its standard error is the standard deviation over sequences divided by √N.

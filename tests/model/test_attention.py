@@ -16,7 +16,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import ForwardOptions, apply, attention
-from bornbiased_jax.model.attention import KERNELS, SOFTPICK_EPSILON, Attention, fused_attention, visible
+from bornbiased_jax.model.attention import KERNELS, SOFTPICK_EPSILON, Attention, fused_attention, row_blocks
 from bornbiased_jax.model.interventions import NO_EDITS, Edits, self_only
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import flatten, unflatten
@@ -232,7 +232,7 @@ def test_blocks_of_rows_are_the_whole_attention(changes):
     x = np.random.default_rng(0).integers(0, 64, (2, 150))
     mask_TT = np.ones((150, 150), bool)
     mask_TT[7:, 3] = False
-    assert len(visible(150, 150, cfg.window)) > 1
+    assert len(row_blocks(150, 150, cfg.window)) > 1
     options = ForwardOptions(edit=Edits(seen=lambda seen_TT, layer: jnp.asarray(mask_TT)))
     blocks = apply(cfg, params, x, options=options)
     # Asking for the weights computes the square in one piece.
