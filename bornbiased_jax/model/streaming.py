@@ -318,7 +318,7 @@ def _identify(
     """Return the key of a pass, from all that its numbers depend on, and the shape of each batch's residual stream."""
     # The model, what is read of it, and the code that computes it.
     edits = as_edits(options.edit)._asdict()
-    facts = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
+    facts: list[object] = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
     facts += [_describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
     facts += [{site: _describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
     # Compilers and devices round differently.
