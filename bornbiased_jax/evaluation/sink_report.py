@@ -14,8 +14,8 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
-from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.model.limits import check_length, check_sequences
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_overflow, check_plain
@@ -103,7 +103,7 @@ class ReportOptions(SinkOptions):
         schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantization.prices`; on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
         streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
-            :func:`~bornbiased_jax.evaluation.streaming.streaming_losses`, measured on the same sequences.
+            :func:`~bornbiased_jax.evaluation.rolling_cache.streaming_losses`, measured on the same sequences.
         seed: of the windows, and of the random tokens of the variances.
     """
 

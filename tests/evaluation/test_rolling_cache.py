@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.cache import RollingCache
