@@ -19,7 +19,7 @@ from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.model.operations import needed_operations
+from bornbiased_jax.model.memory import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
 from bornbiased_jax.probes.inputs import Inputs, random_tokens
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.operations import linear_shapes
+from bornbiased_jax.model.memory import linear_shapes
 
 
 def median_seconds(call: Callable[[], Any], repeats: int = 7) -> float:

@@ -33,8 +33,7 @@ from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.model.memory import weights_bytes
-from bornbiased_jax.model.operations import needed_operations
+from bornbiased_jax.model.memory import needed_operations, weights_bytes
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
 from bornbiased_jax.probes.inputs import random_tokens
 

@@ -32,7 +32,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, logits_of
-from bornbiased_jax.model.operations import needed_operations
+from bornbiased_jax.model.memory import needed_operations
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.inputs import Inputs, random_tokens

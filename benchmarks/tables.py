@@ -10,7 +10,7 @@ from benchmarks import parity
 from benchmarks.facts import facts
 from benchmarks.sweep_vs_torch import LENGTH, model
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.operations import loop_operations, needed_operations
+from bornbiased_jax.model.memory import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Quantity, Row, Table
 

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.pretrain_vs_torch import Ours, seconds
 from benchmarks.recorded import run
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.model.operations import linear_shapes
+from bornbiased_jax.model.memory import linear_shapes
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.throughput import flops_per_token
 

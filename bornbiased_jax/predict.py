@@ -15,8 +15,8 @@ from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
-from bornbiased_jax.model.activations import ACTIVATIONS
 from bornbiased_jax.model.fields import fields_of
+from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.parameters import parameter_table
 from theory.stack import Stack

@@ -16,7 +16,7 @@ bornbiased_jax.config.preset
 bornbiased_jax.config.ModelConfig.replace
 bornbiased_jax.init.init
 bornbiased_jax.init.init_seed
-bornbiased_jax.model.transformer.apply
+bornbiased_jax.model.model.apply
 bornbiased_jax.checkpoints.checkpoint.open_checkpoint
 bornbiased_jax.checkpoints.reference.parse_ref
 bornbiased_jax.checkpoints.digests.digest

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.block import Block
-from bornbiased_jax.model.norm import Norm
+from bornbiased_jax.model.layers import Norm
+from bornbiased_jax.model.model import Block
 from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, flatten, parameter_table
 
 BOOLEANS = "gated_mlp residual parallel_residual attention mlp bias qkv_bias tie_embeddings qk_norm head_norm".split()

@@ -1,4 +1,4 @@
-"""A checkpoint whose weights stay in their file, read block by block (:mod:`bornbiased_jax.model.streamed`)."""
+"""A checkpoint whose weights stay in their file, read block by block (:mod:`bornbiased_jax.model.streaming`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bornbiased_jax.checkpoints.streaming import aligned_zeros
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.memory import streamed_bytes
-from bornbiased_jax.model.streamed import StreamedWeights
+from bornbiased_jax.model.streaming import StreamedWeights
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.text.cache import cache_dir
 

@@ -23,7 +23,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model.memory import check_weights
-from bornbiased_jax.model.streamed import StreamedWeights, Weights
+from bornbiased_jax.model.streaming import StreamedWeights, Weights
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer

@@ -17,8 +17,8 @@ from bornbiased_jax.checkpoints.huggingface import TRAINING_CONTEXT, WEIGHTS
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.activations import ACTIVATIONS
 from bornbiased_jax.model.fields import fields_of
+from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer
 

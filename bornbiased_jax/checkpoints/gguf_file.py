@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.rope import frequencies
+from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.schema import shown
 
 # What the reader raises on files that are cut or damaged.

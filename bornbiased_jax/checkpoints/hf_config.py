@@ -11,7 +11,7 @@ from bornbiased_jax.checkpoints.families.reading import SHARED, Fields
 from bornbiased_jax.checkpoints.layout import Biases
 from bornbiased_jax.config import TYPES, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.activations import HUGGING_FACE as ACTIVATIONS
+from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
 
 # Fields with one value that we understand: anything else changes what the model computes.
 _MUST_BE: dict[str, Any] = {

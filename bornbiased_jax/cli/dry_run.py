@@ -45,8 +45,7 @@ def probe_requirements(
     Raises:
         InputError: a model or inputs that the probe refuses.
     """
-    from bornbiased_jax.model.memory import FLOAT, weights_bytes
-    from bornbiased_jax.model.operations import loop_operations, needed_operations
+    from bornbiased_jax.model.memory import FLOAT, loop_operations, needed_operations, weights_bytes
     from bornbiased_jax.probes.batching import batch_size_by_tokens
     from bornbiased_jax.probes.inputs.spec import outline_inputs
     from bornbiased_jax.probes.measure import memory_needed

@@ -56,19 +56,14 @@ def intervene(
       bornbiased intervene model.gguf --text wiki.txt --write blocks/12/mlp:1229@8 --position 8 --json moved.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.intervention import intervene_checkpoint
+    from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
     from bornbiased_jax.results import Intervention
     from bornbiased_jax.text import tokenizer_for
 
     options.prepare_json(json_file)
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)
-    report = intervene_checkpoint(
-        opened,
-        text,
-        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
-        quiet=quiet,
-        **arguments,
-    )
+    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    report = intervene_checkpoint(opened, text, InterventionOptions(**arguments), tokenizer=words, quiet=quiet)
     result = Intervention(report)
     options.print_result(result.to_json(), [result.table()], result.summary(), json_file)

@@ -88,6 +88,7 @@ def sinks(
     keep_sinks: str,
     stream: bool,
     scratch: str | None,
+    by_step: bool,
     **arguments: Any,
 ) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
@@ -97,7 +98,7 @@ def sinks(
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json --figures sinks
     """
     from bornbiased_jax import files
-    from bornbiased_jax.evaluation.sink_report import sinks_report
+    from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
     from bornbiased_jax.folders import Folder
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.report.sink_figures import MAKER, draw_report
@@ -114,17 +115,15 @@ def sinks(
     schemes = [] if quantise is None else parse_schemes(quantise)
     granularities, keep = parse_granularities(granularity), parse_kept(keep_sinks)
     opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
-    report = sinks_report(
-        opened,
-        text,
-        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
+    measured = ReportOptions(
         lengths=options.parse_lengths(lengths, "--lengths"),
         schemes=schemes,
         granularities=granularities,
         keep_sinks=keep,
-        quiet=quiet,
         **arguments,
     )
+    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     result = Sinks(report)
     options.write_result(json_file, result.to_json())
     opened.close()

@@ -6,9 +6,10 @@
 from bornbiased_jax.evaluation.generation import generate, generate_text
 from bornbiased_jax.evaluation.ngrams import baselines, bigram_loss, unigram_entropy, unigram_loss
 from bornbiased_jax.evaluation.perplexity import evaluate, evaluate_checkpoint
-from bornbiased_jax.evaluation.sink_report import SinkReport, cut_sequences, report_on_ids, sinks_report
+from bornbiased_jax.evaluation.sink_report import ReportOptions, SinkReport, cut_sequences, report_on_ids, sinks_report
 
 __all__ = [
+    "ReportOptions",
     "SinkReport",
     "baselines",
     "bigram_loss",

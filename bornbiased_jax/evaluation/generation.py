@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply, empty_cache
+from bornbiased_jax.model import ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.limits import check_tokens
 from bornbiased_jax.model.memory import cache_bytes, check_forward
 from bornbiased_jax.parameters import Params
@@ -95,7 +95,7 @@ def _decode(
         assert logits_1TV is not None
         return jnp.argmax(logits_1TV[0, -1]).astype(jnp.int32)
 
-    first = apply(cfg, params, prompt_1T, positions="last", cache=cache)
+    first = apply(cfg, params, prompt_1T, positions="last", options=ForwardOptions(cache=cache))
     token = choose(first.logits_BTV)
     tokens = jnp.full((max_new_tokens,), -1, jnp.int32).at[0].set(token)
 
@@ -106,7 +106,7 @@ def _decode(
 
     def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
         tokens, count, last, cache = state
-        out = apply(cfg, params, last[None, None], positions="last", cache=cache)
+        out = apply(cfg, params, last[None, None], positions="last", options=ForwardOptions(cache=cache))
         token = choose(out.logits_BTV)
         return tokens.at[count].set(token), count + 1, token, out.cache
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,23 +11,23 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model import apply, interventions
-from bornbiased_jax.model.interventions import Neuron, parse_neuron
+from bornbiased_jax.model import ForwardOptions, interventions
+from bornbiased_jax.model.interventions import Edit, Edits, Neuron, as_edits, combine, parse_neuron
 from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
-from bornbiased_jax.model.loss import chunk_length, cross_entropy
+from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.sites import Edit, Edits, as_edits, combine
-from bornbiased_jax.model.vocabulary import head_table
+from bornbiased_jax.model.model import head_path
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
-from bornbiased_jax.probes.sinks import check_epsilon, measure_sinks
+from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 
@@ -43,8 +44,8 @@ class Effect(TypedDict):
 
 def effect(
     cfg: ModelConfig,
-    params: Params,
-    tokens_NT: Any,
+    params: Weights,
+    tokens_NT: ArrayLike,
     edit: Edit | Edits | None = None,
     *,
     epsilon: float = 0.25,
@@ -56,7 +57,7 @@ def effect(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids.
         edit: what is put in place of activations; nothing unless given.
         epsilon: a head is a sink where its mean score exceeds this.
@@ -68,11 +69,9 @@ def effect(
         InputError: inputs that do not fit the model, a model without attention, a setting out of range.
     """
     edits = as_edits(edit)
-    convention: Any = "all_rows" if position == 1 else "rows_from_k"
-    sinks = measure_sinks(
-        cfg, params, tokens_NT, edit=edits, epsilon=epsilon, position=position, convention=convention,
-        batch_size=batch_size, advance=advance,
-    )  # fmt: skip
+    convention: Convention = "all_rows" if position == 1 else "rows_from_k"
+    options = SinkOptions(epsilon=epsilon, position=position, convention=convention)
+    sinks = measure_sinks(cfg, params, tokens_NT, options, edit=edits, batch_size=batch_size, advance=advance)
     return {
         "sink_rate": sinks["sink_rate_per_sequence"],
         "by_block": sinks["rate_LH"].mean(axis=1).tolist(),
@@ -82,34 +81,29 @@ def effect(
 
 def mean_loss(
     cfg: ModelConfig,
-    params: Params,
-    tokens_NT: Any,
+    params: Weights,
+    tokens_NT: ArrayLike,
     edit: Edit | Edits | None = None,
     *,
     batch_size: int | None = None,
 ) -> float:
     """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
-    edits = as_edits(edit)
-    total = 0.0
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        total += float(_loss_sum(cfg, params, batch, edits))
+    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
+    reading = Reading(finish=_summed_loss, needs=(head_path(cfg),))
+    total = sum(float(loss) for loss in forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit)))
     return total / (len(x) * (x.shape[1] - 1))
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _loss_sum(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, edits: Edits) -> jax.Array:
+def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
     # The last position predicts nothing, and positions keep their length for edits.
     labels_BT = jnp.concatenate([tokens_BT[:, 1:], jnp.full_like(tokens_BT[:, :1], -1)], axis=1)
-    final_BTD = apply(cfg, params, tokens_BT, logits=False, edit=edits).final_BTD
-    table, axis = head_table(cfg, params)
-    chunk = chunk_length(cfg, *labels_BT.shape)
-    return cross_entropy(
-        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision="highest", cap=cfg.logit_softcap
-    )
+    return loss_of_final(cfg, params, final_BTD, labels_BT, precision="highest")[0]
 
 
-def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch_size: int | None = None) -> np.ndarray:
+def first_activations(
+    cfg: ModelConfig, params: Weights, tokens_NT: ArrayLike, *, batch_size: int | None = None
+) -> np.ndarray:
     """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 
     Raises:
@@ -117,41 +111,22 @@ def first_activations(cfg: ModelConfig, params: Params, tokens_NT: Any, *, batch
     """
     x = check_sequences(cfg, tokens_NT)
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        total_LF += np.asarray(_first_sums(cfg, params, batch), np.float64)
+    # No later position can change the first.
+    parts = [batch[:, :1] for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size))]
+    for sums_LF in forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _first_sums)):
+        total_LF += sums_LF
     return total_LF / len(x)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _first_sums(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
-    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
-
-    sums_LF: jax.Array = apply(cfg, params, x[:, :1], logits=False, capture=("mlp_hidden",), reduce=reduce).layers
-    return sums_LF
+def _first_sums(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.sum(captured["mlp_hidden"][:, 0].astype(jnp.float32), axis=0)
 
 
-def intervene_checkpoint(
-    opened: Checkpoint,
-    text: str | Path,
-    *,
-    tokenizer: Tokenizer | None = None,
-    silence: Sequence[str] = (),
-    write: Sequence[str] = (),
-    clear: Sequence[str] = (),
-    first_token: int | None = None,
-    position: int = 1,
-    epsilon: float = 0.25,
-    length: int = 64,
-    num_sequences: int = 20,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
+@dataclasses.dataclass(frozen=True)
+class InterventionOptions:
+    """Interventions by name, and what is measured of them.
 
-    Args:
-        opened: the model.
-        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
-        tokenizer: in place of the checkpoint's own.
+    Attributes:
         silence: neurons that write nothing, ``blocks/12/mlp:1229``.
         write: neurons with their mean activation at the first token at one position alone, ``blocks/12/mlp:1229@8``.
         clear: channels of the residual stream, ``507`` after every block or ``507@12`` after one, 0 at ``position``.
@@ -160,6 +135,33 @@ def intervene_checkpoint(
         epsilon: a head is a sink where its mean score exceeds this.
         length: tokens a sequence.
         num_sequences: windows drawn from the text.
+    """
+
+    silence: Sequence[str] = ()
+    write: Sequence[str] = ()
+    clear: Sequence[str] = ()
+    first_token: int | None = None
+    position: int = 1
+    epsilon: float = 0.25
+    length: int = 64
+    num_sequences: int = 20
+
+
+def intervene_checkpoint(
+    opened: Checkpoint,
+    text: str | Path,
+    options: InterventionOptions,
+    *,
+    tokenizer: Tokenizer | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
+
+    Args:
+        opened: the model.
+        text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
+        options: the interventions, and what is measured.
+        tokenizer: in place of the checkpoint's own.
         quiet: show no progress.
 
     Returns:
@@ -168,30 +170,32 @@ def intervene_checkpoint(
     Raises:
         InputError: no intervention, one of an unknown form, what the model does not have, a text that is too short.
     """
+    epsilon, position, length = options.epsilon, options.position, options.length
+    first_token = options.first_token
     check_epsilon(epsilon)
     cfg = opened.cfg
     check_length(cfg, length)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
-    if not (silence or write or clear or first_token is not None):
+    if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
     # Parse the interventions by name.
-    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in write]
+    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
     neurons = [parse_neuron(name) for name, _ in written]
-    named = [*map(parse_neuron, silence), *neurons]
+    named = [*map(parse_neuron, options.silence), *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
-    edits = [_silenced(cfg, [parse_neuron(name) for name in silence])]
-    edits += [_cleared(cfg, name, position) for name in clear]
+    edits = [_silenced(cfg, [parse_neuron(name) for name in options.silence])]
+    edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
     check_overflow(cfg, opened.params)
     used = read_text(text)
-    tokens_NT = cut_sequences(tokenizer.encode(used), length, num_sequences)
+    tokens_NT = cut_sequences(tokenizer.encode(used), length, options.num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
-        options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
+        measure = functools.partial(effect, cfg, opened.params, epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
-        before = effect(cfg, opened.params, tokens_NT, **options)
+        before = measure(tokens_NT)
         if neurons:
             first_LF = first_activations(cfg, opened.params, tokens_NT)
             for neuron, (_, place) in zip(neurons, written, strict=True):
@@ -199,12 +203,12 @@ def intervene_checkpoint(
         changed_NT = tokens_NT.copy()
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
-        after = effect(cfg, opened.params, changed_NT, combine(*edits), **options)
-    applied = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
+        after = measure(changed_NT, combine(*edits))
+    applied: dict[str, Any] = {name: list(getattr(options, name)) for name in ("silence", "write", "clear")}
     return {
         **after,
         "before": before,
-        "interventions": applied,
+        "interventions": {**applied, "first_token": first_token},
         "position": position,
         "epsilon": epsilon,
         "length": length,

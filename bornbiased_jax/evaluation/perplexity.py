@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from bornbiased_jax.checkpoints.run import read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens
-from bornbiased_jax.model.loss import bits_per_byte, loss_of_final, loss_sum
+from bornbiased_jax.model.loss import bits_per_byte, loss_of_final, unrolled_blocks
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.streamed import Reading, Weights, over_batches
-from bornbiased_jax.model.vocabulary import head_path
+from bornbiased_jax.model.model import ForwardOptions, head_path
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer
@@ -91,15 +89,16 @@ def evaluate(
     first = next(pieces)
     total = None if len(first) == held < num_sequences else len(first)
     size = min(batch_size, len(first))
-    score = _scorer(cfg)
-    reading = Reading(needs=(head_path(cfg),), enter=_inputs, finish=functools.partial(_score, cfg))
+    reading = Reading(finish=_score, needs=(head_path(cfg),), inputs=_inputs)
+    options = ForwardOptions(dtype=np.float32, unroll=unrolled_blocks(cfg))
     nats, count, num_bytes, scored = 0.0, 0, 0, 0
     open_ids: list[int] = []
     with progress.bar(total, "evaluating", unit="sequences", quiet=quiet) as advance:
         for piece_NT in chain([first], pieces):
             check_tokens(piece_NT, cfg.vocab_size)
             parts = list(_batches(piece_NT, size))
-            for rows, (part_nats, tokens) in zip(parts, over_batches(params, parts, score, reading), strict=True):
+            computed = forward_batches(cfg, params, parts, reading, options)
+            for rows, (part_nats, tokens) in zip(parts, computed, strict=True):
                 nats, count = nats + float(part_nats), count + int(tokens)
                 advance(int((rows[:, 0] >= 0).sum()))
             # Bytes of the predicted tokens; ids that may begin a character wait for the next piece.
@@ -221,11 +220,6 @@ def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, held: i
         rest, left = joined[count * context :], left - count
         if not left:
             return
-
-
-@functools.lru_cache(maxsize=16)
-def _scorer(cfg: ModelConfig) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
-    return jax.jit(lambda params, tokens: loss_sum(cfg, params, tokens))
 
 
 def _inputs(tokens_BT1: np.ndarray) -> np.ndarray:

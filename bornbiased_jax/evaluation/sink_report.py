@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
-from bornbiased_jax.evaluation.streaming import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.model.limits import check_length, check_sequences
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.streamed import StreamedWeights, Weights, check_plain
+from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_overflow, check_plain
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
-from bornbiased_jax.probes.sinks import Convention, Threshold, check_epsilon, measure_sinks
+from bornbiased_jax.probes.sinks import Convention, SinkOptions, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.quantization import Granularity, Price, Scheme, prices
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
@@ -62,7 +63,7 @@ class SinkReport(TypedDict):
     tokenizer_digest: NotRequired[str]
 
 
-def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
+def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int = 0) -> np.ndarray:
     """Cut windows of a text at distinct random starts, [N, length] in the order of the text.
 
     N is ``num_sequences``, or the number of possible starts where that is smaller.
@@ -91,24 +92,40 @@ def cut_sequences(ids: Any, length: int, num_sequences: int, *, seed: int = 0) -
     return np.stack([ids[start : start + length] for start in np.sort(chosen)])
 
 
+@dataclasses.dataclass(frozen=True)
+class ReportOptions(SinkOptions):
+    """What a report on sinks measures, beside which heads are sinks.
+
+    Attributes:
+        lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.
+        num_sequences: how many windows are drawn at random from the text.
+        details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
+        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantization.prices`; on
+            ``DETAIL_SEQUENCES`` sequences of the longest length.
+        streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
+            :func:`~bornbiased_jax.evaluation.rolling_cache.streaming_losses`, measured on the same sequences.
+        seed: of the windows, and of the random tokens of the variances.
+    """
+
+    lengths: Sequence[int] = LENGTHS
+    num_sequences: int = 100
+    details: bool = True
+    schemes: Sequence[Scheme] = ()
+    granularities: Sequence[Granularity] = ("tensor", "token")
+    keep_sinks: Sequence[int] = (0,)
+    streaming: int | None = None
+    seed: int = 0
+
+
+DEFAULTS = ReportOptions()
+
+
 def report_on_ids(
     cfg: ModelConfig,
     params: Weights,
-    ids: Any,
+    ids: ArrayLike,
+    options: ReportOptions = DEFAULTS,
     *,
-    epsilon: float = 0.25,
-    lengths: Sequence[int] = LENGTHS,
-    num_sequences: int = 100,
-    convention: Convention = "all_rows",
-    threshold: Threshold = "per_sequence",
-    position: int = 1,
-    normalise: bool = False,
-    details: bool = True,
-    schemes: Sequence[Scheme] = (),
-    granularities: Sequence[Granularity] = ("tensor", "token"),
-    keep_sinks: Sequence[int] = (0,),
-    streaming: int | None = None,
-    seed: int = 0,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> SinkReport:
@@ -118,19 +135,9 @@ def report_on_ids(
         cfg: the architecture.
         params: its weights, in memory or streamed; streamed ones have no ``schemes`` and no ``streaming``.
         ids: the token ids of the text, one long row.
-        epsilon, convention, threshold, position, normalise: see
-            :func:`~bornbiased_jax.probes.sinks.measure_sinks`.
-        lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their
-            prefixes.
-        num_sequences: how many windows are drawn at random from the text.
-        details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
-        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantization.prices`; on
-            ``DETAIL_SEQUENCES`` sequences of the longest length.
-        streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
-            :func:`~bornbiased_jax.evaluation.streaming.streaming_losses`, measured on the same sequences.
-        seed: of the windows, and of the random tokens of the variances.
+        options: what is measured.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        advance: called with the number of sequences done since the last call (see :func:`count_sequences`).
+        advance: called with the number of sequences done since the last call.
 
     Returns:
         ``sink_rate``, ``sink_rate_std`` (over sequences), ``sink_rate_of_average`` and
@@ -148,33 +155,22 @@ def report_on_ids(
         >>> from bornbiased_jax.config import preset
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> text = np.arange(32)
-        >>> report_on_ids(cfg, init_seed(cfg, 0), text, lengths=[32], num_sequences=1, details=False)["sink_rate"]
+        >>> options = ReportOptions(lengths=[32], num_sequences=1, details=False)
+        >>> report_on_ids(cfg, init_seed(cfg, 0), np.arange(32), options)["sink_rate"]
         {'32': 0.0}
     """
     # Refuse what cannot be measured before anything is computed.
-    check_epsilon(epsilon)
-    check_plain(params, quantisation=list(schemes) or None, streaming=streaming)
+    check_epsilon(options.epsilon)
+    check_plain(params, quantisation=list(options.schemes) or None, streaming=options.streaming)
+    lengths, seed, streaming = options.lengths, options.seed, options.streaming
     if not lengths:
         raise InputError("no length is asked for: give at least one, as in 64,128")
     longest = max(lengths)
     check_length(cfg, longest)
-    x_NT = check_sequences(cfg, cut_sequences(ids, longest, num_sequences, seed=seed))
+    x_NT = check_sequences(cfg, cut_sequences(ids, longest, options.num_sequences, seed=seed))
     if streaming is not None:
-        check_streaming(cfg, x_NT[:1], streaming, keep_sinks)
-    sinks = measure_sinks(
-        cfg,
-        params,
-        x_NT,
-        epsilon=epsilon,
-        convention=convention,
-        position=position,
-        threshold=threshold,
-        lengths=lengths,
-        normalise=normalise,
-        batch_size=batch_size,
-        advance=advance,
-    )
+        check_streaming(cfg, x_NT[:1], streaming, options.keep_sinks)
+    sinks = measure_sinks(cfg, params, x_NT, options, batch_size=batch_size, advance=advance)
     by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {
         "sink_rate": {length: rates["sink_rate"] for length, rates in by_length.items()},
@@ -193,19 +189,26 @@ def report_on_ids(
         "beyond_max_seq_len": longest > cfg.max_seq_len,
     }
     # Details are measured on fewer and shorter sequences.
-    if details:
+    if options.details:
         x_DT = x_NT[:DETAIL_SEQUENCES, :DETAIL_LENGTH]
         report["variance"] = _variance(cfg, params, x_DT.shape, seed, advance)
         report["outliers"] = _outliers(cfg, params, x_DT, advance)
         if cfg.mlp and x_DT.shape[1] > 1:
             report["super_neurons"] = super_neurons(cfg, params, x_DT, advance=advance)
-    if schemes and not isinstance(params, StreamedWeights):
+    few_NT = x_NT[:DETAIL_SEQUENCES]
+    if options.schemes and not isinstance(params, StreamedWeights):
         report["quantisation"] = prices(
-            cfg, params, x_NT[:DETAIL_SEQUENCES], schemes, granularities=granularities, keep=keep_sinks, advance=advance
+            cfg,
+            params,
+            few_NT,
+            options.schemes,
+            granularities=options.granularities,
+            keep=options.keep_sinks,
+            advance=advance,
         )
     if streaming is not None and not isinstance(params, StreamedWeights):
         report["streaming"] = streaming_losses(
-            cfg, params, x_NT[:DETAIL_SEQUENCES], window=streaming, keep=keep_sinks, advance=advance
+            cfg, params, few_NT, window=streaming, keep=options.keep_sinks, advance=advance
         )
     return report
 
@@ -213,30 +216,20 @@ def report_on_ids(
 def sinks_report(
     checkpoint: str | Path | Checkpoint,
     text: str | Path,
+    options: ReportOptions = DEFAULTS,
     *,
     tokenizer: Tokenizer | None = None,
-    lengths: Sequence[int] = LENGTHS,
-    epsilon: float = 0.25,
-    num_sequences: int = 100,
-    details: bool = True,
-    schemes: Sequence[Scheme] = (),
-    granularities: Sequence[Granularity] = ("tensor", "token"),
-    keep_sinks: Sequence[int] = (0,),
-    streaming: int | None = None,
     by_step: bool = False,
     quiet: bool = False,
-    **settings: Any,
 ) -> SinkReport:
     """Report on the sinks of a checkpoint on a text, as ``bornbiased sinks`` does.
 
     Args:
         checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
         text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
+        options: what is measured. A GGUF file's weights are quantised already and are taken as they are stored, so
+            that its ``schemes`` lose their bits for weights.
         tokenizer: in place of the checkpoint's own.
-        lengths, epsilon, num_sequences, details, granularities, keep_sinks, streaming, settings: see
-            :func:`report_on_ids`.
-        schemes: likewise; a GGUF file's weights are quantised already and are taken as they are stored, so that its
-            schemes lose their bits for weights.
         by_step: of a pretraining run, also the sinks of every seed at birth and at every checkpoint, at the greatest
             length.
         quiet: show no progress.
@@ -248,12 +241,12 @@ def sinks_report(
     Raises:
         InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or damaged.
     """
-    check_epsilon(epsilon)
+    check_epsilon(options.epsilon)
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    for length in lengths:
+    for length in options.lengths:
         check_length(opened.cfg, length)
-    check_forward(opened.cfg, 1, max(lengths, default=1), all_weights=True)
-    check_plain(opened.weights, quantisation=list(schemes) or None, streaming=streaming)
+    check_forward(opened.cfg, 1, max(options.lengths, default=1), all_weights=True)
+    check_plain(opened.weights, quantisation=list(options.schemes) or None, streaming=options.streaming)
     if by_step:
         check_run(opened)
     tokenizer = tokenizer or opened.tokenizer
@@ -262,31 +255,16 @@ def sinks_report(
     check_overflow(opened.cfg, opened.weights)
     # A GGUF file's weights are quantised already.
     if opened.source_format == "gguf":
-        schemes = [_stored_weights(scheme) for scheme in schemes]
+        schemes = [_stored_weights(scheme) for scheme in options.schemes]
+        options = dataclasses.replace(options, schemes=schemes)
     # Draw the windows and measure, with one progress bar for all.
     used = read_text(text)
     ids = tokenizer.encode(used)
-    cells = len(schemes) * len(granularities) * len(keep_sinks) + (streaming is not None) * (len(keep_sinks) + 1)
-    total = count_sequences(opened.cfg, num_sequences, details) + cells * min(num_sequences, DETAIL_SEQUENCES)
-    with progress.bar(total, "sinks", unit="sequences", quiet=quiet) as advance:
-        report = report_on_ids(
-            opened.cfg,
-            opened.weights,
-            ids,
-            lengths=lengths,
-            epsilon=epsilon,
-            num_sequences=num_sequences,
-            details=details,
-            schemes=schemes,
-            granularities=granularities,
-            keep_sinks=keep_sinks,
-            streaming=streaming,
-            advance=advance,
-            **settings,
-        )
+    with progress.bar(count_sequences(opened.cfg, options), "sinks", unit="sequences", quiet=quiet) as advance:
+        report = report_on_ids(opened.cfg, opened.weights, ids, options, advance=advance)
     if by_step:
-        x_NT = cut_sequences(ids, max(lengths), num_sequences, seed=report["seed"])
-        report["by_step"] = sinks_by_step(opened, x_NT, epsilon=epsilon, quiet=quiet)
+        x_NT = cut_sequences(ids, max(options.lengths), options.num_sequences, seed=report["seed"])
+        report["by_step"] = sinks_by_step(opened, x_NT, epsilon=options.epsilon, quiet=quiet)
     return report | {
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
@@ -325,9 +303,13 @@ def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int
     return max((score, block, head) for block, row in enumerate(score_LH, 1) for head, score in enumerate(row, 1))
 
 
-def count_sequences(cfg: ModelConfig, num_sequences: int, details: bool) -> int:
+def count_sequences(cfg: ModelConfig, options: ReportOptions) -> int:
     """Estimate how many sequences :func:`report_on_ids` will report as done, for a progress display."""
-    return num_sequences + details * (2 + cfg.mlp) * min(num_sequences, DETAIL_SEQUENCES)
+    detailed = min(options.num_sequences, DETAIL_SEQUENCES)
+    cells = len(options.schemes) * len(options.granularities) * len(options.keep_sinks)
+    if options.streaming is not None:
+        cells += len(options.keep_sinks) + 1
+    return options.num_sequences + (options.details * (2 + cfg.mlp) + cells) * detailed
 
 
 def _variance(

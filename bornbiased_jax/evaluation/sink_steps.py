@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
@@ -38,7 +39,9 @@ def check_run(opened: Checkpoint) -> None:
         raise InputError(f"{opened.reference} has no steps to follow: name a pretraining run, as in RUN@seed=42")
 
 
-def sinks_by_step(opened: Checkpoint, tokens_NT: Any, *, epsilon: float = 0.25, quiet: bool = False) -> list[StepSinks]:
+def sinks_by_step(
+    opened: Checkpoint, tokens_NT: ArrayLike, *, epsilon: float = 0.25, quiet: bool = False
+) -> list[StepSinks]:
     """Measure sinks at the first position of all seeds of a run, step by step, seeds in one vectorized pass.
 
     Args:

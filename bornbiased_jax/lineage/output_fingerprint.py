@@ -25,7 +25,7 @@ from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.lineage.output_chunks import kept_outputs
 from bornbiased_jax.lineage.outputs import check_memory, embedding_moments, last_outputs, storage_of
-from bornbiased_jax.model.streamed import check_plain
+from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.ranges import Layers
 

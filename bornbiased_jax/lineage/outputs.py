@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,16 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import Overflow, check_overflow
-from bornbiased_jax.model.streamed import Reading, StreamedWeights, Weights, check_plain, over_batches, parameter
+from bornbiased_jax.model.streaming import (
+    Overflow,
+    Reading,
+    StreamedWeights,
+    Weights,
+    check_overflow,
+    check_plain,
+    forward_batches,
+    parameter,
+)
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -82,19 +89,16 @@ def last_outputs(
         scaled: jax.Array = x if mesh is None else parallel.place(x, mesh, PartitionSpec(parallel.BATCH_AXES))
         return scaled
 
-    def last(params: Params, x: jax.Array) -> np.ndarray:
-        return parallel.fetch(_last(cfg, layer, params, x))
-
     starts = range(begin, end, size)
     batches = [functools.partial(made, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
-    computed = over_batches(placed, batches, last, _reading(layer), workers=shards)
+    in_float32 = models.ForwardOptions(dtype=jnp.float32)
+    computed = forward_batches(cfg, placed, batches, _reading(layer), in_float32, workers=shards)
     # Collect the batches; the last one's padding is cut off.
     for start, computed_BD in zip(starts, computed, strict=True):
         stop = min(start + size, end)
-        # Streamed, the states of all blocks.
-        last_BD = computed_BD if layer is None or not isinstance(params, StreamedWeights) else computed_BD[layer - 1]
+        last_BD = computed_BD if layer is None else computed_BD[layer - 1]
         outputs_ND[start - begin : stop - begin] = last_BD[: stop - start]
         if advance is not None:
             advance(stop - start)
@@ -121,29 +125,19 @@ def _on_one_device(params: Weights) -> bool:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _last(cfg: ModelConfig, layer: int | None, params: Params, x: jax.Array) -> jax.Array:
-    if layer is None:
-        out = models.apply(cfg, params, x, positions="last", logits=False, dtype=jnp.float32)
-        return _of_final(params, out.final_BTD, x)
-    options: dict[str, Any] = dict(positions="last", logits=False, dtype=jnp.float32)
-    outputs = models.apply(cfg, params, x, capture=("residual",), reduce=_of_residual, **options)
-    return outputs.layers[layer - 1].astype(jnp.float32)
-
-
 def _reading(layer: int | None) -> Reading:
-    """Describe a streamed pass: the final norm's output, or the residual stream after every block."""
+    """Read the final norm's output, or the residual stream after every block."""
     if layer is None:
         return Reading(positions="last", finish=_of_final)
     return Reading(positions="last", capture=("residual",), reduce=_of_residual)
 
 
-def _of_final(params: Params, final_BTD: jax.Array, x: jax.Array) -> jax.Array:
+def _of_final(cfg: ModelConfig, params: Params, final_BTD: jax.Array, x: jax.Array) -> jax.Array:
     return final_BTD[:, -1].astype(jnp.float32)
 
 
 def _of_residual(captured: dict[str, jax.Array]) -> jax.Array:
-    return captured["residual"][:, -1]
+    return captured["residual"][:, -1].astype(jnp.float32)
 
 
 def storage_of(params: Weights) -> str:

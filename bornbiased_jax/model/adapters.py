@@ -23,6 +23,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
@@ -89,6 +90,7 @@ def lora(rank: int, alpha: float | None = None, matrices: tuple[str, ...] = ("qu
     Raises:
         InputError: no matrix, an unknown one or one named twice, or a rank or α out of range.
     """
+    # Each matrix once, in the order of the table, whatever order was typed.
     rank = within(Width, rank, "rank")
     for name in matrices:
         if name not in MATRICES:
@@ -121,6 +123,7 @@ def adapted(cfg: ModelConfig, adapter: Adapter | None) -> ModelConfig:
     """
     if adapter is None or adapter.method == "lora":
         return cfg
+    # What cannot be merged into a matrix is a field of the architecture.
     changes: dict[str, Any] = {"prefix_length": adapter.prefix_length}
     if adapter.method == "prefix-plus":
         changes = {"prefix_memory": adapter.feature_map}
@@ -160,6 +163,7 @@ def _parameters(cfg: ModelConfig, adapter: Adapter) -> dict[str, tuple[tuple[int
             raise InputError(f"the model has no matrix {name}: choose from {have}")
         if table[f"{module}/kernel"].in_expert:
             raise InputError(f"LoRA of {name} in a mixture of experts is not supported: choose matrices of attention")
+        # A [in, r] and B [r, out] of every block; B begins at zero.
         L, width, out = table[f"{module}/kernel"].shape
         if adapter.rank > min(width, out):
             raise InputError(
@@ -178,9 +182,11 @@ def init_adapter(cfg: ModelConfig, adapter: Adapter, seed: int | jax.Array) -> P
         adapter: what is trained.
         seed: 0 to 2³² − 1; may be traced.
     """
+    # A stream of its own: the same seed draws the base, and must not draw the adapter alike.
     key = keys.stream_key(seed, "adapter")
     flat = {}
     for path, (shape, std) in _parameters(cfg, adapter).items():
+        # As for the base, a key for each path; what begins at zero needs none.
         leaf = keys.leaf_key(key, path)
         flat[path] = keys.stacked_normal(leaf, shape[0], shape[1:], std) if std else jnp.zeros(shape, jnp.float32)
     return unflatten(flat)
@@ -196,6 +202,7 @@ def attach(adapter: Adapter, frozen: Params, trained: Params) -> Params:
         frozen: the base.
         trained: the adapter, as :func:`init_adapter` lays it out.
     """
+    # x W + (α/r) (x A) B: the layer multiplies with A and B, and the scale goes into B.
     flat = flatten(trained)
     if adapter.method == "lora":
         flat = {path: leaf * _scale(adapter) if path.endswith(OUT) else leaf for path, leaf in flat.items()}
@@ -212,7 +219,7 @@ def merge(adapter: Adapter, frozen: Params, trained: Params) -> Params:
     return unflatten(merged if adapter.method == "lora" else {**merged, **flat})
 
 
-def merge_parameter(adapter: Adapter, path: str, frozen: Any, trained: Mapping[str, Any]) -> np.ndarray:
+def merge_parameter(adapter: Adapter, path: str, frozen: ArrayLike, trained: Mapping[str, Any]) -> np.ndarray:
     """Merge one parameter of the base with the adapter's factors for it, if there are any.
 
     Args:
@@ -221,10 +228,12 @@ def merge_parameter(adapter: Adapter, path: str, frozen: Any, trained: Mapping[s
         frozen: the parameter.
         trained: the adapter, flat.
     """
+    # Only matrices that have factors change.
     leaf = np.asarray(frozen, np.float32)
     module = path.rpartition("/")[0]
     if not path.endswith("/kernel") or f"{module}/{IN}" not in trained:
         return leaf
+    # W + (α/r) A B, of all blocks at once.
     product: np.ndarray = np.matmul(trained[f"{module}/{IN}"], trained[f"{module}/{OUT}"])
     return leaf + np.float32(_scale(adapter)) * product
 
@@ -264,6 +273,7 @@ def within_budget(cfg: ModelConfig, adapter: Adapter, budget: int) -> Adapter:
         smallest = dataclasses.replace(adapter, prefix_length=1)
     else:
         smallest = adapter
+    # Parameters grow in proportion to the rank or the length.
     each = count_trained(cfg, smallest)
     if each > budget:
         raise InputError(f"{adapter.method} trains at least {each:,} parameters of this model, more than {budget:,}")

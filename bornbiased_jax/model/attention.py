@@ -1,4 +1,16 @@
-"""Causal multi-head attention, with every variation that the config names."""
+"""Causal multi-head attention, with every variation that the config names.
+
+Kernels turn a row of attention logits into weights:
+
+    softmax    e^s / Σ e^s
+    sigmoid    σ(s − ln max_seq_len), each key for itself (Ramapuram et al., 2409.04431)
+    softpick   max(e^s − 1, 0) / (Σ |e^s − 1| + ε): a key below zero weighs nothing (Zuhri et al., 2504.20966)
+    clipped    clip((1 − γ) softmax(s) + γ, 0, 1), γ = −α/max_seq_len (Bondarenko et al., 2306.12929, their ζ = 1)
+    centred    softmax(s) less 1/n over the n keys that the query sees: uniform attention adds nothing
+
+The last four need not sum to 1 over a row. Plain softmax attention in bfloat16 is one kernel of the GPU where it has
+one (:func:`fused_attention`), which never holds a [T, T] array.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +21,88 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.attention_kernels import KERNELS
-from bornbiased_jax.model.cache import RollingCache
+from bornbiased_jax.model.cache import Past, RollingCache
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.fused import fused_attention
-from bornbiased_jax.model.linear import Linear
-from bornbiased_jax.model.norm import Norm
-from bornbiased_jax.model.rope import rotate
-from bornbiased_jax.model.sites import NO_EDITS, Edits, edited
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
+from bornbiased_jax.model.layers import Linear, Norm, rotate
+
+CLIP_ALPHA = 4.0
+"""α of clipped softmax, which its authors use for T = 128: weights below about α/max_seq_len become zero."""
+
+SOFTPICK_EPSILON = 1e-6
+"""ε of softpick, on the scale of a row whose largest e^s is 1."""
+
+Kernel = Callable[[jax.Array, jax.Array, int], jax.Array]
+
+
+def _softmax(scores_BHTS: jax.Array, seen_11TS: jax.Array, _longest: int) -> jax.Array:
+    return jax.nn.softmax(jnp.where(seen_11TS, scores_BHTS, -jnp.inf), axis=-1)
+
+
+def _sigmoid(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    return jnp.where(seen_11TS, jax.nn.sigmoid(scores_BHTS - math.log(longest)), 0.0)
+
+
+def _softpick(scores_BHTS: jax.Array, seen_11TS: jax.Array, _longest: int) -> jax.Array:
+    """Divide numerator and denominator by e^m, m = max(0, largest logit), so that no power overflows.
+
+    e^(s−m) − e^(−m) is e^(−m)(e^s − 1), which is exact near s = 0 where the difference would cancel.
+    """
+    # A key that is not seen may have any logit, and must not overflow where it is left out: 0, which weighs nothing.
+    scores_BHTS = jnp.where(seen_11TS, scores_BHTS, 0.0)
+    top_BHT1 = jnp.maximum(jax.lax.stop_gradient(jnp.max(scores_BHTS, axis=-1, keepdims=True)), 0.0)
+    near = jnp.exp(-top_BHT1) * jnp.expm1(jnp.minimum(scores_BHTS, 1.0))
+    far = jnp.exp(scores_BHTS - top_BHT1) - jnp.exp(-top_BHT1)
+    above = jnp.where(scores_BHTS < 1.0, near, far)
+    total_BHT1 = jnp.sum(jnp.abs(above), axis=-1, keepdims=True) + SOFTPICK_EPSILON
+    return jnp.maximum(above, 0.0) / total_BHT1
+
+
+def _clipped(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    gamma = -CLIP_ALPHA / longest
+    return jnp.clip((1.0 - gamma) * _softmax(scores_BHTS, seen_11TS, longest) + gamma, 0.0, 1.0)
+
+
+def _centred(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+    mean_11TS = seen_11TS / jnp.sum(seen_11TS, axis=-1, keepdims=True)
+    return _softmax(scores_BHTS, seen_11TS, longest) - mean_11TS
+
+
+KERNELS: dict[str, Kernel] = {
+    "softmax": _softmax,
+    "sigmoid": _sigmoid,
+    "softpick": _softpick,
+    "clipped": _clipped,
+    "centred": _centred,
+}
+"""Logits [B, H, T, S] in float32, which keys are seen [1, 1, T, S], max_seq_len -> weights [B, H, T, S]."""
+
+
+FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": jax.nn.elu,
+    "relu": jax.nn.relu,
+    "identity": lambda q: q,
+}
+"""φ of Prefix-Tuning+, by its name in the configuration."""
 
 # Rows of queries taken together: fewer leave less out, but each block costs a few more operations to compile.
 MIN_ROWS = 32
+
 MAX_BLOCKS = 8
 
 
-def allowed(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
+def causal_mask(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
     """Return boolean [T, S]: whether the query at one absolute position may see the key at another."""
     distance_TS = query_T[:, None] - key_S[None, :]
     causal_TS = distance_TS >= 0
     return causal_TS if window is None else causal_TS & (distance_TS < window)
 
 
-def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
+def row_blocks(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
     """Return blocks of query rows, each with the columns that causality and the window leave to any of them.
 
     With as many queries as keys, half of the square is never seen: blocks of rows leave most of it out.
@@ -49,29 +119,6 @@ def visible(num_queries: int, num_keys: int, window: int | None) -> list[tuple[s
     return blocks
 
 
-def _behind(
-    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Prepend a prefix that every query sees to keys, values and the mask."""
-    if prefix is None:
-        return k_BSGK, v_BSGK, seen_TS
-    key_BPGK, value_BPGK = prefix
-    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
-    return (
-        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
-        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
-        jnp.concatenate([seen_TP, seen_TS], axis=1),
-    )
-
-
-FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "elu": jax.nn.elu,
-    "relu": jax.nn.relu,
-    "identity": lambda q: q,
-}
-"""φ of Prefix-Tuning+, by its name in the configuration."""
-
-
 class Attention(nn.Module):
     """softmax(Q Kᵀ/√K) V W_O over causal positions, G key/value heads shared by H query heads.
 
@@ -80,7 +127,7 @@ class Attention(nn.Module):
     [K] shared by the heads ("The Structural Origin of Attention Sink"), a sigmoid output gate. In the
     weights: a window of the last w positions, an extra logit per head (zero or learned) that takes
     probability and adds nothing, or another kernel in place of the softmax
-    (:mod:`~bornbiased_jax.model.attention_kernels`). In the values: a gate sigmoid(W v + b) of each
+    (:data:`KERNELS`). In the values: a gate sigmoid(W v + b) of each
     value on itself, W [K, K] shared by the heads (value-state gate, 2510.09017).
 
     Adapters: ``prefix_length`` trained keys and values of each group before all positions, seen by every query and not
@@ -91,7 +138,7 @@ class Attention(nn.Module):
 
     cfg: ModelConfig
     capture: tuple[str, ...] = ()
-    precision: Any = "highest"
+    precision: PrecisionLike = "highest"
     last_only: bool = False
     edits: Edits = NO_EDITS
 
@@ -100,21 +147,17 @@ class Attention(nn.Module):
         self,
         x_BTD: jax.Array,
         positions_T: jax.Array,
-        mask_TS: jax.Array | None = None,
-        past: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        past: Past | None = None,
         rolling: RollingCache | None = None,
         layer: jax.Array | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
+        """Return the update of the residual stream [B, T, D], and what was captured."""
         cfg = self.cfg
-        # Whether this layer is a local one, traced: blocks are scanned, and their facts travel with them.
-        is_local = None
-        if cfg.is_local is not None:
-            if layer is None:
-                raise ValueError("layers of this configuration differ: say which one a block is")
-            is_local = jnp.asarray(cfg.is_local)[layer]
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
+        is_local = self._is_local(layer)
         use_bias = cfg.bias or cfg.qkv_bias
-        x_BTD = edited(self.edits.attention_input, x_BTD)
+        x_BTD = apply_edit(self.edits.attention_input, x_BTD)
+        # Where the last position alone goes on, it alone asks; keys and values come from all.
         query_x = x_BTD[:, -1:] if self.last_only else x_BTD
         query_T = positions_T[-1:] if self.last_only else positions_T
 
@@ -135,7 +178,7 @@ class Attention(nn.Module):
             first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
             q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
             k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
-        k_BSGK, v_BSGK = edited(self.edits.keys, k_BSGK), edited(self.edits.values, v_BSGK)
+        k_BSGK, v_BSGK = apply_edit(self.edits.keys, k_BSGK), apply_edit(self.edits.values, v_BSGK)
 
         # Keys and values so far: the cache with this pass written into it.
         key_S = positions_T
@@ -145,29 +188,9 @@ class Attention(nn.Module):
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
-        # The mask: causality and windows, then what the caller and edits take away.
-        def seen_within(window: int | None) -> jax.Array:
-            if rolling is None:
-                return allowed(query_T, key_S, window)
-            return rolling.seen(query_T, key_S, window)
-
-        seen_TS = seen_within(cfg.window)
-        if is_local is not None:
-            seen_TS = jnp.where(is_local, seen_TS, seen_within(None))
-        # What no query sees can be left out only where it is known before the program runs.
-        window = cfg.window if rolling is None and is_local is None else None
-        if mask_TS is not None:
-            seen_TS = seen_TS & (mask_TS[-1:] if self.last_only else mask_TS)
-        if self.edits.seen is not None:
-            seen_TS = seen_TS & self.edits.seen(seen_TS)
-
-        # An extra logit takes probability and adds nothing.
-        extra_H = None
-        if cfg.sink_logit == "zero":
-            extra_H = jnp.zeros((H,), jnp.float32)
-        elif cfg.sink_logit == "learned":
-            extra_H = self.param("sink_logit", nn.initializers.zeros, (H,))
-        weights_BHTS = o_BTHK = None
+        # Which keys each query sees, the extra logit, and the prefix that all see.
+        seen_TS = self._seen(query_T, key_S, rolling, is_local)
+        extra_H = self._extra_logit()
         prefix = self._prefix(k_BSGK)
 
         def weigh(rows: slice, keys: jax.Array, mask: jax.Array) -> jax.Array:
@@ -179,18 +202,21 @@ class Attention(nn.Module):
             return self._weights(scores_BHTS, mask, extra_H)
 
         # Weights in full where they are captured, else the fused kernel, else blocks of rows.
+        weights_BHTS = o_BTHK = None
         if self._wants_weights():
-            keys, values, mask = _behind(prefix, k_BSGK, v_BSGK, seen_TS)
+            keys, values, mask = _prepend(prefix, k_BSGK, v_BSGK, seen_TS)
             weights_BHTS = weigh(slice(None), keys, mask)
             o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
             if prefix is not None:
                 weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
-        elif self._causal(mask_TS, past) and rolling is None:
+        elif past is None and rolling is None and self._is_plain():
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
+            # What no query sees can be left out only where it is known before the program runs.
+            window = cfg.window if rolling is None and is_local is None else None
             parts = []
-            for rows, columns in visible(q_BTHK.shape[1], k_BSGK.shape[1], window):
-                keys, values, mask = _behind(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
+            for rows, columns in row_blocks(q_BTHK.shape[1], k_BSGK.shape[1], window):
+                keys, values, mask = _prepend(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
                 weights = weigh(rows, keys, mask)
                 parts.append(self._aggregate(weights.astype(values.dtype), values))
             o_BTHK = jnp.concatenate(parts, axis=1)
@@ -199,8 +225,9 @@ class Attention(nn.Module):
         if cfg.prefix_memory != "none":
             o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
         o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
-        o_BTHK = edited(self.edits.attention_output, o_BTHK)
+        o_BTHK = apply_edit(self.edits.attention_output, o_BTHK)
         out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
+        # Return what was asked for, never more: a scan would stack it.
         activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
         activations |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
@@ -208,8 +235,43 @@ class Attention(nn.Module):
         captured = {name: activations[name] for name in activations if name in self.capture}
         return out_BTD, captured | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
 
+    def _is_local(self, layer: jax.Array | None) -> jax.Array | None:
+        """Return whether this layer is a local one, traced; None where all layers are alike.
+
+        Blocks are scanned, and their facts travel with them.
+        """
+        if self.cfg.is_local is None:
+            return None
+        if layer is None:
+            raise ValueError("layers of this configuration differ: say which one a block is")
+        return jnp.asarray(self.cfg.is_local)[layer]
+
+    def _seen(
+        self, query_T: jax.Array, key_S: jax.Array, rolling: RollingCache | None, is_local: jax.Array | None
+    ) -> jax.Array:
+        """Return boolean [T, S]: causality and windows, less what an edit takes away."""
+
+        def within(window: int | None) -> jax.Array:
+            return causal_mask(query_T, key_S, window) if rolling is None else rolling.seen(query_T, key_S, window)
+
+        seen_TS = within(self.cfg.window)
+        if is_local is not None:
+            # Layers that are not local see everything.
+            seen_TS = jnp.where(is_local, seen_TS, within(None))
+        return seen_TS if self.edits.seen is None else seen_TS & self.edits.seen(seen_TS)
+
+    def _extra_logit(self) -> jax.Array | None:
+        """Return one more logit of each head [H], which takes probability and adds nothing; None without one."""
+        if self.cfg.sink_logit == "none":
+            return None
+        if self.cfg.sink_logit == "zero":
+            return jnp.zeros((self.cfg.num_heads,), jnp.float32)
+        logit_H: jax.Array = self.param("sink_logit", nn.initializers.zeros, (self.cfg.num_heads,))
+        return logit_H
+
     def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
         cfg = self.cfg
+        # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
         y = Linear(heads * cfg.key_dim, use_bias, self.precision, name=name)(x)
         if cfg.qk_norm and cfg.qk_norm_scope == "projection":
             y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
@@ -239,12 +301,11 @@ class Attention(nn.Module):
     def _wants_weights(self) -> bool:
         return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
 
-    def _causal(self, mask_TS: jax.Array | None, past: Any) -> bool:
+    def _is_plain(self) -> bool:
         """Return whether this is the softmax over all earlier positions (of a window) and nothing else."""
         refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
         is_plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
-        is_unmasked = mask_TS is None and self.edits.seen is None
-        return is_plain and is_unmasked and past is None and not self.last_only
+        return is_plain and self.edits.seen is None and not self.last_only
 
     def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
         """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
@@ -264,6 +325,7 @@ class Attention(nn.Module):
         seen_11TS = seen_TS[None, None]
         if extra_H is None:
             return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)
+        # One more column that every query sees, cut off again after the softmax.
         scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
         extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
         return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
@@ -271,12 +333,14 @@ class Attention(nn.Module):
     def _aggregate(self, weights_BHTS: jax.Array, v_BSGK: jax.Array) -> jax.Array:
         B, H, T, S = weights_BHTS.shape
         G, K = v_BSGK.shape[2:]
+        # The same order as for the scores: query heads of a group are rows of one product.
         weights_BGMS = weights_BHTS.reshape(B, G, H // G * T, S)
         o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
         return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
 
     def _sink_mitigations(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
         cfg = self.cfg
+        # Uniform attention has variance σ²/i at position i; √i makes it σ² everywhere, attenuation σ²/max_seq_len.
         if cfg.positional_scale != "none":
             index_T = (positions_T + 1).astype(jnp.float32)
             longest = cfg.max_seq_len if cfg.positional_scale == "attenuate" else 1
@@ -289,3 +353,76 @@ class Attention(nn.Module):
             gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)
             o_BTHK = o_BTHK * jnp.broadcast_to(gate, o_BTHK.shape)
         return o_BTHK
+
+
+def _prepend(
+    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Prepend a prefix that every query sees to keys, values and the mask."""
+    if prefix is None:
+        return k_BSGK, v_BSGK, seen_TS
+    key_BPGK, value_BPGK = prefix
+    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
+    return (
+        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
+        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
+        jnp.concatenate([seen_TP, seen_TS], axis=1),
+    )
+
+
+# cuDNN's flash attention needs tensor cores for bfloat16; JAX itself asks for no capability below 9.0.
+MIN_CAPABILITY = (8, 0)
+
+HALF = (jnp.bfloat16, jnp.float16)
+
+KERNEL = "dot_product_attention_fwd_wrapper"
+"""What JAX calls the kernel's primitive: for rematerialisation policies that keep its result."""
+
+
+def fused_attention(
+    q_BTHK: jax.Array, k_BTGK: jax.Array, v_BTGK: jax.Array, window: int | None = None
+) -> jax.Array | None:
+    """Compute softmax(Q Kᵀ/√K) V over causal positions by cuDNN; None where its kernel cannot take these arrays.
+
+    It takes bfloat16 and float16 on NVIDIA GPUs of compute capability 8.0 or more, an even number of positions, and
+    heads of widths divisible by 8, up to 128 or, from 9.0 on, 256. Everything else belongs to the plain formula.
+
+    Args:
+        q_BTHK: queries.
+        k_BTGK: keys of the same positions, H divisible by G.
+        v_BTGK: values.
+        window: how many last positions a query sees; None for all.
+    """
+    if jax.default_backend() != "gpu" or _capability() < MIN_CAPABILITY:
+        return None
+    if q_BTHK.dtype not in HALF:
+        return None
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        left = None if window is None else (window - 1, 0)
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=left, implementation="cudnn")
+
+    def summed(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(attend(q, k, v))
+
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (q_BTHK, k_BTGK, v_BTGK)]
+    try:
+        # JAX knows which shapes its kernels take, forward and backward, and says so by raising.
+        jax.eval_shape(jax.grad(summed, argnums=(0, 1, 2)), *shapes)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return None
+    return attend(q_BTHK, k_BTGK, v_BTGK)
+
+
+def keep_products_and_attention(primitive: Primitive, *arguments: object, **parameters: object) -> bool:
+    """Store products with weights and fused attention, recompute all else: a rematerialization policy."""
+    if primitive.name == KERNEL:
+        return True
+    return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arguments, **parameters))
+
+
+def _capability() -> tuple[int, ...]:
+    """Return the device's compute capability; (0,) where it has none, as on AMD's."""
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    parts = capability.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else (0,)

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
 
+Past = tuple[jax.Array, jax.Array, jax.Array]
+"""Keys and values [B, S, G, K] of earlier positions of one block, and how many of them are filled."""
+
 
 class Cache(NamedTuple):
     """Keys (after RoPE) and values of every layer, and how many positions are filled."""
@@ -20,6 +23,7 @@ class Cache(NamedTuple):
 
 def empty_cache(cfg: ModelConfig, batch: int, size: int, dtype: jnp.dtype = jnp.float32) -> Cache:
     """Return an empty cache for ``size`` positions of ``batch`` sequences."""
+    # Key/value heads alone: query heads share them.
     shape = (cfg.num_layers, batch, size, cfg.kv_heads, cfg.key_dim)
     return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((), jnp.int32))
 
@@ -43,10 +47,12 @@ class RollingCache(NamedTuple):
 
     def seen(self, query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
         """Return boolean [T, S]: whether the key is in the query's cache, and there within the model's own window."""
+        # The first tokens, and the latest ones.
         distance_TS = query_T[:, None] - key_S[None, :]
         first_S = (key_S < self.keep)[None, :]
         seen_TS = (distance_TS >= 0) & (first_S | (distance_TS < self.window))
         if window is None:
             return seen_TS
+        # The model's own window counts positions inside the cache, where the first tokens have moved up.
         inside_TS = self.inside(query_T)[:, None] - key_S[None, :]
         return seen_TS & (jnp.where(first_S, inside_TS, distance_TS) < window)

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 USED = Policy("used")
 
 
-def _only(value: Any) -> Policy:
+def _only(value: object) -> Policy:
     return Policy("refused", unless=value)
 
 

@@ -1,14 +1,34 @@
-"""Neurons and channels cut and joined at inference: where a sink is made, found by taking its maker away.
+"""Interventions: activations replaced at inference, at named sites of a block.
 
-Neurons are of an MLP's hidden layer, what W_down reads. An edit carries its numbers as arrays, so that one compiled
-pass serves a sweep over neurons, values and positions. They act in passes over all positions (``positions="all"``, no
-cache). Blocks and positions count from 1, neurons and channels from 0.
+:class:`Edits` names the sites; fake quantization acts there too. An edit carries its numbers as arrays, so that one
+compiled pass serves a sweep over neurons, blocks, positions and factors. Edits act in passes over all positions
+(``positions="all"``, no cache). Blocks and positions count from 1, neurons and channels from 0.
+
+*Neurons and channels* (:func:`silence`, :func:`write`, :func:`clear`) are cut and restored to find what makes a sink.
+Neurons are of an MLP's hidden layer, what W_down reads.
+
+The other edits make any position an attention sink ("The Structural Origin of Attention Sink"):
+
+*Mask* (:func:`self_only`): token k attends only to itself, so its attention output is its own value and keeps the full
+variance σ² instead of σ²/k. With relative positions (RoPE or none) its representation in every layer is exactly that
+of the same token standing first.
+
+*Variance amplification* (:func:`amplify_variance`): o'_k = μ_k + λ(o_k − μ_k). The abstract defines variance over
+random-token sequences, so μ_k here is the mean over random-token sequences of the aggregated value at position k, for
+each layer, head and channel (:func:`bornbiased_jax.probes.variance.ensemble_mean`): the variance over sequences grows
+λ²-fold and the mean stays. Other centers are other interventions: the mean over a vector's coordinates is close to 0,
+which makes the formula the control; the mean over the other positions of the sequence removes context.
+
+*Control* (:func:`scale_output`): λ·o_k, which enlarges the vector and its shared part alike.
+
+The last two act on "o" before W_O, after the sink mitigations of the config.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,7 +37,85 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.sites import Edits
+
+Edit = Callable[..., jax.Array]
+"""``edit(x, layer=index)``: what takes the place of an activation of one block; blocks count from 0 here."""
+
+
+class Edits(NamedTuple):
+    """What to put in place of activations, by site; None leaves one as it is.
+
+    A pytree: an edit made by ``jax.tree_util.Partial`` carries its arrays as leaves, so that a compiled pass serves
+    every value of them.
+    """
+
+    attention_input: Edit | None = None
+    """[B, T, D]: what query, key, value and output gate read."""
+    keys: Edit | None = None
+    """[B, T, G, K]: after the rotation of positions, as a cache keeps them."""
+    values: Edit | None = None
+    """[B, T, G, K]."""
+    seen: Edit | None = None
+    """[T, S] boolean: which keys each query sees. It can only take some away."""
+    attention_output: Edit | None = None
+    """[B, T, H, K]: aggregated values after the sink mitigations, before W_O."""
+    mlp_input: Edit | None = None
+    """[B, T, D]: what up and gate read."""
+    mlp_hidden: Edit | None = None
+    """[B, T, F]: what W_down reads."""
+    residual: Edit | None = None
+    """[B, T, D]: the stream after the block."""
+
+
+NO_EDITS = Edits()
+
+
+def as_edits(edit: Edit | Edits | None) -> Edits:
+    """Return the edits by site, each a pytree; a function alone acts on the attention output.
+
+    >>> as_edits(lambda o, layer: 2 * o).attention_output is not None
+    True
+    """
+    if edit is None:
+        return NO_EDITS
+    by_site = edit if isinstance(edit, Edits) else Edits(attention_output=edit)
+    return Edits(*(_partial(function) for function in by_site))
+
+
+def combine(*several: Edit | Edits | None) -> Edits:
+    """Combine edits: one after the other at every site, in the order of the arguments."""
+    # Site by site, as each site takes one function.
+    columns = zip(*map(as_edits, several), strict=True)
+    return Edits(*(_chain([edit for edit in column if edit is not None]) for column in columns))
+
+
+def of_layer(edits: Edits, layer: jax.Array) -> Edits:
+    """Return the edits of one block: functions of the activation alone."""
+    return Edits(*(None if edit is None else functools.partial(edit, layer=layer) for edit in edits))
+
+
+def apply_edit(edit: Edit | None, x: jax.Array) -> jax.Array:
+    """Apply an edit, if there is one, to an activation; the dtype stays."""
+    return x if edit is None else edit(x).astype(x.dtype)
+
+
+def _partial(edit: Edit | None) -> Edit | None:
+    if edit is None or isinstance(edit, jax.tree_util.Partial):
+        return edit
+    return jax.tree_util.Partial(edit)
+
+
+def _chain(edits: list[Edit]) -> Edit | None:
+    if len(edits) < 2:
+        return edits[0] if edits else None
+    return jax.tree_util.Partial(_apply_in_turn, edits)
+
+
+def _apply_in_turn(edits: list[Edit], x: jax.Array, layer: jax.Array) -> jax.Array:
+    for edit in edits:
+        x = edit(x, layer=layer)
+    return x
+
 
 _NEURON = re.compile(r"blocks/(\d{1,9})/mlp:(\d{1,9})")
 
@@ -41,10 +139,24 @@ def parse_neuron(text: str) -> Neuron:
     >>> parse_neuron("blocks/12/mlp:1229")
     Neuron(block=12, unit=1229)
     """
+    # The form in which reports name neurons.
     match = _NEURON.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{text!r} is not a neuron: write blocks/12/mlp:1229, blocks from 1 and neurons from 0")
     return Neuron(int(match[1]), int(match[2]))
+
+
+def check_neuron(cfg: ModelConfig, neuron: Neuron) -> None:
+    """Refuse a neuron that the model does not have.
+
+    Raises:
+        InputError: it does not.
+    """
+    _check_block(cfg, neuron.block)
+    if not cfg.mlp:
+        raise InputError(f"{neuron}: the model has no MLP (mlp=false)")
+    if not 0 <= neuron.unit < cfg.d_ff:
+        raise InputError(f"{neuron}: the MLP's neurons are 0 to {cfg.d_ff - 1}")
 
 
 def silence(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits:
@@ -65,6 +177,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
     Raises:
         InputError: a neuron that the model does not have, a position below 1.
     """
+    # Activations of the named neurons are multiplied with 0 everywhere, and their value is added at one position.
     keep_LF = np.ones((cfg.num_layers, max(cfg.d_ff, 1)), np.float32)
     value_LF = np.zeros_like(keep_LF)
     for neuron, value in values.items():
@@ -72,7 +185,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
         keep_LF[neuron.block - 1, neuron.unit] = 0.0
         value_LF[neuron.block - 1, neuron.unit] = value
     row = _row(position)
-    return Edits(mlp_hidden=jax.tree_util.Partial(_written, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
+    return Edits(mlp_hidden=jax.tree_util.Partial(_write_neurons, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
 
 
 def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
@@ -81,6 +194,7 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
     Raises:
         InputError: a channel, position or block that the model does not have.
     """
+    # Which channels stay after each block: 0 where one is cleared.
     keep_LD = np.ones((cfg.num_layers, cfg.d_model), np.float32)
     for channel in channels:
         if not 0 <= channel < cfg.d_model:
@@ -88,16 +202,19 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
         for block in range(1, cfg.num_layers + 1) if blocks is None else blocks:
             _check_block(cfg, block)
             keep_LD[block - 1, channel] = 0.0
-    return Edits(residual=jax.tree_util.Partial(_cleared, jnp.asarray(keep_LD), _row(position)))
+    return Edits(residual=jax.tree_util.Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
 
 
-def _written(keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array) -> jax.Array:
+def _write_neurons(
+    keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array
+) -> jax.Array:
+    # The position is an array, so that another one is no other program.
     at_T1 = (jnp.arange(x_BTF.shape[1]) == row).astype(x_BTF.dtype)[:, None]
     added_TF = at_T1 * value_LF[layer].astype(x_BTF.dtype)[None]
     return x_BTF * keep_LF[layer].astype(x_BTF.dtype)[None, None] + added_TF[None]
 
 
-def _cleared(keep_LD: jax.Array, row: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
+def _clear_channels(keep_LD: jax.Array, row: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
     here_T1 = (jnp.arange(x_BTD.shape[1]) == row)[:, None]
     kept_TD = jnp.where(here_T1, keep_LD[layer][None], 1.0).astype(x_BTD.dtype)
     return x_BTD * kept_TD[None]
@@ -114,14 +231,138 @@ def _check_block(cfg: ModelConfig, block: int) -> None:
         raise InputError(f"block {block} is not between 1 and {cfg.num_layers}")
 
 
-def check_neuron(cfg: ModelConfig, neuron: Neuron) -> None:
-    """Refuse a neuron that the model does not have.
+def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks: Sequence[int] | None = None) -> Edits:
+    """Let tokens at ``positions`` see only themselves; others still see them. Pass the result as ``edit``.
+
+    Args:
+        length: T of the sequences.
+        positions: which tokens, from 1.
+        num_layers: depth of the model.
+        blocks: where to act, counted from 1; everywhere unless given.
 
     Raises:
-        InputError: it does not.
+        InputError: a position or block out of range.
     """
-    _check_block(cfg, neuron.block)
-    if not cfg.mlp:
-        raise InputError(f"{neuron}: the model has no MLP (mlp=false)")
-    if not 0 <= neuron.unit < cfg.d_ff:
-        raise InputError(f"{neuron}: the MLP's neurons are 0 to {cfg.d_ff - 1}")
+    at_T, active_L = _at(length, _rows(length, positions)), _active(num_layers, blocks)
+    return Edits(seen=jax.tree_util.Partial(_mask_alone, at_T, jnp.asarray(active_L)))
+
+
+def amplify_variance(
+    positions: Sequence[int], factor: float, *, mean_LTHK: np.ndarray, blocks: Sequence[int] | None = None
+) -> Edit:
+    """Amplify variance, o'_k = μ_k + λ(o_k − μ_k), at ``positions``; pass the result as ``edit``.
+
+    Args:
+        positions: which positions, from 1.
+        factor: λ; 1 changes nothing.
+        mean_LTHK: μ for every layer and position, from :func:`bornbiased_jax.probes.variance.ensemble_mean`; sequences
+            must be at least as long.
+        blocks: where to act, counted from 1; everywhere unless given.
+
+    Raises:
+        InputError: a position, block or factor out of range.
+    """
+    L, T = mean_LTHK.shape[:2]
+    at_T, active_L = _at(T, _rows(T, positions)), _active(L, blocks)
+    _check_factor(factor)
+    mean = jnp.asarray(mean_LTHK, jnp.float32)
+    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), mean)
+
+
+def scale_output(
+    positions: Sequence[int],
+    factor: float,
+    *,
+    num_layers: int,
+    blocks: Sequence[int] | None = None,
+    length: int | None = None,
+) -> Edit:
+    """Scale the output to λ·o_k at ``positions``, the control; pass the result as ``edit``.
+
+    Args:
+        positions: which positions, from 1.
+        factor: λ; 1 changes nothing.
+        num_layers: depth of the model.
+        blocks: where to act, counted from 1; everywhere unless given.
+        length: T of the sequences at least: edits of the same length share a compiled program. The last of
+            ``positions`` unless given.
+
+    Raises:
+        InputError: a position, block or factor out of range.
+    """
+    rows = _rows(length, positions)
+    at_T, active_L = _at(rows.max() + 1 if length is None else length, rows), _active(num_layers, blocks)
+    _check_factor(factor)
+    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), None)
+
+
+def _at(length: int, rows: np.ndarray) -> jax.Array:
+    at_T = np.zeros(length, bool)
+    at_T[rows] = True
+    return jnp.asarray(at_T)
+
+
+def _mask_alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:
+    if seen_TS.shape != (len(at_T), len(at_T)):
+        raise InputError(
+            f"which tokens see only themselves is said for {len(at_T)} positions, but "
+            f"{' x '.join(map(str, seen_TS.shape))} are computed: use sequences of that length and positions='all'"
+        )
+    # Rows of the named tokens hold their own column alone; the others stay.
+    alone_T1 = (at_T & active_L[layer])[:, None]
+    return jnp.where(alone_T1, jnp.eye(len(at_T), dtype=bool), seen_TS)
+
+
+def _scale_around(
+    at_P: jax.Array,
+    active_L: jax.Array,
+    factor: jax.Array,
+    mean_LPHK: jax.Array | None,
+    o_BTHK: jax.Array,
+    layer: jax.Array,
+) -> jax.Array:
+    """Scale by λ around μ, or around 0 without one, where ``at_P`` is true; later positions than the first P stay."""
+    P = len(at_P)
+    if o_BTHK.shape[1] < P:
+        raise InputError(
+            f"position {P} is edited, but {o_BTHK.shape[1]} positions are computed: "
+            "use longer sequences and positions='all'"
+        )
+    # The first P positions, scaled around μ or around 0.
+    old_BPHK = o_BTHK[:, :P]
+    if mean_LPHK is None:
+        new_BPHK = factor.astype(old_BPHK.dtype) * old_BPHK
+    else:
+        mu = mean_LPHK[layer].astype(o_BTHK.dtype)[None]
+        new_BPHK = mu + factor.astype(old_BPHK.dtype) * (old_BPHK - mu)
+    # Only at the named positions of the named blocks.
+    here_P = at_P & active_L[layer]
+    new_BPHK = jnp.where(here_P[None, :, None, None], new_BPHK, old_BPHK)
+    return jnp.concatenate([new_BPHK, o_BTHK[:, P:]], axis=1) if P < o_BTHK.shape[1] else new_BPHK
+
+
+def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
+    # Positions count from 1 for users, rows of arrays from 0.
+    rows = np.unique(np.asarray(positions, int)) - 1
+    if not rows.size:
+        raise InputError("no position is named: give at least one, counted from 1")
+    if rows[0] < 0 or (length is not None and rows[-1] >= length):
+        bad = rows[0] if rows[0] < 0 else rows[-1]
+        end = "the length" if length is None else length
+        raise InputError(f"position {bad + 1} is not between 1 and {end}")
+    return rows
+
+
+def _active(num_layers: int, blocks: Sequence[int] | None) -> np.ndarray:
+    # Every block, unless some are named.
+    active_L = np.full(num_layers, blocks is None)
+    for block in blocks or ():
+        if not 1 <= block <= num_layers:
+            raise InputError(f"block {block} is not between 1 and {num_layers}")
+        active_L[block - 1] = True
+    return active_L
+
+
+def _check_factor(factor: float) -> None:
+    if not np.isfinite(factor):
+        raise InputError(f"factor {factor} is not a finite number")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 
 
-def check_tokens(tokens: Any, vocab_size: int, *, tokenizer: str = "") -> np.ndarray:
+def check_tokens(tokens: ArrayLike, vocab_size: int, *, tokenizer: str = "") -> np.ndarray:
     """Return token ids of any shape as int32, if all are in the vocabulary.
 
     Args:
@@ -21,6 +20,7 @@ def check_tokens(tokens: Any, vocab_size: int, *, tokenizer: str = "") -> np.nda
     Raises:
         InputError: they are not integers, or one is negative or beyond the vocabulary.
     """
+    # Whole numbers only: a table of floats is no text.
     tokens = np.asarray(tokens)
     if not np.issubdtype(tokens.dtype, np.integer):
         raise InputError(f"token ids must be integers, not {tokens.dtype}")
@@ -58,13 +58,14 @@ def check_width(cfg: ModelConfig, width: int) -> None:
         raise InputError(f"input vectors are {width} wide, the model {cfg.d_model}: make them equal")
 
 
-def check_sequences(cfg: ModelConfig, x: Any) -> np.ndarray:
+def check_sequences(cfg: ModelConfig, x: ArrayLike) -> np.ndarray:
     """Return tokens [N, T] (int32) or vectors [N, T, D] (float32), if they fit the model.
 
     Raises:
         InputError: no sequences, a wrong shape or width, ids outside the vocabulary, or more positions than
             learned positions reach.
     """
+    # Two axes are token ids, three are vectors in place of embeddings.
     x = np.asarray(x)
     if x.ndim not in (2, 3) or not x.size:
         raise InputError(f"inputs of shape {x.shape} are not token ids [N, T] or vectors [N, T, D]")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.fused import keep_products_and_attention
-from bornbiased_jax.model.transformer import apply
-from bornbiased_jax.model.vocabulary import head_table, soft_cap
+from bornbiased_jax.model.attention import keep_products_and_attention
+from bornbiased_jax.model.model import ForwardOptions, apply, head_table, soft_cap
 from bornbiased_jax.parameters import Params
 
 # Logits held at once, in scalars: enough rows of a large vocabulary for a CPU's products, and what an accelerator
@@ -39,7 +41,7 @@ def loss_sum(
     params: Params,
     tokens_BT1: jax.Array,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -56,22 +58,21 @@ def loss_sum(
     dtype = jnp.dtype(dtype)
     # bfloat16 products have one precision; float32 ones are to be float32 on every device.
     precision = "highest" if dtype == jnp.float32 else "default"
+    # Each token but the last is an input, each but the first a label; padding is fed as id 0 and not counted.
     labels_BT = tokens_BT1[:, 1:]
     inputs_BT = jnp.maximum(tokens_BT1[:, :-1], 0)
     unroll = unrolled_blocks(cfg, remat)
-    policy: Any = remat
+    policy: bool | Callable[..., bool] = remat
     if not remat and unroll < cfg.num_layers:
         # In a loop, norms and activations cost less to compute again than to stack; products with weights are kept.
         policy = keep_products_and_attention
-    out = apply(
-        cfg, params, inputs_BT, logits=False, dtype=dtype, precision=precision, remat=policy, unroll=unroll,
-        stream_sharding=rows,
-    )  # fmt: skip
+    options = ForwardOptions(dtype=dtype, precision=precision, remat=policy, unroll=unroll, stream_sharding=rows)
+    out = apply(cfg, params, inputs_BT, logits=False, options=options)
     return loss_of_final(cfg, params, out.final_BTD, labels_BT, precision=precision)
 
 
 def loss_of_final(
-    cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: Any
+    cfg: ModelConfig, params: Params, final_BTD: jax.Array, labels_BT: jax.Array, *, precision: PrecisionLike
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
@@ -96,7 +97,7 @@ def cross_entropy(
     *,
     axis: int,
     chunk: int,
-    precision: Any,
+    precision: PrecisionLike,
     cap: float | None = None,
 ) -> jax.Array:
     """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
@@ -122,7 +123,7 @@ class _Head(NamedTuple):
 
     axis: int
     chunk: int
-    precision: Any
+    precision: PrecisionLike
     cap: float | None
 
 
@@ -153,6 +154,7 @@ def _chunk_loss(
     logits_NV = jax.lax.dot_general(
         hidden_ND, weights, dims, precision=head.precision, preferred_element_type=jnp.float32
     )
+    # Softmax less its largest logit, so that no power overflows.
     logits_NV = soft_cap(logits_NV, head.cap)
     largest_N1 = jnp.max(logits_NV, axis=1, keepdims=True)
     exp_NV = jnp.exp(logits_NV - largest_N1)
@@ -169,7 +171,9 @@ def _forward(
     axis, chunk, precision, cap = head
     B, T, D = final.shape
 
-    def body(carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]) -> Any:
+    def body(
+        carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         total, grad_table = carry
         hidden_ND, labels_N = rows
         # d loss / d logits = softmax − one-hot target, 0 where nothing is to be predicted.
@@ -190,15 +194,14 @@ def _forward(
         )
         return (total + jnp.sum(nll_N), grad_table), grad_ND
 
+    # Sums over chunks in float32: the loss, and the table's gradient.
     start = (jnp.zeros((), jnp.float32), jnp.zeros(table.shape, jnp.float32))
     (total, grad_table), grads = jax.lax.scan(body, start, _chunks(final, labels, chunk))
     grad_final = grads.reshape(T // chunk, B, chunk, D).swapaxes(0, 1).reshape(B, T, D)
     return total, (grad_final, grad_table)
 
 
-def _backward(
-    head: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
+def _backward(_: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     grad_final, grad_table = grads
     return grad_final * cotangent.astype(grad_final.dtype), grad_table * cotangent, None
 

@@ -1,7 +1,7 @@
-"""The memory that a model and its forward pass need, estimated from the configuration, before anything is allocated.
+"""Memory and operations of a forward pass, counted from the configuration before anything is allocated.
 
-Estimates are from below: what they exceed cannot be done. They count the arrays that are alive together at the widest
-place of a forward pass, in float32, and leave out what compilers add.
+Estimates of memory are from below: what they exceed cannot be done. They count the arrays that are alive together at
+the widest place of a forward pass, in float32, and leave out what compilers add.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.attention import visible
-from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.model.attention import row_blocks
+from bornbiased_jax.parameters import Parameter, parameter_table
 
 FLOAT = 4
 """Bytes of a number."""
@@ -48,6 +48,7 @@ def streamed_bytes(cfg: ModelConfig) -> int:
         >>> 11 < weights_bytes(cfg) / streamed_bytes(cfg) < 13
         True
     """
+    # Two blocks at the widest place between, or the larger of embedding and head before and after.
     rows = parameter_table(cfg).values()
     block = sum(math.prod(row.shape[1:]) for row in rows if row.is_stacked)
     outside = max(math.prod(row.shape) for row in rows if not row.is_stacked)
@@ -84,7 +85,7 @@ def forward_bytes(
     # Attention weights, of all queries or of the widest block of rows.
     if cfg.attention:
         keys_per_query = length if cfg.window is None else min(length, cfg.window)
-        blocks = visible(length, length, cfg.window)
+        blocks = row_blocks(length, length, cfg.window)
         rows = (
             length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
         )
@@ -130,7 +131,52 @@ def check_forward(
     Raises:
         InputError: it does not; the sentence says what to lower.
     """
+    # With what is held beside the pass, such as logits of a reference.
     needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
     many = "sequence" if sequences == 1 else "sequences"
     remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"
     hardware.check_memory(needed, f"a forward pass of {sequences:,} {many} of {length:,} tokens", remedy)
+
+
+def linear_shapes(cfg: ModelConfig) -> list[tuple[int, int]]:
+    """Return the shape [in, out] of every linear map of one block."""
+    # Query, key, value and output, then the MLP's.
+    D, F = cfg.d_model, cfg.d_ff
+    query, shared = cfg.num_heads * cfg.key_dim, cfg.kv_heads * cfg.key_dim
+    mlp = [(D, F)] * (2 if cfg.gated_mlp else 1) + [(F, D)]
+    return [(D, query), (D, shared), (D, shared), (query, D), *mlp]
+
+
+def needed_operations(cfg: ModelConfig, seq_len: int) -> float:
+    """Count the operations needed for the last position's prediction of one sequence.
+
+    Full blocks but for the last one, which needs keys and values of all positions and one query row, one
+    output row and one MLP position; causal attention needs half of its square; the head needs one position.
+    """
+    # The last block: keys and values everywhere, and one row of everything else.
+    T, D = seq_len, cfg.d_model
+    position, shared, query, block = _of_a_block(cfg, T)
+    last = position + T * 2 * D * shared + T * 2 * query
+    return 2.0 * ((cfg.num_layers - 1) * block + last + D * cfg.vocab_size)
+
+
+def loop_operations(cfg: ModelConfig, seq_len: int) -> float:
+    """Count the operations of a plain forward pass: every block at all positions, the head at the last one."""
+    *_, block = _of_a_block(cfg, seq_len)
+    return 2.0 * (cfg.num_layers * block + cfg.d_model * cfg.vocab_size)
+
+
+def _of_a_block(cfg: ModelConfig, T: int) -> tuple[int, int, int, int]:
+    """Count multiplications of a position without keys and values, widths of keys and queries, those of a block."""
+    query, shared = (heads * cfg.key_dim * cfg.attention for heads in (cfg.num_heads, cfg.kv_heads))
+    # Matrices between the residual stream and a sublayer; keys and values are counted by themselves.
+    rows = [row for row in parameter_table(cfg).values() if row.is_stacked and (row.reads_residual or row.is_writer)]
+    position = sum(multiplications(cfg, row) for row in rows if row.group not in ("key", "value"))
+    return position, shared, query, T * (position + 2 * cfg.d_model * shared) + T * (T + 1) // 2 * 2 * query
+
+
+def multiplications(cfg: ModelConfig, matrix: Parameter) -> int:
+    """Count the multiplications of one token with a matrix of one block; of experts with those that it chooses."""
+    # A router sends each token to a few experts of all.
+    size = math.prod(matrix.block_shape)
+    return size // cfg.num_experts * cfg.experts_per_token if cfg.num_experts and matrix.in_expert else size

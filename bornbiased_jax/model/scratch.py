@@ -72,6 +72,7 @@ class Page:
         if not (self.path / LIST).is_file():
             return NOTHING
         try:
+            # Every file that the list names must be as it was written.
             listing: Whole = sealed.read(Whole, self.path / LIST, "remove its folder")
             self._files = dict(listing["files"])
             for name, digest in self._files.items():
@@ -97,6 +98,7 @@ class Page:
 
     def write_stream(self, blocks: int, batch: int, stream_BTD: np.ndarray) -> str:
         """Store the residual stream of one batch after ``blocks`` blocks and return its digest."""
+        # Two files in turn: the stream before a block stays until the one after it is whole.
         mapped = self._mapped(blocks, batch, "r+")
         mapped[...] = stream_BTD
         return _digest(mapped)
@@ -126,10 +128,12 @@ class Page:
         Raises:
             InputError: it cannot be written.
         """
+        # Results, then the stream, then the list that says so: a kill between leaves the former state.
         if results:
             self._store(_block_name(blocks - 1), results)
         self._files.pop(_stream_name((blocks - 1) % 2), None)
         self._files[_stream_name(blocks % 2)] = hashlib.sha256("".join(digests).encode()).hexdigest()
+        # A mapped file is written back by the kernel when it likes: wait for it.
         descriptor = os.open(self.path / _stream_name(blocks % 2), os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -146,6 +150,7 @@ class Page:
         """
         if results:
             self._store(_block_name(blocks - 1), results)
+        # The streams are the largest part of a page, and no longer needed.
         self._store(FINISHED, outputs)
         for parity in range(2):
             self._files.pop(_stream_name(parity), None)
@@ -167,6 +172,7 @@ class Page:
         return _load(self.path / FINISHED, batch)
 
     def _store(self, name: str, arrays: Sequence[Sequence[np.ndarray]]) -> None:
+        # One archive for all batches, each array under its batch and its place.
         buffer = io.BytesIO()
         named: dict[str, Any] = {
             f"{batch}.{index}": array for batch, row in enumerate(arrays) for index, array in enumerate(row)

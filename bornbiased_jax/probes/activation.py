@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.parameters import Params
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 
@@ -31,8 +31,8 @@ class Preactivation(NamedTuple):
 
 def preactivation(
     cfg: ModelConfig,
-    params: Params,
-    x: Any,
+    params: Weights,
+    x: ArrayLike,
     *,
     edges: Any = None,
     batch_size: int | None = None,
@@ -45,7 +45,7 @@ def preactivation(
 
     Args:
         cfg: the architecture.
-        params: its weights.
+        params: its weights, in memory or streamed.
         x: tokens [N, T] or vectors [N, T, D].
         edges: histogram bin edges, increasing; 121 from −3 to 3 unless given.
         batch_size: sequences in one forward pass; chosen by memory unless given.
@@ -71,11 +71,10 @@ def preactivation(
     count = 0
     mean_L = variance_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
-    for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size)):
-        stats = {
-            name: np.asarray(value, np.float64)
-            for name, value in _batch_statistics(cfg, params, batch, edges.astype(np.float32)).items()
-        }
+    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
+    reading = Reading(("mlp_preactivation",), Histogram(jnp.asarray(edges, jnp.float32)))
+    for batch, statistics in zip(parts, forward_batches(cfg, params, parts, reading), strict=True):
+        stats = {name: value.astype(np.float64) for name, value in statistics.items()}
         # Merge with what went before (Chan et al., 1983).
         size = len(batch) * x.shape[1] * cfg.d_ff
         weight = size / (count + size)
@@ -90,17 +89,19 @@ def preactivation(
     return Preactivation(mean_L, np.sqrt(variance_L), histogram_LE, edges)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _batch_statistics(cfg: ModelConfig, params: Params, x: jax.Array, edges: jax.Array) -> dict[str, jax.Array]:
-    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """Reduce a block's pre-activations to their mean, variance and histogram over fixed bins."""
+
+    edges: jax.Array
+
+    def __call__(self, captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return float32 statistics over sequences, positions and neurons of the batch."""
         u = captured["mlp_preactivation"].astype(jnp.float32).ravel()
         mean = jnp.mean(u)
         return {
             "mean": mean,
             "spread": jnp.mean(jnp.square(u - mean)),
-            "bins": jnp.histogram(u, bins=edges)[0],
+            "bins": jnp.histogram(u, bins=self.edges)[0],
         }
-
-    statistics: dict[str, jax.Array]
-    statistics = apply(cfg, params, x, logits=False, capture=("mlp_preactivation",), reduce=reduce).layers
-    return statistics

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model import apply, logits_of
+from bornbiased_jax.model import ForwardOptions, apply, logits_of
 from bornbiased_jax.parameters import Params
 
 
@@ -54,8 +55,8 @@ def observe(
     x: jax.Array,
     *,
     intra: bool = False,
-    dtype: Any = None,
-    precision: Any = "highest",
+    dtype: DTypeLike | None = None,
+    precision: PrecisionLike = "highest",
 ) -> Observation:
     """Run a batch and keep its last positions.
 
@@ -65,7 +66,7 @@ def observe(
         x: tokens [B, T] or vectors [B, T, D].
         intra: also compute the cosines within sequences, which needs every position of the last block.
         dtype: compute dtype; float32 unless given.
-        precision: of the matrix products, as :func:`bornbiased_jax.model.apply` takes it.
+        precision: of the matrix products, as :class:`bornbiased_jax.model.ForwardOptions` has it.
     """
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -75,9 +76,16 @@ def observe(
             reduced["intra"] = mean_cosine_between_positions(residual_BTD)
         return reduced
 
-    options: dict[str, Any] = dict(capture=("residual",), reduce=reduce, dtype=dtype, precision=precision)
-    run = functools.partial(apply, cfg, params, x, logits=False, **options)
-    out = run(positions="all") if intra else run(positions="last")
+    out = apply(
+        cfg,
+        params,
+        x,
+        positions="all" if intra else "last",
+        logits=False,
+        capture=("residual",),
+        reduce=reduce,
+        options=ForwardOptions(dtype=dtype, precision=precision),
+    )
     final_BD = out.final_BTD[:, -1]
     logits_BV = logits_of(cfg, params, final_BD, precision=precision)
     return Observation(

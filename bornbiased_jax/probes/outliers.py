@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streamed import Reading, Weights, over_batches, parameter
-from bornbiased_jax.parameters import Params
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches, parameter
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
@@ -88,7 +87,7 @@ def effective_rank(gram_DD: np.ndarray) -> float:
 def measure_outliers(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     rank_rows: int = 4096,
     batch_size: int | None = None,
@@ -127,10 +126,10 @@ def measure_outliers(
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
     begins = np.cumsum([0, *map(len, parts)])
     with_states = sum(int(begin) < for_rank for begin in begins[:-1])
-    computed = itertools.chain(
-        _outliers_of(cfg, params, parts[:with_states], True),
-        _outliers_of(cfg, params, parts[with_states:], False),
-    )
+    readings = Reading(("residual",), _with_states), Reading(("residual",), _without_states)
+    pieces = parts[:with_states], parts[with_states:]
+    passes = (forward_batches(cfg, params, *work) for work in zip(pieces, readings, strict=True) if work[0])
+    computed = itertools.chain.from_iterable(passes)
     for batch, statistics in zip(parts, computed, strict=True):
         for layer in range(L):
             # Where the largest value of the block is, over all batches so far.
@@ -168,7 +167,7 @@ def measure_outliers(
 def super_neurons(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     firing_ratio: float = 10.0,
     norm_ratio: float = 2.0,
@@ -213,8 +212,7 @@ def super_neurons(
     # Mean activations at the first position and at the others.
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    firing = functools.partial(_batch_firing, cfg)
-    computed = over_batches(params, parts, firing, Reading(("mlp_hidden",), _firing_sums))
+    computed = forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _firing_sums))
     for batch, added in zip(parts, computed, strict=True):
         for total, new in zip(sums, added, strict=True):
             total += np.asarray(new)
@@ -302,25 +300,6 @@ def _add_gram(gram_DD: np.ndarray, states_RD: np.ndarray) -> None:
     gram_DD += wide_RD.T @ wide_RD
 
 
-def _outliers_of(
-    cfg: ModelConfig, params: Weights, parts: list[np.ndarray], with_states: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the statistics of each batch that :func:`measure_outliers` needs."""
-    if not parts:
-        return iter(())
-    reduce = _with_states if with_states else _without_states
-    batch_outliers = functools.partial(_batch_outliers, cfg, with_states=with_states)
-    return over_batches(params, parts, batch_outliers, Reading(("residual",), reduce))
-
-
-@functools.partial(jax.jit, static_argnames=("cfg", "with_states"))
-def _batch_outliers(cfg: ModelConfig, params: Params, x: jax.Array, *, with_states: bool) -> dict[str, jax.Array]:
-    reduce = _with_states if with_states else _without_states
-    statistics: dict[str, jax.Array]
-    statistics = apply(cfg, params, x, logits=False, capture=("residual",), reduce=reduce).layers
-    return statistics
-
-
 def _without_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
     h_BTD = captured["residual"].astype(jnp.float32)
     size_BTD = jnp.abs(h_BTD)
@@ -339,15 +318,8 @@ def _with_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return _without_states(captured) | {"states": captured["residual"].astype(jnp.float32)}
 
 
-@functools.partial(jax.jit, static_argnames="cfg")
-def _batch_firing(cfg: ModelConfig, params: Params, x: jax.Array) -> tuple[jax.Array, ...]:
-    """Sum over the batch [L, F]: activation and its size at the first position, its size at the others."""
-    sums: tuple[jax.Array, ...]
-    sums = apply(cfg, params, x, logits=False, capture=("mlp_hidden",), reduce=_firing_sums).layers
-    return sums
-
-
 def _firing_sums(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    """Sum over the batch [F]: activation and its size at the first position, its size at the others."""
     a_BTF = captured["mlp_hidden"].astype(jnp.float32)
     size_BTF = jnp.abs(a_BTF)
     first, size = jnp.sum(a_BTF[:, 0], axis=0), jnp.sum(size_BTF[:, 0], axis=0)

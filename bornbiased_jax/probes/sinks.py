@@ -13,6 +13,7 @@ reduced to sums inside the scan over layers; nothing holds [N, L, H, T, T].
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -20,14 +21,15 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.sites import NO_EDITS, Edit, Edits, as_edits
-from bornbiased_jax.model.streamed import Reading, Weights, check_plain, over_batches
-from bornbiased_jax.model.transformer import ReduceLayer
+from bornbiased_jax.model.model import STATIC
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -40,17 +42,37 @@ NOTHING = 1e-4
 """A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
 
 
+@dataclasses.dataclass(frozen=True)
+class SinkOptions:
+    """Which heads are sinks.
+
+    Attributes:
+        epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
+        convention: what a column's sum is divided by, see above.
+        position: k, counted from 1.
+        threshold: which of the two sink rates is called ``sink_rate``; both are returned.
+        lengths: also report prefixes of these lengths (T itself is always reported).
+        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
+            compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
+    """
+
+    epsilon: float = 0.25
+    convention: Convention = "all_rows"
+    position: int = 1
+    threshold: Threshold = "per_sequence"
+    lengths: Sequence[int] = ()
+    normalise: bool = False
+
+
+DEFAULTS = SinkOptions()
+
+
 def measure_sinks(
     cfg: ModelConfig,
     params: Weights,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
+    options: SinkOptions = DEFAULTS,
     *,
-    epsilon: float = 0.25,
-    convention: Convention = "all_rows",
-    position: int = 1,
-    threshold: Threshold = "per_sequence",
-    lengths: Sequence[int] | None = None,
-    normalise: bool = False,
     batch_size: int | None = None,
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
@@ -61,13 +83,7 @@ def measure_sinks(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids, or of vectors [N, T, D] fed in place of embeddings.
-        epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
-        convention: what a column's sum is divided by, see above.
-        position: k, counted from 1.
-        threshold: which of the two sink rates is called ``sink_rate``; both are returned.
-        lengths: also report prefixes of these lengths (T itself is always reported).
-        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
-            compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
+        options: which heads are sinks.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.model.apply`; interventions make one.
         advance: called with the number of sequences done since the last call.
@@ -92,20 +108,16 @@ def measure_sinks(
     """
     x = check_sequences(cfg, tokens_NT)
     T = x.shape[1]
-    check_epsilon(epsilon)
-    lengths_reported = _check_settings(cfg, T, convention, position, threshold, lengths)
-    check_plain(params, edit=edit)
-    options: dict[str, Any] = dict(normalise=normalise, edit=as_edits(edit))
-
-    def column_sums(params: Params, batch: Any) -> tuple[jax.Array, jax.Array]:
-        return _column_sums(cfg, params, batch, position, **options)
-
-    reading = Reading(_WEIGHTS, _columns_of(position, normalise), settings=("sinks", position, normalise))
+    check_epsilon(options.epsilon)
+    lengths_reported = _check_settings(cfg, T, options)
+    epsilon, convention, position = options.epsilon, options.convention, options.position
+    reading = Reading(_WEIGHTS, AttentionSums(position, options.normalise))
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
     parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    for batch, (column_LBHT, sums_LBHT) in zip(parts, over_batches(params, parts, column_sums, reading), strict=True):
+    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
+    for batch, (column_LBHT, sums_LBHT) in zip(parts, computed, strict=True):
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
         for length in lengths_reported:
@@ -114,8 +126,9 @@ def measure_sinks(
             advance(len(batch))
     # Threshold the scores.
     by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
+    chosen = "sink_rate_of_average" if options.threshold == "average" else "sink_rate_per_sequence"
     for rates in by_length.values():
-        rates["sink_rate"] = rates["sink_rate_of_average" if threshold == "average" else "sink_rate_per_sequence"]
+        rates["sink_rate"] = rates[chosen]
     rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
     return {
         **by_length[T],
@@ -125,8 +138,8 @@ def measure_sinks(
         "epsilon": epsilon,
         "convention": convention,
         "position": position,
-        "threshold": threshold,
-        "normalised_rows": normalise,
+        "threshold": options.threshold,
+        "normalised_rows": options.normalise,
         "num_sequences": len(x),
         "length": T,
     }
@@ -142,7 +155,7 @@ class SeedSinks(NamedTuple):
 
 
 def measure_sinks_of_seeds(
-    cfg: ModelConfig, params_S: Params, tokens_NT: Any, *, epsilon: float = 0.25, batch_size: int | None = None
+    cfg: ModelConfig, params_S: Params, tokens_NT: ArrayLike, *, epsilon: float = 0.25, batch_size: int | None = None
 ) -> SeedSinks:
     """Measure sinks at the first position of models stacked along an axis of seeds, in one vectorized pass.
 
@@ -182,7 +195,9 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
     """Compute what the first position receives from every query, [S, L, B, H, T]."""
 
     def column(params: Params) -> jax.Array:
-        return _column_sums(cfg, params, x, 1, normalise=False, edit=NO_EDITS)[0]
+        layers = apply(cfg, params, x, logits=False, capture=_WEIGHTS, reduce=AttentionSums(1)).layers
+        column_LBHT: jax.Array = layers[0]
+        return column_LBHT
 
     columns: jax.Array = jax.vmap(column)(params_S)
     return columns
@@ -190,8 +205,8 @@ def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array
 
 def attention_maps(
     cfg: ModelConfig,
-    params: Params,
-    tokens_NT: Any,
+    params: Weights,
+    tokens_NT: ArrayLike,
     *,
     edit: Edit | Edits | None = None,
 ) -> np.ndarray:
@@ -205,8 +220,9 @@ def attention_maps(
     x = check_sequences(cfg, tokens_NT)
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
-    for batch in batches(x, 1):
-        total_LHTT += np.asarray(_maps(cfg, params, batch, edit=as_edits(edit)))
+    parts = list(batches(x, 1))
+    for map_LHTT in forward_batches(cfg, params, parts, Reading(_WEIGHTS, _summed_weights), ForwardOptions(edit=edit)):
+        total_LHTT += map_LHTT
     return total_LHTT / len(x)
 
 
@@ -225,20 +241,14 @@ def _check_attention(cfg: ModelConfig) -> None:
         raise InputError("the model has no attention (attention=false), so it has no sinks: choose another")
 
 
-def _check_settings(
-    cfg: ModelConfig,
-    T: int,
-    convention: str,
-    position: int,
-    threshold: str,
-    lengths: Sequence[int] | None,
-) -> list[int]:
+def _check_settings(cfg: ModelConfig, T: int, options: SinkOptions) -> list[int]:
     _check_attention(cfg)
+    convention, position, threshold = options.convention, options.position, options.threshold
     if convention not in CONVENTIONS:
         raise InputError(f"convention {convention!r} is not one of {', '.join(CONVENTIONS)}")
     if threshold not in THRESHOLDS:
         raise InputError(f"threshold {threshold!r} is not one of {', '.join(THRESHOLDS)}")
-    lengths_reported = sorted({int(length) for length in lengths or ()} | {T})
+    lengths_reported = sorted({int(length) for length in options.lengths} | {T})
     if position < 1 or position > lengths_reported[0]:
         raise InputError(f"position {position} is not between 1 and the shortest length, {lengths_reported[0]}")
     if lengths_reported[0] < 1 or lengths_reported[-1] > T:
@@ -247,52 +257,33 @@ def _check_settings(
     return lengths_reported
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "normalise"))
-def _column_sums(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    position: jax.Array,
-    *,
-    normalise: bool,
-    edit: Edit | Edits | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Return what position k receives from each query, and all positions from all queries; both [L, B, H, T]."""
-    options: dict[str, Any] = dict(reduce=_columns_of(position, normalise), edit=edit)
-    sums = apply(cfg, params, x, logits=False, capture=_WEIGHTS, **options).layers
-    return sums[0], sums[1]
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionSums:
+    """Reduce a block's weights to what position k receives from each query, and all positions from all queries.
 
+    Attributes:
+        position: k, from 1.
+        normalise: divide each row of weights by its sum first.
+    """
 
-def _columns_of(position: Any, normalise: bool) -> ReduceLayer:
-    """Reduce a block's weights to what position k receives from each query, and all positions from all queries."""
+    position: int | jax.Array
+    normalise: bool = dataclasses.field(default=False, metadata=STATIC)
 
-    def reduce(captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Return both, [B, H, T]."""
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
-        if normalise:
+        if self.normalise:
             sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
             # A row that adds up to nothing (softpick, clipped, centred attention) has no shares: 0, not 0/0.
             some_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
             weights_BHTT = jnp.where(some_BHT1, weights_BHTT / jnp.where(some_BHT1, sum_BHT1, 1.0), 0.0)
-        column_BHT = jnp.take(weights_BHTT, position - 1, axis=-1)
+        column_BHT = jnp.take(weights_BHTT, self.position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
 
-    return reduce
 
-
-@functools.partial(jax.jit, static_argnames="cfg")
-def _maps(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    *,
-    edit: Edit | Edits | None,
-) -> jax.Array:
-    def reduce(captured: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
-
-    options: dict[str, Any] = dict(reduce=reduce, edit=edit)
-    maps_LHTT: jax.Array = apply(cfg, params, x, logits=False, capture=("attention_weights",), **options).layers
-    return maps_LHTT
+def _summed_weights(captured: dict[str, jax.Array]) -> jax.Array:
+    return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
 
 def _rows(length: int, position: int, convention: str) -> int:

@@ -8,21 +8,20 @@ initialisation both are σ²/i in expectation for uniform attention; in a traine
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions
+from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.sites import Edit, Edits, as_edits
-from bornbiased_jax.model.streamed import Reading, Weights, check_plain, over_batches
-from bornbiased_jax.model.transformer import ReduceLayer
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 
@@ -43,7 +42,7 @@ class PositionMoments(NamedTuple):
 def position_moments(
     cfg: ModelConfig,
     params: Weights,
-    x: Any,
+    x: ArrayLike,
     *,
     quantities: Sequence[str] = ("attention_output", "residual"),
     batch_size: int | None = None,
@@ -63,7 +62,7 @@ def position_moments(
         advance: called with the number of sequences done since the last call.
 
     Returns:
-        For each quantity its :class:`PositionMoments`. Batches are centred on their own mean on the device
+        For each quantity its :class:`PositionMoments`. Batches are centered on their own mean on the device
         and merged in float64 (Chan et al., 1983), so a large shared mean costs no digits.
 
     Raises:
@@ -89,14 +88,10 @@ def position_moments(
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
     # Merge the moments of batches, each centred on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
-    check_plain(params, edit=edit)
-
-    def moments(params: Params, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return _batch_moments(cfg, params, batch, tuple(quantities), edit=as_edits(edit))
-
-    reading = Reading(tuple(quantities), _centred_of(tuple(quantities)), settings=("moments", *quantities))
+    reading = Reading(tuple(quantities), _centered_moments)
     parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
-    for batch, sums in zip(parts, over_batches(params, parts, moments, reading), strict=True):
+    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
+    for batch, sums in zip(parts, computed, strict=True):
         for name, (mean, square) in sums.items():
             new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new
@@ -105,7 +100,7 @@ def position_moments(
     return {name: _moments(*total) for name, total in totals.items()}
 
 
-def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: Any) -> np.ndarray:
+def ensemble_mean(cfg: ModelConfig, params: Params, random_tokens_NT: ArrayLike) -> np.ndarray:
     """Compute μ, the mean of the aggregated value over random-token sequences: [L, T, H, K], float64.
 
     Its standard error is the standard deviation over sequences divided by √N.
@@ -133,29 +128,11 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
         return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "quantities"))
-def _batch_moments(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    quantities: tuple[str, ...],
-    *,
-    edit: Edit | Edits | None,
-) -> dict[str, tuple[jax.Array, jax.Array]]:
-    options: dict[str, Any] = dict(reduce=_centred_of(quantities), edit=edit)
-    moments: dict[str, tuple[jax.Array, jax.Array]]
-    moments = apply(cfg, params, x, logits=False, capture=quantities, **options).layers
-    return moments
+def _centered_moments(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+    return {name: _center(x) for name, x in captured.items()}
 
 
-def _centred_of(quantities: tuple[str, ...]) -> ReduceLayer:
-    def reduce(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
-        return {name: _centred(captured[name]) for name in quantities}
-
-    return reduce
-
-
-def _centred(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _center(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compute the mean over the batch [T, W], and Σ (x − mean)² over batch and coordinates [T]."""
     x_BTW = x.astype(jnp.float32).reshape(*x.shape[:2], -1)
     mean_TW = jnp.mean(x_BTW, axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from bornbiased_jax.model.sites import Edits, as_edits
+from bornbiased_jax.model.interventions import Edits, as_edits
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.quantization.fake import FakeQuantiser, Granularity, quantise_kernel
 from bornbiased_jax.quantization.schemes import Scheme

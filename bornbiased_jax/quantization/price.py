@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model.interventions import NO_EDITS, Edits
 from bornbiased_jax.model.limits import check_sequences, check_tokens
-from bornbiased_jax.model.sites import NO_EDITS, Edits
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batches
 from bornbiased_jax.quantization.fake import Granularity
@@ -159,7 +159,7 @@ def _cell(
 @functools.partial(jax.jit, static_argnames=("cfg",))
 def _log_probabilities(cfg: ModelConfig, params: Params, tokens: jax.Array, edits: Edits) -> jax.Array:
     """Compute log-probabilities of next tokens at all positions but the last, [B, T − 1, V], float32."""
-    logits_BTV = apply(cfg, params, tokens, edit=edits).logits_BTV
+    logits_BTV = apply(cfg, params, tokens, options=ForwardOptions(edit=edits)).logits_BTV
     assert logits_BTV is not None
     return jax.nn.log_softmax(logits_BTV[:, :-1], axis=-1)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from bornbiased_jax.checkpoints import Checkpoint
     from bornbiased_jax.evaluation import SinkReport
+    from bornbiased_jax.text import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -172,38 +173,57 @@ class Intervention:
         return fragment(self.summary(), [self.table()])
 
 
-def sinks(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Sinks:
+def sinks(
+    checkpoint: str | Path | Checkpoint,
+    text: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    by_step: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> Sinks:
     """Look for attention sinks on a text.
 
     Args:
         checkpoint: a reference, or what :func:`bornbiased_jax.checkpoints.open_checkpoint` returned.
         text: a file, a folder, ``builtin:prose`` or ``builtin:code``.
-        options: as :func:`bornbiased_jax.evaluation.sinks_report` takes them (``lengths``, ``epsilon`` …).
+        tokenizer, by_step, quiet: as :func:`bornbiased_jax.evaluation.sinks_report` takes them.
+        options: fields of :class:`bornbiased_jax.evaluation.ReportOptions` (``lengths``, ``epsilon`` …).
 
     Raises:
         InputError: what that function refuses.
     """
-    from bornbiased_jax.evaluation import sinks_report
+    from bornbiased_jax.evaluation import ReportOptions, sinks_report
 
-    return Sinks(sinks_report(checkpoint, text, **options))
+    measured = ReportOptions(**options)
+    return Sinks(sinks_report(checkpoint, text, measured, tokenizer=tokenizer, by_step=by_step, quiet=quiet))
 
 
-def intervention(checkpoint: str | Path | Checkpoint, text: str | Path, **options: Any) -> Intervention:
+def intervention(
+    checkpoint: str | Path | Checkpoint,
+    text: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> Intervention:
     """Cut or move what makes a sink, and see what is left of it.
 
     Args:
         checkpoint, text: as in :func:`sinks`.
-        options: as :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` takes them: ``silence``,
-            ``write``, ``clear``, ``first_token``, ``length``, ``num_sequences`` …
+        tokenizer, quiet: as :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` takes them.
+        options: fields of :class:`bornbiased_jax.evaluation.intervention.InterventionOptions`: ``silence``, ``write``,
+            ``clear``, ``first_token``, ``length``, ``num_sequences`` …
 
     Raises:
         InputError: what that function refuses.
     """
     from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-    from bornbiased_jax.evaluation.intervention import intervene_checkpoint
+    from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
 
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    return Intervention(intervene_checkpoint(opened, text, **options))
+    chosen = InterventionOptions(**options)
+    return Intervention(intervene_checkpoint(opened, text, chosen, tokenizer=tokenizer, quiet=quiet))
 
 
 def _largest(report: SinkReport) -> Listing:

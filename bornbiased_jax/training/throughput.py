@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.operations import multiplications
+from bornbiased_jax.model.memory import multiplications
 from bornbiased_jax.parameters import parameter_table
 
 # Of so many laps the fastest is known: a small model's products need no more time.

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.evaluation.sink_report import cut_sequences, report_on_ids, strongest_head
-from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.evaluation.rolling_cache import streaming_losses
+from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report import figures
@@ -40,7 +40,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
 
     def protocol(folder: Path) -> Any:
         chosen = settings["protocol"]
-        return report_on_ids(opened.cfg, opened.params, ids_T, epsilon=EPSILON, **chosen)
+        return report_on_ids(opened.cfg, opened.params, ids_T, ReportOptions(epsilon=EPSILON, **chosen))
 
     def rounding(folder: Path) -> Any:
         chosen = settings["rounding"]

@@ -10,10 +10,9 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
-from bornbiased_jax.model.sites import Edit, Edits
+from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
-from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
@@ -43,9 +42,9 @@ def run(context: Context) -> dict[str, Any]:
     note = (lambda text: None) if context.quiet else progress.note
 
     note("sinks of the model as it is")
-    plain = measure_sinks(cfg, params, tokens_NT, lengths=settings["lengths"])
+    plain = measure_sinks(cfg, params, tokens_NT, SinkOptions(lengths=settings["lengths"]))
     cut = measure_sinks(cfg, params, tokens_NT[:, 1:])
-    second = measure_sinks(cfg, params, tokens_NT, position=2, convention="rows_from_k")
+    second = measure_sinks(cfg, params, tokens_NT, SinkOptions(position=2, convention="rows_from_k"))
     note("outliers and variances")
     outliers = measure_outliers(cfg, params, short_NT)
     neurons = super_neurons(cfg, params, short_NT)
@@ -59,7 +58,7 @@ def run(context: Context) -> dict[str, Any]:
         for position in settings["positions"]:
             for name, factor, edit in _changes(settings, position, short_NT.shape[1], mu_LTHK, cfg.num_layers):
                 measured_sinks = measure_sinks(
-                    cfg, params, short_NT, position=position, convention="rows_from_k", edit=edit
+                    cfg, params, short_NT, SinkOptions(position=position, convention="rows_from_k"), edit=edit
                 )
                 rows.append(
                     {

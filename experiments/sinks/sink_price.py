@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.parameters import Params

@@ -29,10 +29,9 @@ from matplotlib.figure import Figure
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
-from bornbiased_jax.model.sites import Edit, Edits
+from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
@@ -93,7 +92,9 @@ def sweep(
     positions = list(range(2, T // 2 + 1, settings["positions_every"]))
 
     def sinks(edit: Edit | Edits | None) -> np.ndarray:
-        measured = measure_sinks(cfg, params, tokens_NT, edit=edit, convention="rows_from_k", epsilon=EPSILON)
+        measured = measure_sinks(
+            cfg, params, tokens_NT, SinkOptions(convention="rows_from_k", epsilon=EPSILON), edit=edit
+        )
         is_sink_LHT: np.ndarray = measured["profile_LHT"] > EPSILON
         return is_sink_LHT
 

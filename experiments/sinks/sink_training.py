@@ -17,7 +17,7 @@ from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers
-from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.report.numbers import mean_std
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
@@ -172,7 +172,9 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
     curves: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
-        sink_measurements = [measure_sinks(config.model, params, sinks_NT, epsilon=EPSILON) for params in weights]
+        sink_measurements = [
+            measure_sinks(config.model, params, sinks_NT, SinkOptions(epsilon=EPSILON)) for params in weights
+        ]
         curves["steps"].append(step)
         curves["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
         curves["largest_score"].append([float(measured["score_LH"].max()) for measured in sink_measurements])
@@ -213,9 +215,9 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     settings, cfg = context.settings, config.model
     bos_id = bos_of(settings, config, data)
     tokens_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
-    sinks = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, lengths=settings["lengths"])
+    sinks = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, lengths=settings["lengths"]))
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
-    averaged = measure_sinks(cfg, params, tokens_NT, epsilon=EPSILON, normalise=True)
+    averaged = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, normalise=True))
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
     losses = {
         name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))

@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.model.simplified import mlp0_config
+from bornbiased_jax.model.model import mlp0_config
 from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit

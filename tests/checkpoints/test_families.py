@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax.checkpoints import families
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.hf_config import read_config
-from bornbiased_jax.model.activations import HUGGING_FACE
+from bornbiased_jax.model.layers import HUGGING_FACE
 
 # Enough heads for the default numbers of key/value heads, and a depth that no window's default begins within.
 REQUIRED = {"num_layers": 2, "num_heads": 32, "d_model": 512, "d_ff": 64, "vocab_size": 31, "max_seq_len": 64}

@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.probes.sinks import measure_sinks, measure_sinks_of_seeds
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks, measure_sinks_of_seeds
 from bornbiased_jax.training import pretrain
 from tests.training.conftest import place  # noqa: F401
 from tests.training.small_run import CFG, make
@@ -25,7 +25,7 @@ def test_seeds_in_one_pass_are_the_seeds_alone():
     ]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *noisy)
     found = measure_sinks_of_seeds(CFG, stacked, TOKENS, epsilon=0.2, batch_size=6)
-    alone = [measure_sinks(CFG, params, TOKENS, epsilon=0.2) for params in noisy]
+    alone = [measure_sinks(CFG, params, TOKENS, SinkOptions(epsilon=0.2)) for params in noisy]
     assert 0 < found.rate_S.max() and len(set(found.rate_S)) > 1
     np.testing.assert_allclose(found.rate_S, [report["sink_rate"] for report in alone], atol=1e-12)
     # Sums of twelve float32 weights of at most 1.

@@ -120,7 +120,7 @@ def test_the_digest_does_not_know_where_the_packages_lie(scratch):
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
     found = set(code.closure("experiments._shared.births", "run_groups"))
-    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.transformer", "theory.seeds"):
+    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.model", "theory.seeds"):
         assert module in found
     for module in ("bornbiased_jax.report.tables", "experiments.base", "theory.test_kernels"):
         assert module not in found

@@ -12,7 +12,7 @@ from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.ledger.engines import local
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import count_parameters
-from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.text import read_text
 from experiments.base import Context
 from experiments.birth import figure6
@@ -277,7 +277,10 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
     for row in result["interventions"]:
         if row["intervention"] == "none":
             plain = measure_sinks(
-                opened.cfg, opened.params, tokens_NT, position=row["position"], convention="rows_from_k"
+                opened.cfg,
+                opened.params,
+                tokens_NT,
+                options=SinkOptions(position=row["position"], convention="rows_from_k"),
             )
             assert row["score_mean"] == pytest.approx(plain["score_LH"].mean(), rel=1e-5)
         else:

@@ -6,8 +6,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model.edits import amplify_variance, scale_output, self_only
-from bornbiased_jax.probes.sinks import measure_sinks
+from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from experiments.sinks import sink_own, sink_sweep
 from experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, MASK
@@ -40,13 +40,13 @@ def test_every_run_is_the_one_that_it_says(params, swept):
         AMPLIFICATION: lambda k, blocks: amplify_variance([k], 30.0, mean_LTHK=mu, blocks=blocks),
         CONTROL: lambda k, blocks: scale_output([k], 30.0, num_layers=3, blocks=blocks),
     }
-    plain = measure_sinks(CFG, params, TOKENS, convention="rows_from_k")["profile_LHT"] > 0.25
+    plain = measure_sinks(CFG, params, TOKENS, SinkOptions(convention="rows_from_k"))["profile_LHT"] > 0.25
     moved = 0
     for kind, make in makers.items():
         for row, block in enumerate(swept["blocks"]):
             for column, k in enumerate(swept["positions"]):
                 edit = make(k, None if block is None else [block])
-                found = measure_sinks(CFG, params, TOKENS, edit=edit, position=k, convention="rows_from_k")
+                found = measure_sinks(CFG, params, TOKENS, SinkOptions(position=k, convention="rows_from_k"), edit=edit)
                 heads = (found["score_LH"] > 0.25)[0 if block is None else block :]
                 made = swept["kinds"][kind]["made"][row][column]
                 assert made == (None if block == 3 else pytest.approx(heads.mean()))

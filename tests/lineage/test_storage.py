@@ -15,6 +15,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import outputs
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_outputs, save_outputs
+from bornbiased_jax.model import ForwardOptions, streaming
 from bornbiased_jax.model.memory import weights_bytes
 from bornbiased_jax.probes.inputs import random_tokens
 
@@ -71,7 +72,9 @@ def test_no_float32_copy_of_all_blocks_is_made():
     cfg = preset("llama-tiny", num_layers=16, d_model=128, d_ff=512, vocab_size=64)
     shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), _params(cfg)))
     x = jax.ShapeDtypeStruct((1, 4), jnp.int32)
-    plan = outputs._last.lower(cfg, None, shapes, x).compile().memory_analysis()
+    reading = streaming._traceable(outputs._reading(None))
+    options = ForwardOptions(dtype=jnp.float32)
+    plan = streaming._forward.lower(cfg, shapes, x, x, reading, options).compile().memory_analysis()
     assert plan.temp_size_in_bytes < weights_bytes(cfg) / 4
 
 

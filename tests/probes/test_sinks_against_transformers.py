@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.evaluation.sink_report import report_on_ids
-from bornbiased_jax.probes.sinks import CONVENTIONS, measure_sinks
+from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
+from bornbiased_jax.probes.sinks import CONVENTIONS, SinkOptions, measure_sinks
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 NAMES = sorted(path.stem for path in (FIXTURES / "attentions").iterdir())
@@ -41,9 +41,7 @@ def check(checkpoint, tokens_NT, weights_LNHTT, convention, position):
         checkpoint.cfg,
         checkpoint.params,
         tokens_NT,
-        epsilon=epsilon,
-        convention=convention,
-        position=position,
+        options=SinkOptions(epsilon=epsilon, convention=convention, position=position),
         batch_size=1,
     )
     np.testing.assert_allclose(found["score_LH"], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
@@ -90,7 +88,7 @@ def test_the_whole_report_on_another_family(name):
     checkpoint = open_checkpoint(FIXTURES / "hf" / name)
     cfg = checkpoint.cfg
     ids = np.random.default_rng(0).integers(0, cfg.vocab_size, 200)
-    report = report_on_ids(cfg, checkpoint.params, ids, lengths=(8, 16), num_sequences=4)
+    report = report_on_ids(cfg, checkpoint.params, ids, ReportOptions(lengths=(8, 16), num_sequences=4))
     assert list(report["sink_rate"]) == ["8", "16"]
     assert len(report["outliers"]["layers"]) == cfg.num_layers
     assert np.shape(report["variance"]["attention_output"]["across"]) == (cfg.num_layers, 16)

@@ -10,8 +10,8 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
-from bornbiased_jax.model.sites import NO_EDITS
+from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model.interventions import NO_EDITS
 from bornbiased_jax.quantization import (
     FakeQuantiser,
     Scheme,
@@ -101,13 +101,17 @@ def test_only_the_kernels_of_blocks_are_rounded(params):
 def test_without_quantisation_the_path_is_the_plain_one_bitwise(params):
     assert quantised_edits(Scheme(), "token") == NO_EDITS
     plain = apply(CFG, params, TOKENS).logits_BTV
-    np.testing.assert_array_equal(apply(CFG, params, TOKENS, edit=quantised_edits(Scheme(), "token")).logits_BTV, plain)
+    np.testing.assert_array_equal(
+        apply(CFG, params, TOKENS, options=ForwardOptions(edit=quantised_edits(Scheme(), "token"))).logits_BTV, plain
+    )
 
 
 @pytest.mark.parametrize("site", ["attention_output", "mlp_hidden", "keys", "values"])
 def test_what_linear_maps_and_the_cache_read_lies_on_the_grid(params, site):
     scheme = Scheme(cache=4) if site in ("keys", "values") else Scheme(activations=4)
-    captured = apply(CFG, params, TOKENS, edit=quantised_edits(scheme, "token"), capture=(site,)).layers[site]
+    captured = apply(
+        CFG, params, TOKENS, options=ForwardOptions(edit=quantised_edits(scheme, "token")), capture=(site,)
+    ).layers[site]
     rows = np.asarray(captured).reshape(2 * 4 * 9, -1)
     steps = rows / (np.abs(rows).max(axis=1, keepdims=True) / 7)
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-4)
@@ -122,7 +126,10 @@ def test_prices_are_their_definitions(params):
     weights = quantised_params(params, 4, "token")
     for cell in cells:
         edits = quantised_edits(Scheme(4, 4, 4), "token", keep=cell["keep_sinks"])
-        log = np.asarray(jax.nn.log_softmax(apply(CFG, weights, TOKENS, edit=edits).logits_BTV[:, :-1]), np.float64)
+        log = np.asarray(
+            jax.nn.log_softmax(apply(CFG, weights, TOKENS, options=ForwardOptions(edit=edits)).logits_BTV[:, :-1]),
+            np.float64,
+        )
         nll, nll_full = (-np.take_along_axis(p, TOKENS[:, 1:, None], -1)[..., 0].mean(axis=1) for p in (log, full))
         assert cell["loss"] == pytest.approx(nll.mean(), rel=1e-5)
         assert cell["delta_nats"] == pytest.approx((nll - nll_full).mean(), abs=1e-5)

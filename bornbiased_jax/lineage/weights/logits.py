@@ -13,8 +13,7 @@ from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.reader import WeightsReader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.weights.tokens import SharedTokens
-from bornbiased_jax.model.transformer import through_block
-from bornbiased_jax.model.vocabulary import enter, final_norm, head_path, logits_of
+from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
 # Few ids suffice: logits of unrelated models agree nowhere.
@@ -106,7 +105,7 @@ def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
 def _next_stream(cfg: ModelConfig, weights: Params, stream_STD: jax.Array, layer: jax.Array) -> jax.Array:
     """Apply one block to the residual stream."""
     positions_T = jnp.arange(stream_STD.shape[1], dtype=jnp.int32)
-    return through_block(cfg, weights, stream_STD, positions_T, layer)[0]
+    return BlockProgram(cfg)(weights, stream_STD, positions_T, layer)[0]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,6 @@
-"""Generic properties, one table of architectures."""
+"""Generic properties over one table of architectures; the last position alone; float32 in bfloat16."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,19 +8,21 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import keys
+from bornbiased_jax import model as models
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.model import ForwardOptions, attn0, empty_cache, logits_of, mlp0_config
 from bornbiased_jax.model import apply as eager_apply
-from bornbiased_jax.model import attn0, empty_cache, logits_of, mlp0_config
-from bornbiased_jax.model.block import Block
-from bornbiased_jax.model.rope import rotate
+from bornbiased_jax.model.layers import rotate
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.model.model import CAPTURABLE, Block
 from bornbiased_jax.parameters import count_parameters, flatten
 
 # Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
 # compiled for much longer than they run.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-STATIC = ("positions", "logits", "capture", "dtype", "remat")
+STATIC = ("positions", "logits", "capture")
 apply = jax.jit(eager_apply, static_argnums=0, static_argnames=STATIC, compiler_options=FAST)
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
 CASES = {
@@ -104,7 +108,7 @@ def test_decoding_with_a_cache_equals_one_pass(case):
     whole = run(cfg, params, tokens).logits_BTV
     parts, cache = [], empty_cache(cfg, 2, 16)
     for t in range(0, 12, 3):
-        step = apply(cfg, params, tokens[:, t : t + 3], cache=cache)
+        step = apply(cfg, params, tokens[:, t : t + 3], options=ForwardOptions(cache=cache))
         parts.append(step.logits_BTV)
         cache = step.cache
     np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
@@ -117,7 +121,7 @@ def test_rematerialisation_changes_nothing():
     tokens = jnp.arange(12)[None]
 
     def loss(params, remat):
-        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, remat=remat).logits_BTV))
+        return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, options=ForwardOptions(remat=remat)).logits_BTV))
 
     grad = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=FAST)
     plain, again = grad(params, False), grad(params, True)
@@ -223,7 +227,7 @@ def test_bfloat16_compute_stays_near_float32():
     params = init_seed(cfg, 5)
     tokens = jnp.arange(12)[None]
     exact = apply(cfg, params, tokens).final_BTD
-    half = apply(cfg, params, tokens, dtype=jnp.bfloat16).final_BTD
+    half = apply(cfg, params, tokens, options=ForwardOptions(dtype=jnp.bfloat16)).final_BTD
     assert half.dtype == jnp.bfloat16
     # bfloat16 keeps 8 bits; states are of order one after the final norm, three blocks deep.
     np.testing.assert_allclose(half.astype(jnp.float32), exact, atol=20 * 2.0**-8)
@@ -249,3 +253,86 @@ def test_wrong_width_and_length_are_refused():
         apply(cfg, params, jnp.zeros((1, 4, 5)))
     with pytest.raises(InputError, match="max_seq_len"):
         apply(cfg, params, jnp.zeros((1, 40), jnp.int32))
+
+
+SHALLOW = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_model=32, d_ff=40, vocab_size=61)
+LAST = 7
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 3}, {"positional_scale": "amplify"}], ids=str)
+def test_every_capture_is_that_of_the_last_position(changes):
+    cfg = SHALLOW.replace(**changes)
+    params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 2 else leaf, init_seed(cfg, 0))
+    tokens = np.random.default_rng(0).integers(0, 61, (2, LAST))
+    names = tuple(name for name in CAPTURABLE if name not in ("attention_received", "router_logits"))
+    run = functools.partial(eager_apply, cfg, params, tokens, capture=names)
+    every, last = run(), run(positions="last")
+    # float32 sums of tens of terms, relative to the largest entry.
+    close = functools.partial(np.testing.assert_allclose, rtol=0)
+    close(last.final_BTD, every.final_BTD[:, -1:], atol=1e-5)
+    assert np.ptp(np.asarray(every.final_BTD), axis=1).max() > 0.1
+    for name in names:
+        expected = np.asarray(every.layers[name])
+        if name not in ("keys", "values"):
+            axis = 3 if name == "attention_weights" else 2
+            expected = np.take(expected, [-1], axis=axis)
+        close(last.layers[name], expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+def test_no_copy_of_the_blocks_is_made():
+    """All blocks but the last, sliced off, would be another model in memory."""
+    cfg = preset("llama-tiny", num_layers=8, d_model=64, d_ff=512, num_heads=2, vocab_size=61)
+    shapes = models.parameter_shapes(cfg)
+    weights = 4 * models.count_parameters(shapes["blocks"])
+    run = jax.jit(lambda params, x: models.apply(cfg, params, x, positions="last", logits=False).final_BTD)
+    planned = run.lower(shapes, jax.ShapeDtypeStruct((1, 8), np.int32)).compile().memory_analysis()
+    # A block in the loop and the last one, two of eight; all but the last would be seven.
+    assert planned.temp_size_in_bytes < weights / 2
+
+
+SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)
+IDS = jax.ShapeDtypeStruct((2, 17), jnp.int32)
+# exp is the softmax, rsqrt a norm, log the loss; sums and largest elements belong to one of them.
+KEPT = {"exp", "exp2", "rsqrt", "sqrt", "log", "reduce_sum", "reduce_max"}
+
+
+def operations(jaxpr):
+    """Every operation of a program with those inside its loops and calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from operations(inner)
+
+
+def halves(function, *arguments):
+    """Names of operations on floats narrower than float32, and whether logits are products into float32."""
+    found = list(operations(jax.make_jaxpr(function)(*arguments).jaxpr))
+    names = {row.primitive.name for row in found}
+    narrow = {row.primitive.name for row in found if any(var.aval.dtype == jnp.bfloat16 for var in row.invars)}
+    products = [row.outvars[0].aval for row in found if row.primitive.name == "dot_general"]
+    logits = [aval.dtype for aval in products if 64 in aval.shape]
+    return names, narrow, logits
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny", "olmo2-tiny"])
+def test_forward_keeps_float32_where_it_matters(name):
+    cfg = preset(name, **SIZES)
+    forward = functools.partial(eager_apply, cfg, options=ForwardOptions(dtype=jnp.bfloat16))
+    names, narrow, logits = halves(lambda p, x: forward(p, x).logits_BTV, parameter_shapes(cfg), IDS)
+    assert {"exp", "rsqrt"} <= names and "dot_general" in narrow
+    assert not narrow & KEPT
+    assert logits == [jnp.float32]
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+def test_the_loss_is_float32(name):
+    cfg = preset(name, **SIZES)
+
+    def loss(params, tokens):
+        return loss_sum(cfg, params, tokens, dtype="bfloat16")[0]
+
+    names, narrow, logits = halves(loss, parameter_shapes(cfg), IDS)
+    assert {"exp", "log"} <= names and not narrow & KEPT
+    assert set(logits) == {np.dtype("float32")}

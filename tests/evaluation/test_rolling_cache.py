@@ -7,11 +7,11 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.streaming import streaming_losses
+from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import Cache, apply, empty_cache
+from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.cache import RollingCache
-from bornbiased_jax.model.rope import frequencies
+from bornbiased_jax.model.layers import frequencies
 
 T, WINDOW = 14, 5
 SMALL = dict(num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, vocab_size=41, max_seq_len=12)
@@ -39,7 +39,7 @@ def decoded(cfg, params, tokens, keep):
         crossed = np.concatenate([keys[..., half:], -keys[..., :half]], axis=-1)
         return keys * np.cos(angles_K) + crossed * np.sin(angles_K)
 
-    step = jax.jit(lambda token, cache: apply(cfg, params, token, cache=cache))
+    step = jax.jit(lambda token, cache: apply(cfg, params, token, options=ForwardOptions(cache=cache)))
     cache = empty_cache(cfg, len(tokens), size)
     rows = []
     for index in range(tokens.shape[1]):
@@ -58,7 +58,9 @@ def rolled(cfg, params, tokens, keep, window=WINDOW):
     return np.asarray(_rolled(cfg, params, tokens, RollingCache(keep, window)))
 
 
-_rolled = jax.jit(lambda cfg, *call: apply(cfg, *call[:2], rolling=call[2]).logits_BTV, static_argnums=0)
+_rolled = jax.jit(
+    lambda cfg, *call: apply(cfg, *call[:2], options=ForwardOptions(rolling=call[2])).logits_BTV, static_argnums=0
+)
 
 
 VARIANTS = {
@@ -142,4 +144,9 @@ def test_what_does_not_fit_is_said(changes, window, keep, words):
 
 def test_two_caches_exclude_each_other():
     with pytest.raises(InputError, match="exclude each other"):
-        apply(CFG, weights(CFG), jnp.asarray(TOKENS), cache=empty_cache(CFG, 2, T), rolling=RollingCache(0, 4))
+        apply(
+            CFG,
+            weights(CFG),
+            jnp.asarray(TOKENS),
+            options=ForwardOptions(cache=empty_cache(CFG, 2, T), rolling=RollingCache(0, 4)),
+        )

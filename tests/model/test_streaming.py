@@ -24,11 +24,13 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import evaluate
-from bornbiased_jax.evaluation.sink_report import report_on_ids
+from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_outputs
 from bornbiased_jax.model import scratch
-from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.model.interventions import Neuron, clear, combine, scale_output, silence
+from bornbiased_jax.model.streaming import Overflow, check_overflow
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
+from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.text import ByteTokenizer
 
 # More blocks than are compiled in one piece for a loss.
@@ -87,12 +89,31 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     text, tokenizer = ["A text of ninety bytes and more. " * 3], ByteTokenizer()
     found = [
         evaluate(form.cfg, form.weights, text, tokenizer, num_sequences=3, context=30, batch_size=2)
-        | report_on_ids(form.cfg, form.weights, ids_N, lengths=[8], num_sequences=3, batch_size=2)
+        | report_on_ids(form.cfg, form.weights, ids_N, ReportOptions(lengths=[8], num_sequences=3), batch_size=2)
         for form in (opened, whole)
     ]
     ours, theirs = map(numbers, found)
     assert len(ours) == len(theirs) > 200
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_edits_act_alike_in_memory_and_streamed(tmp_path):
+    """Chained edits, which differ in code or in numbers alone, are other passes and give what memory gives."""
+    path, names = saved(SHALLOW, tmp_path / "m"), ("residual",)
+    whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
+    tokens = np.random.default_rng(0).integers(0, 300, (4, 10))
+    edits = [scale_output([3], factor, num_layers=3, length=10) for factor in (2.0, 5.0)]
+    edits += [combine(edits[0], clear(SHALLOW, [7], position=3)), combine(edits[0], silence(SHALLOW, [Neuron(1, 3)]))]
+    means = []
+    for edit in (None, *edits):
+        moments = [
+            position_moments(SHALLOW, form.weights, tokens, quantities=names, edit=edit)["residual"].mean_LTW
+            for form in (opened, whole)
+        ]
+        # float32 sums of tens of terms, of numbers near 1.
+        np.testing.assert_allclose(*moments, atol=1e-5)
+        means.append(moments[0])
+    assert len(opened.streamed.pages) == len({mean.tobytes() for mean in means}) == 5
 
 
 @pytest.mark.as_users
@@ -120,8 +141,8 @@ def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
         for form in (opened, whole)
     ]
     assert losses[0] == losses[1]
-    settings = dict(lengths=[8, 40], num_sequences=6, batch_size=4)
-    ours, theirs = (report_on_ids(form.cfg, form.weights, ids_N, **settings) for form in (opened, whole))
+    settings = ReportOptions(lengths=[8, 40], num_sequences=6)
+    ours, theirs = (report_on_ids(form.cfg, form.weights, ids_N, settings, batch_size=4) for form in (opened, whole))
     if opened.cfg.parallel_residual:
         # Two norms of one stream: what else is stored of a block decides how the compiler rounds them.
         np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)

@@ -1,15 +1,24 @@
-"""Each variation of attention against a plain float64 NumPy computation: values and gradients."""
+"""Each variation of attention against float64 NumPy, its kernels at the ends of their ranges, and the fused kernel.
+
+What would run on a GPU is lowered here, without one.
+"""
+
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from scipy.special import expit
 
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.init import init_seed
-from bornbiased_jax.model.attention import Attention, visible
-from bornbiased_jax.model.transformer import apply
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.model import ForwardOptions, apply, attention
+from bornbiased_jax.model.attention import KERNELS, SOFTPICK_EPSILON, Attention, fused_attention, row_blocks
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, self_only
+from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import flatten, unflatten
 
 T, D = 9, 16
@@ -119,8 +128,8 @@ def case(request):
 
 def ours(cfg, flat, x_BTD, mask_TT=None):
     names = ("attention_output", "attention_weights")
-    mask = None if mask_TT is None else jnp.asarray(mask_TT)
-    return Attention(cfg, names).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T), mask)
+    edits = NO_EDITS if mask_TT is None else Edits(seen=lambda seen_TT: jnp.asarray(mask_TT))
+    return Attention(cfg, names, edits=edits).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T))
 
 
 def close(actual, expected):
@@ -223,8 +232,228 @@ def test_blocks_of_rows_are_the_whole_attention(changes):
     x = np.random.default_rng(0).integers(0, 64, (2, 150))
     mask_TT = np.ones((150, 150), bool)
     mask_TT[7:, 3] = False
-    assert len(visible(150, 150, cfg.window)) > 1
-    blocks = apply(cfg, params, x, mask_TT=mask_TT)
+    assert len(row_blocks(150, 150, cfg.window)) > 1
+    options = ForwardOptions(edit=Edits(seen=lambda seen_TT, layer: jnp.asarray(mask_TT)))
+    blocks = apply(cfg, params, x, options=options)
     # Asking for the weights computes the square in one piece.
-    whole = apply(cfg, params, x, mask_TT=mask_TT, capture=("attention_weights",))
+    whole = apply(cfg, params, x, options=options, capture=("attention_weights",))
     np.testing.assert_allclose(blocks.final_BTD, whole.final_BTD, rtol=0, atol=2e-5)
+
+
+ROWS = 6
+SEEN = jnp.tril(jnp.ones((ROWS, ROWS), bool))[None, None]
+
+
+def weights(name, scores_TS, longest=12):
+    return np.asarray(KERNELS[name](jnp.asarray(scores_TS, jnp.float32)[None, None], SEEN, longest))[0, 0]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_not_seen_weighs_nothing_whatever_its_logit(name):
+    scores = np.random.default_rng(0).standard_normal((ROWS, ROWS))
+    wild = np.where(np.asarray(SEEN[0, 0]), scores, 500.0)
+    np.testing.assert_array_equal(weights(name, wild), weights(name, scores))
+    assert np.all(weights(name, wild)[~np.asarray(SEEN[0, 0])] == 0)
+
+    def loss(scores_TS):
+        return jnp.sum(KERNELS[name](scores_TS[None, None], SEEN, 12) ** 2)
+
+    assert np.all(np.isfinite(jax.grad(loss)(jnp.asarray(wild, jnp.float32))))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_huge_logits_stay_finite(name):
+    scores = np.zeros((ROWS, ROWS))
+    scores[:, 1], scores[:, 2] = 3e4, -3e4
+    found = weights(name, scores)
+    assert np.all(np.isfinite(found))
+    # The key with the huge logit takes everything that there is to take.
+    np.testing.assert_allclose(found[-1, 1], 1 - 1 / ROWS if name == "centred" else 1.0, rtol=1e-6)
+
+
+def test_equal_logits():
+    """Born: uniform for the softmax, nothing for the centred and for softpick, nothing beyond a length for clipped."""
+    scores = np.zeros((ROWS, ROWS))
+    assert np.all(weights("softpick", scores) == 0)
+    np.testing.assert_allclose(weights("centred", scores), 0, atol=2.0**-24)
+    row = weights("clipped", scores)
+    # gamma = -4/12: (1 + 1/3)/i - 1/3 is positive up to i = 3, 0 at 4.
+    np.testing.assert_allclose(row[:, 0], np.maximum((4 / 3) / np.arange(1, ROWS + 1) - 1 / 3, 0), atol=2.0**-22)
+
+
+def test_small_logits_keep_relative_precision_in_softpick():
+    scores = np.full((ROWS, ROWS), 1e-7)
+    scores[:, 0] = -1e-7
+    expected = 1e-7 / (ROWS * 1e-7 + SOFTPICK_EPSILON)
+    np.testing.assert_allclose(weights("softpick", scores)[-1, 1:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", sorted(set(KERNELS) - {"softmax"}))
+def test_an_extra_logit_needs_the_softmax(kernel):
+    with pytest.raises(InputError, match="extra logit of a softmax"):
+        ModelConfig(attention_kernel=kernel, sink_logit="zero")
+
+
+def test_a_gate_of_zero_halves_every_value():
+    cfg = ModelConfig(num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=11, output_gate="value")
+    params = init_seed(cfg, 0)
+    assert flatten(params)["blocks/attention/value_gate/kernel"].shape == (1, 8, 8)
+    gate = params["blocks"]["attention"].pop("value_gate")
+    tokens = jnp.arange(6)[None]
+    plain = apply(cfg.replace(output_gate="none"), params, tokens, capture=("values",)).layers["values"]
+    params["blocks"]["attention"]["value_gate"] = jax.tree.map(jnp.zeros_like, gate)
+    gated = apply(cfg, params, tokens, capture=("values",)).layers["values"]
+    np.testing.assert_array_equal(gated, plain / 2)
+
+
+FUSED, LAYERS = 52, 3
+CFG = preset(
+    "llama-tiny",
+    num_layers=LAYERS,
+    d_model=64,
+    d_ff=40,
+    num_heads=4,
+    num_kv_heads=2,
+    vocab_size=96,
+    max_seq_len=64,
+)
+KERNEL_CHECKS = {
+    "check_cudnn_version": lambda: 91100,
+    "check_compute_capability": lambda _: True,
+    "is_cuda_compute_capability_equal": lambda _: False,
+}
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """Tracing believes that there is a GPU of compute capability 9.0 with cuDNN."""
+    # The functions with which JAX asks the machine have no public name.
+    module = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    for name, answer in KERNEL_CHECKS.items():
+        monkeypatch.setattr(module, name, answer)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "_capability", lambda: (9, 0))
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def lowered(function, *arguments) -> str:
+    """The program that a CUDA device would be given."""
+    unstable = [export.DisabledSafetyCheck.custom_call(f"__cudnn$fmhaSoftmax{end}") for end in ("", "Backward")]
+    exported = export.export(jax.jit(function), platforms=["cuda"], disabled_checks=unstable)(*arguments)
+    return str(exported.mlir_module())
+
+
+def kernels(program: str) -> tuple[int, int]:
+    """How often the forward and the backward kernel are called, and that both are causal."""
+    forward, backward = (len(re.findall(rf"@__cudnn\$fmhaSoftmax{end}\(", program)) for end in ("", "Backward"))
+    assert program.count("CAUSAL") == forward + backward
+    return forward, backward
+
+
+def gradient(cfg, dtype, remat=False):
+    def loss(params, tokens):
+        return loss_sum(cfg, params, tokens, dtype=dtype, remat=remat)[0]
+
+    return jax.grad(loss)
+
+
+def tokens(*batch):
+    return jax.ShapeDtypeStruct((*batch, FUSED + 1), jnp.int32)
+
+
+@pytest.mark.slow
+def test_training_in_half_precision_never_holds_a_square(hopper):
+    """One forward and one backward kernel in the loops over blocks: attention is kept, not computed again."""
+    program = lowered(gradient(CFG, "bfloat16"), parameter_shapes(CFG), tokens(5))
+    assert kernels(program) == (1, 1)
+    assert not re.search(rf"{FUSED}x{FUSED}x", program)
+
+
+def test_rematerialised_blocks_call_the_kernel_again(hopper):
+    program = lowered(gradient(CFG, "bfloat16", remat=True), parameter_shapes(CFG), tokens(5))
+    assert kernels(program) == (2, 1)
+
+
+def test_float32_keeps_the_plain_formula(hopper):
+    program = lowered(gradient(CFG, "float32"), parameter_shapes(CFG), tokens(5))
+    assert kernels(program) == (0, 0)
+
+
+def test_seeds_at_once_share_a_call(hopper):
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), parameter_shapes(CFG))
+    program = lowered(jax.vmap(gradient(CFG, "bfloat16"), in_axes=(0, None)), params, tokens(5))
+    assert kernels(program) == (1, 1)
+
+
+def test_window_reaches_the_kernel(hopper):
+    windowed = preset("llama-tiny", **{**CFG.to_dict(), "window": 7})
+    program = lowered(gradient(windowed, "bfloat16"), parameter_shapes(windowed), tokens(5))
+    assert kernels(program) == (1, 1)
+    assert len(re.findall(r"sliding_window_length\\22: 7\b", program)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sink_logit": "zero"}, {"attention_kernel": "sigmoid"}, {"head_dim": 12}, {"head_dim": 512}],
+    ids=["sink logit", "sigmoid", "heads of width 12", "heads of width 512"],
+)
+def test_what_the_kernel_cannot_do_stays_plain(hopper, change):
+    other = preset("llama-tiny", **{**CFG.to_dict(), **change})
+    program = lowered(gradient(other, "bfloat16"), parameter_shapes(other), tokens(5))
+    assert kernels(program) == (0, 0)
+
+
+def test_masks_and_last_queries_stay_plain(hopper):
+    def last(params, ids):
+        return apply(
+            CFG, params, ids[:, :FUSED], positions="last", options=ForwardOptions(dtype=jnp.bfloat16)
+        ).final_BTD
+
+    def alone(params, ids):
+        edit = self_only(FUSED, [5], num_layers=LAYERS, blocks=[2])
+        return apply(CFG, params, ids[:, :FUSED], options=ForwardOptions(edit=edit, dtype=jnp.bfloat16)).final_BTD
+
+    # All blocks but the last need every query.
+    assert kernels(lowered(last, parameter_shapes(CFG), tokens(5))) == (1, 0)
+    assert kernels(lowered(alone, parameter_shapes(CFG), tokens(5))) == (0, 0)
+
+
+@pytest.mark.parametrize(("found", "expected"), [("9.0", (9, 0)), ("12.1", (12, 1)), ("gfx90a", (0,)), (None, (0,))])
+def test_capability_of_foreign_devices_is_none(monkeypatch, found, expected):
+    class Device:
+        compute_capability = found
+
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
+    assert attention._capability() == expected
+
+
+def test_without_a_gpu_there_is_none():
+    q = jnp.ones((1, 8, 2, 16), jnp.bfloat16)
+    assert fused_attention(q, q, q) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [None, 7])
+def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
+    """JAX's plain version of the same call, window and grouped heads included, in place of the kernel."""
+    cfg = preset("llama-tiny", **{**CFG.to_dict(), "window": window})
+    params = init_seed(cfg, 3)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, (2, FUSED)), jnp.int32)
+    plain = apply(cfg, params, ids).final_BTD
+    original = jax.nn.dot_product_attention
+    asked = []
+
+    def stand_in(*arrays, implementation, **options):
+        asked.append(implementation)
+        return original(*arrays, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(attention, "HALF", (jnp.float32,))
+    states = apply(cfg, params, ids).final_BTD
+    assert set(asked) == {"cudnn"}
+    # float32 sums of 52 terms in another order, three blocks deep; states are of order one.
+    np.testing.assert_allclose(states, plain, rtol=0, atol=1e-5)

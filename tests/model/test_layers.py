@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import hf_config
 from bornbiased_jax.config import Activation
-from bornbiased_jax.model.activations import ACTIVATIONS, HUGGING_FACE
+from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE
 from theory.activations import ACTIVATIONS as KERNELS
 from theory.activations import DERIVATIVES
 

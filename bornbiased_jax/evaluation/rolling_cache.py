@@ -7,19 +7,21 @@ so that one pass over the text with the right mask and angles gives what decodin
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import apply
+from bornbiased_jax.model import ForwardOptions, logits_of
 from bornbiased_jax.model.cache import RollingCache
 from bornbiased_jax.model.limits import check_length, check_tokens
+from bornbiased_jax.model.model import head_path
+from bornbiased_jax.model.streaming import Reading, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, batches
 from bornbiased_jax.stats.intervals import mean_interval
@@ -47,7 +49,7 @@ class Streamed(TypedDict):
 def streaming_losses(
     cfg: ModelConfig,
     params: Params,
-    tokens_NT: Any,
+    tokens_NT: ArrayLike,
     *,
     window: int,
     keep: Sequence[int] = (0, 1, 4),
@@ -87,16 +89,18 @@ def streaming_losses(
         cells.append((None, 0))
     size = min(batch_size_for(cfg, T, batch_size), max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size)))
     start = max(keep) + window
+    reading = Reading(finish=_next_token_losses, needs=(head_path(cfg),))
     entries: list[Streamed] = []
     for width, count in cells:
-        parts = []
-        for batch in batches(x, size):
-            # Without a window everything is kept.
-            rolling = RollingCache(jnp.asarray(count, jnp.int32), jnp.asarray(width or T, jnp.int32))
-            parts.append(np.asarray(_losses(cfg, params, jnp.asarray(batch), rolling), np.float64))
+        # Without a window everything is kept.
+        rolling = RollingCache(jnp.asarray(count, jnp.int32), jnp.asarray(width or T, jnp.int32))
+        parts = list(batches(x, size))
+        losses = []
+        for loss_BT in forward_batches(cfg, params, parts, reading, ForwardOptions(rolling=rolling)):
+            losses.append(loss_BT.astype(np.float64))
             if advance is not None:
-                advance(len(batch))
-        loss_NT = np.concatenate(parts)
+                advance(len(loss_BT))
+        loss_NT = np.concatenate(losses)
         # Average where every cache has dropped something.
         loss_N = loss_NT[:, start:].mean(axis=1)
         finite = bool(np.isfinite(loss_N).all())
@@ -113,7 +117,7 @@ def streaming_losses(
     return entries
 
 
-def check_streaming(cfg: ModelConfig, tokens_NT: Any, window: int, keep: Sequence[int]) -> np.ndarray:
+def check_streaming(cfg: ModelConfig, tokens_NT: ArrayLike, window: int, keep: Sequence[int]) -> np.ndarray:
     """Return the sequences as int32, if they and the caches fit the model and one another.
 
     Raises:
@@ -138,10 +142,7 @@ def check_streaming(cfg: ModelConfig, tokens_NT: Any, window: int, keep: Sequenc
     return x
 
 
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _losses(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, rolling: RollingCache) -> jax.Array:
+def _next_token_losses(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
     """Compute the loss of every next token, [B, T − 1], float32."""
-    logits_BTV = apply(cfg, params, tokens_BT, rolling=rolling).logits_BTV
-    assert logits_BTV is not None
-    log_BTV = jax.nn.log_softmax(logits_BTV[:, :-1], axis=-1)
+    log_BTV = jax.nn.log_softmax(logits_of(cfg, params, final_BTD)[:, :-1], axis=-1)
     return -jnp.take_along_axis(log_BTV, tokens_BT[:, 1:, None], axis=-1)[..., 0]

@@ -1,0 +1,259 @@
+"""The layers of a block beside attention: linear maps, norms, activations, MLPs, rotary position embeddings.
+
+Norms are always computed in float32. Rotary embeddings have the half-split layout of Hugging Face checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
+
+from bornbiased_jax.config import Activation, ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
+
+
+class Linear(nn.Module):
+    """y = x W + b with W [in, out]; computed in the input's dtype at the given precision.
+
+    Where the parameters hold the factors of a low-rank adapter, ``lora_in`` [in, r] and ``lora_out`` [r, out] (see
+    :mod:`bornbiased_jax.model.adapters`), y also has (x ``lora_in``) ``lora_out``. No model is born with them.
+    """
+
+    features: int
+    use_bias: bool = False
+    precision: PrecisionLike = "highest"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Apply the map to the last axis."""
+        kernel_IO = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.features))
+        # Rows in one axis: the kernel's gradient then contracts one axis, which needs no transposed copy of x.
+        rows_NI = x.reshape(-1, x.shape[-1])
+        y_NO = jax.lax.dot_general(
+            rows_NI, kernel_IO.astype(x.dtype), (((1,), (0,)), ((), ())), precision=self.precision
+        )
+        # Low-rank factors, where an adapter put them beside the kernel.
+        if self.has_variable("params", "lora_in"):
+            lora_in: Any = self.get_variable("params", "lora_in")
+            lora_out: Any = self.get_variable("params", "lora_out")
+            low_NR = jnp.matmul(rows_NI, lora_in.astype(x.dtype), precision=self.precision)
+            y_NO = y_NO + jnp.matmul(low_NR, lora_out.astype(x.dtype), precision=self.precision)
+        y = y_NO.reshape(*x.shape[:-1], self.features)
+        if self.use_bias:
+            bias_O = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + jnp.broadcast_to(bias_O.astype(y.dtype), y.shape)
+        return y
+
+
+def standardise(x: jax.Array, *, center: bool, eps: float) -> jax.Array:
+    """Compute (x − mean) / √(variance + eps) with ``center``, else x / √(mean square + eps); float32."""
+    x = x.astype(jnp.float32)
+    if center:
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
+
+
+class Norm(nn.Module):
+    """LayerNorm (Ba et al., 2016; scale and bias) or RMSNorm (Zhang and Sennrich, 2019; scale only)."""
+
+    kind: str
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalize the last axis; the dtype stays."""
+        if self.kind == "none":
+            return x
+        # LayerNorm takes the mean away and has a bias, RMSNorm has neither.
+        centered = self.kind == "layernorm"
+        y = standardise(x, center=centered, eps=self.eps)
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        y = y * jnp.broadcast_to(scale, y.shape)
+        if centered:
+            bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+            y = y + jnp.broadcast_to(bias, y.shape)
+        return y.astype(x.dtype)
+
+
+class Entry(NamedTuple):
+    """One activation."""
+
+    function: Callable[[jax.Array], jax.Array]
+    theory: str
+    """Its name in ``theory.activations``, where its dual kernel is found."""
+    hugging_face: str
+    """Its name in an exported ``config.json``."""
+    aliases: tuple[str, ...] = ()
+    """Further names in a ``config.json`` that is read."""
+
+
+ACTIVATIONS: dict[Activation, Entry] = {
+    "gelu": Entry(partial(jax.nn.gelu, approximate=False), "gelu", "gelu", ("gelu_python",)),
+    "gelu_tanh": Entry(
+        partial(jax.nn.gelu, approximate=True), "gelu_tanh", "gelu_pytorch_tanh", ("gelu_new", "gelu_fast")
+    ),
+    "relu": Entry(jax.nn.relu, "relu", "relu"),
+    "tanh": Entry(jax.numpy.tanh, "tanh", "tanh"),
+    "relu_squared": Entry(lambda x: jax.numpy.square(jax.nn.relu(x)), "relu_squared", "relu2"),
+    "leaky_relu": Entry(jax.nn.leaky_relu, "leaky_relu", "leaky_relu"),
+    "shifted_relu": Entry(lambda x: jax.numpy.maximum(x, -1.0), "shifted_relu", "shifted_relu"),
+    "silu": Entry(jax.nn.silu, "silu", "silu", ("swish",)),
+}
+HUGGING_FACE: dict[str, Activation] = {
+    name: activation for activation, entry in ACTIVATIONS.items() for name in (entry.hugging_face, *entry.aliases)
+}
+"""Every name that ``config.json`` may give an activation."""
+
+
+class MLP(nn.Module):
+    """φ(x W_up) W_down, or (φ(x W_gate) ∘ x W_up) W_down when gated (SwiGLU with φ = silu)."""
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: PrecisionLike = "highest"
+    edits: Edits = NO_EDITS
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the update of the residual stream, and what was captured."""
+        cfg = self.cfg
+        # Up, and with a gate the product of the two.
+        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
+        phi = ACTIVATIONS[cfg.activation].function
+        up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
+        if cfg.gated_mlp:
+            pre_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="gate")(x_BTD)
+            hidden_BTF = phi(pre_BTF) * up_BTF
+        else:
+            pre_BTF = up_BTF
+            hidden_BTF = phi(pre_BTF)
+        # Down to the residual stream, from what an edit leaves of the neurons.
+        hidden_BTF = apply_edit(self.edits.mlp_hidden, hidden_BTF)
+        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
+        captured = {
+            "mlp_input": x_BTD,
+            "mlp_preactivation": pre_BTF,
+            "mlp_up": up_BTF,
+            "mlp_hidden": hidden_BTF,
+            "mlp_update": out_BTD,
+        }
+        return out_BTD, {name: captured[name] for name in captured if name in self.capture}
+
+
+class Experts(nn.Module):
+    """A mixture of MLPs of which a router chooses ``experts_per_token`` for each token (Mixtral, Qwen3-MoE).
+
+    Router probabilities are a softmax over all experts in float32; the outputs of the chosen ones are summed with their
+    probabilities, which are made to sum to 1 where the configuration says so. Tokens are sorted by expert, so that each
+    expert computes those that chose it and no others.
+    """
+
+    cfg: ModelConfig
+    capture: tuple[str, ...] = ()
+    precision: PrecisionLike = "highest"
+    edits: Edits = NO_EDITS
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the update of the residual stream, and what was captured."""
+        cfg = self.cfg
+        if self.edits.mlp_hidden is not None:
+            raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
+        E, C, D, F = cfg.num_experts or 1, cfg.experts_per_token, cfg.d_model, cfg.d_ff
+        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
+        x_ND = x_BTD.reshape(-1, D)
+
+        # The router: C experts of each token, and their weights.
+        logits_NE = Linear(E, False, self.precision, name="router")(x_ND).astype(jnp.float32)
+        weights_NC, experts_NC = jax.lax.top_k(jax.nn.softmax(logits_NE, axis=-1), C)
+        if cfg.normalize_expert_weights:
+            weights_NC = weights_NC / jnp.sum(weights_NC, axis=-1, keepdims=True)
+
+        # One row for each token and chosen expert, sorted by expert.
+        experts_M = experts_NC.reshape(-1)
+        order_M = jnp.argsort(experts_M, stable=True)
+        sizes_E = jnp.bincount(experts_M, length=E)
+        sorted_MD = jnp.take(x_ND, order_M // C, axis=0)
+
+        def product(name: str, rows: jax.Array, width: int) -> jax.Array:
+            kernel_EIO = self._kernel(name, (E, rows.shape[-1], width), rows.dtype)
+            return jax.lax.ragged_dot(rows, kernel_EIO, sizes_E, precision=self.precision)
+
+        # Each expert's MLP on its own rows.
+        phi = ACTIVATIONS[cfg.activation].function
+        up_MF = product("up", sorted_MD, F)
+        hidden_MF = phi(product("gate", sorted_MD, F)) * up_MF if cfg.gated_mlp else phi(up_MF)
+        out_MD = product("down", hidden_MF, D)
+
+        # Back to the order of tokens, and the weighted sum over each token's experts.
+        own_NCD = jnp.zeros_like(out_MD).at[order_M].set(out_MD).reshape(-1, C, D)
+        out_BTD = jnp.sum(own_NCD * weights_NC[..., None].astype(own_NCD.dtype), axis=1).reshape(x_BTD.shape)
+        captured = {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_NE.reshape(*x_BTD.shape[:2], E)}
+        return out_BTD, {name: captured[name] for name in captured if name in self.capture}
+
+    def _kernel(self, name: str, shape: tuple[int, int, int], dtype: DTypeLike) -> jax.Array:
+        """Return the matrices [E, in, out] of all experts, in the compute dtype."""
+        return _Kernel(shape, name=name)().astype(dtype)
+
+
+class _Kernel(nn.Module):
+    """A parameter called "kernel" in a folder of its own, as linear maps have it."""
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        return self.param("kernel", nn.initializers.zeros, self.shape)
+
+
+def frequencies(cfg: ModelConfig, *, is_local: bool = False) -> np.ndarray:
+    """Return angular frequencies [rotary_dim / 2] in radians per position (Su et al., 2021), scaled as the config says.
+
+    "linear" divides all by the factor. "llama3" leaves wavelengths shorter than
+    original/high_freq_factor alone, divides those longer than original/low_freq_factor by the factor,
+    and interpolates between (Llama 3.1).
+    """
+    # Local layers may have a base of their own, and are not scaled.
+    dim = cfg.rotary_dim
+    if is_local and cfg.rope_local_theta is not None:
+        return cfg.rope_local_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    base = cfg.rope_theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if cfg.rope_scaling == "linear":
+        return base / cfg.rope_scaling_factor
+    if cfg.rope_scaling == "llama3":
+        wavelength = 2 * math.pi / base
+        low, high = cfg.rope_low_freq_factor, cfg.rope_high_freq_factor
+        smooth = np.clip((cfg.rope_original_max_seq_len / wavelength - low) / (high - low), 0.0, 1.0)
+        return base * (smooth + (1 - smooth) / cfg.rope_scaling_factor)
+    return base
+
+
+def rotate(x_BTHK: jax.Array, positions_T: jax.Array, cfg: ModelConfig, is_local: jax.Array | None = None) -> jax.Array:
+    """Rotate the first ``rotary_dim`` of each head's K dimensions by position × frequency.
+
+    ``is_local`` says whether this layer is a local one, where layers differ.
+    """
+    dim = cfg.rotary_dim
+    if dim == 0:
+        return x_BTHK
+    frequency_F = jnp.asarray(frequencies(cfg), jnp.float32)
+    if is_local is not None:
+        frequency_F = jnp.where(is_local, jnp.asarray(frequencies(cfg, is_local=True), jnp.float32), frequency_F)
+    # Angles in float32, whatever the compute dtype is: positions are large.
+    angles_TF = positions_T.astype(jnp.float32)[:, None] * frequency_F[None, :]
+    cos_1T1F = jnp.cos(angles_TF)[None, :, None, :]
+    sin_1T1F = jnp.sin(angles_TF)[None, :, None, :]
+    # Dimension j turns with dimension j + dim/2; the rest of a head is not rotated.
+    first, second, rest = jnp.split(x_BTHK.astype(jnp.float32), [dim // 2, dim], axis=-1)
+    rotated = [first * cos_1T1F - second * sin_1T1F, second * cos_1T1F + first * sin_1T1F, rest]
+    return jnp.concatenate(rotated, axis=-1).astype(x_BTHK.dtype)
