@@ -185,21 +185,21 @@ def intervene_checkpoint(
     edits = [_silenced(cfg, [parse_neuron(name) for name in silence])]
     edits += [_cleared(cfg, name, position) for name in clear]
     check_forward(cfg, 1, length, all_weights=True)
-    check_overflow(cfg, opened.params)
+    check_overflow(cfg, opened.params())
     used = read_text(text)
     tokens_NT = cut_sequences(tokenizer.encode(used), length, num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
         options: dict[str, Any] = dict(epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
-        before = effect(cfg, opened.params, tokens_NT, **options)
+        before = effect(cfg, opened.params(), tokens_NT, **options)
         if neurons:
-            first_LF = first_activations(cfg, opened.params, tokens_NT)
+            first_LF = first_activations(cfg, opened.params(), tokens_NT)
             for neuron, (_, place) in zip(neurons, written, strict=True):
                 edits.append(_written(cfg, neuron, first_LF, place, length))
         changed_NT = tokens_NT.copy()
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
-        after = effect(cfg, opened.params, changed_NT, combine(*edits), **options)
+        after = effect(cfg, opened.params(), changed_NT, combine(*edits), **options)
     applied = {"silence": list(silence), "write": list(write), "clear": list(clear), "first_token": first_token}
     return {
         **after,

@@ -72,7 +72,7 @@ def kept_outputs(
     # All that moves a bit of the outputs is part of the request.
     size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
     reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
-    storage = storage_of(checkpoint.params)
+    storage = storage_of(checkpoint.params())
     chunks = spans(checkpoint, inputs, size, range_size)
 
     def here(_: Any, __: Any, todo: list[Chunk]) -> Iterator[dict[str, Any]]:
@@ -119,5 +119,5 @@ def compute_outputs(
     """Yield the outputs of each range: ``{"outputs": [n, D] float32}``."""
     for chunk in chunks:
         span = (chunk.start, chunk.stop)
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading, span=span, advance=advance)
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params(), inputs, **reading, span=span, advance=advance)
         yield {"outputs": outputs_ND}

@@ -95,7 +95,7 @@ def _pass(settings: str, found_at: str) -> Pass:
     cfg = ModelConfig.from_dict(about["model"])
     if "weights" in about:
         opened = open_again(json.loads(found_at)["checkpoint"], about["weights"])
-        subject = given(cfg, opened.params, about["weights"])
+        subject = given(cfg, opened.params(), about["weights"])
     else:
         subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
     inputs = from_facts(content["inputs"], cfg, json.loads(found_at))

@@ -16,7 +16,7 @@ import optax
 
 from bornbiased_jax import files, hardware, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file, trained_shapes
+from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file, trained_shapes
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder

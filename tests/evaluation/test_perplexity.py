@@ -36,7 +36,7 @@ def test_agrees_with_transformers(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     sequences = cut(encode_documents(BYTES, TEXT), 11, 64)
     options = dict(num_sequences=11, context=64, batch_size=4, quiet=True)
-    ours = evaluate(checkpoint.cfg, checkpoint.params, TEXT, BYTES, **options)
+    ours = evaluate(checkpoint.cfg, checkpoint.params(), TEXT, BYTES, **options)
     ids = torch.tensor(sequences).long()
     with torch.no_grad():
         theirs = float(model(input_ids=ids, labels=ids).loss)

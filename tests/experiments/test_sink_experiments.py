@@ -277,7 +277,7 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
     for row in result["interventions"]:
         if row["intervention"] == "none":
             plain = measure_sinks(
-                opened.cfg, opened.params, tokens_NT, position=row["position"], convention="rows_from_k"
+                opened.cfg, opened.params(), tokens_NT, position=row["position"], convention="rows_from_k"
             )
             assert row["score_mean"] == pytest.approx(plain["score_LH"].mean(), rel=1e-5)
         else:

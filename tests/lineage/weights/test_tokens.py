@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights import bilinear_test, weights_test
 from bornbiased_jax.lineage.weights.auto import auto_test
 from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
@@ -72,7 +72,7 @@ def test_a_copy_with_another_vocabulary_is_one(pair):
 
 
 def test_births_and_chosen_tokens_by_strings(pair):
-    run = dataclasses.replace(birth_reader(CFG, 7), tokenizer_files=pair[0].tokenizer_files)
+    run = dataclasses.replace(Checkpoint.from_seed(CFG, 7), tokenizer_files=pair[0].tokenizer_files)
     for models in ((run, pair[1]), (pair[1], run)):
         verdict = bilinear_test(*models)
         assert verdict.verdict == "same-lineage" and verdict.detail["tokens_matched_by"] == "strings"

@@ -23,10 +23,11 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
+from bornbiased_jax.checkpoints.tensors import Piece, StoredModel
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
+from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge_parameter
 from bornbiased_jax.model.memory import check_weights
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.ranges import Length, Seed, Steps
@@ -35,6 +36,8 @@ RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
 BASE = "base"
+# Bytes of a run's parameters that are held beside the one that was asked for.
+_ROOM = 64 << 20
 
 
 class RunSettings(TypedDict):
@@ -57,19 +60,6 @@ class RunRecord(TypedDict):
     initial_digest: str | None
     parameters: NotRequired[Annotated[int, Interval(ge=1)]]
     provenance: NotRequired[dict[str, Any]]
-
-
-class RunInfo(TypedDict, total=False):
-    """What a run knows about one of its checkpoints; empty for models of other origin."""
-
-    run: str
-    """Its folder."""
-    seed: int
-    step: int
-    """Updates before it."""
-    context: int
-    """Tokens of a sequence in training."""
-    tokenizer_file: str | None
 
 
 @jax.jit
@@ -149,42 +139,56 @@ def trained_shapes(cfg: ModelConfig, adapter: Adapter | None) -> Params:
     return parameter_shapes(cfg) if adapter is None else adapter_shapes(cfg, adapter)
 
 
-def restore_params(
-    run_dir: Path | str, seed: int | None = None, step: int | None = None
-) -> tuple[ModelConfig, Params, RunInfo]:
-    """Restore the weights of one seed at one step, on the host, for probing; of an adapted model with its adapter.
+def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> StoredModel:
+    """Open one seed of a run at one step, with the adapter that it trained merged in, and read no weights.
 
     Args:
         run_dir: a run's folder.
         seed: which of its seeds; None when it has only one.
         step: after how many updates; None for the last checkpoint.
 
-    Returns:
-        The architecture, the weights as numpy arrays without a leading axis of seeds, and :class:`RunInfo`.
-
     Raises:
-        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint: the
-            sentence names the newest whole one.
+        InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
     place = locate_run(run_dir, seed, step)
-    params = _load_trained(place)
-    if place.adapter is not None:
-        params = merge(place.adapter, load_frozen(place.folder, place.trained), params)
-    info: RunInfo = {
-        "run": str(place.folder),
-        "seed": place.seed,
-        "step": place.steps[-1],
-        "context": place.context,
-        "tokenizer_file": tokenizer_file(place.folder),
-    }
-    return place.cfg, params, info
+    step = place.steps[-1]
+    saved = SavedParameters(place)
+    # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
+    held: dict[str, np.ndarray] = {}
+
+    def read(path: str) -> np.ndarray:
+        if path not in held:
+            tensor = saved.load(path)
+            while held and tensor.nbytes + sum(parameter.nbytes for parameter in held.values()) > _ROOM:
+                del held[next(iter(held))]
+            if not np.all(np.isfinite(tensor)):
+                raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
+            held[path] = tensor
+        return held[path]
+
+    tokenizer = tokenizer_file(place.folder)
+    return StoredModel(
+        place.cfg,
+        f"run {run_dir}, seed {place.seed}, step {step}",
+        lambda path: [Piece(f"{path} of run {place.folder}", (), lambda rows: read(path))],
+        tokenizer_files=() if tokenizer is None else (Path(tokenizer),),
+        seed=place.seed,
+        is_initial=step == 0 and read_run(place.folder)["config"].get("init_from") is None,
+        info={
+            "run": str(place.folder),
+            "seed": place.seed,
+            "step": step,
+            "context": place.context,
+            "tokenizer_file": tokenizer,
+        },
+    )
 
 
 def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> tuple[RunPlace, Params]:
     """Restore the adapter that a run trained, apart from its model: where it lies, its settings, its parameters.
 
     Raises:
-        InputError: as of :func:`restore_params`, or the run trained a whole model.
+        InputError: as of :func:`locate_run`, a damaged checkpoint, or the run trained a whole model.
     """
     place = locate_run(run_dir, seed, step)
     if place.adapter is None:
