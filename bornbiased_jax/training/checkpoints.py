@@ -245,7 +245,7 @@ class Checkpointer:
 
 
 def save_frozen(folder: Path, weights: Any) -> None:
-    """Write the weights that an adapter belongs to, once, as :func:`.run.load_frozen` reads them.
+    """Write the weights that an adapter belongs to, once, as :func:`.run.frozen_tree` reads them.
 
     Args:
         folder: the run's.

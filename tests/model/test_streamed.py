@@ -18,7 +18,8 @@ import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints import MAKER, export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.checkpoint import MAKER
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError

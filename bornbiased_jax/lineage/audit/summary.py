@@ -14,9 +14,9 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
-from bornbiased_jax.checkpoints.formats.run import load_frozen, locate_run
+from bornbiased_jax.checkpoints.formats.run import frozen_tree, locate_run
 from bornbiased_jax.lineage.audit.folder import Item
-from bornbiased_jax.parameters import flatten, parameter_table
+from bornbiased_jax.parameters import parameter_table
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
@@ -100,11 +100,11 @@ def frozen_digests(run: Path, seed: int) -> frozenset[str]:
         InputError: that model is missing or damaged.
     """
     cfg = locate_run(run, seed).trained
-    flat = flatten(load_frozen(run, cfg))
+    frozen = frozen_tree(run, cfg)
     return frozenset(
-        tensor_digest(np.asarray(tensor))
+        tensor_digest(tensor)
         for path, row in parameter_table(cfg).items()
-        for tensor in (flat[path] if row.is_stacked else [flat[path]])
+        for tensor in (frozen.load(path) if row.is_stacked else [frozen.load(path)])
     )
 
 
