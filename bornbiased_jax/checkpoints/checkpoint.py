@@ -20,13 +20,13 @@ from bornbiased_jax import code, files, hardware, schema
 from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_digest, value_digest
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
 from bornbiased_jax.checkpoints.reference import Kind, parse_ref
-from bornbiased_jax.checkpoints.streamed import read_block
 from bornbiased_jax.checkpoints.tensors import (
     RunInfo,
     Shardings,
     StoredModel,
     load_params,
     memory_pieces,
+    read_block,
     read_parameter,
 )
 from bornbiased_jax.config import ModelConfig
@@ -334,3 +334,18 @@ def open_checkpoint(
     description = reference.describe(stored.description)
     folder = None if scratch is None else Path(scratch)
     return Checkpoint(stored, str(ref), reference.kind, description, dtype, sharding, folder)
+
+
+@functools.lru_cache(maxsize=1)
+def open_verified(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
+    """Open a checkpoint that another process has named, once in this one, with parameters of type ``dtype``.
+
+    Raises:
+        InputError: it is not there, or has other weights.
+    """
+    checkpoint = open_checkpoint(reference, dtype=dtype)
+    if checkpoint.digest() != digest:
+        raise InputError(
+            f"{reference} has the digest {checkpoint.digest()} here, not {digest}: let all processes see the same files"
+        )
+    return checkpoint

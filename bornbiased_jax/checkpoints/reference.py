@@ -83,6 +83,22 @@ def parse_ref(text: str | Path) -> Reference:
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
 
 
+def portable_source(reference: str) -> dict[str, Any]:
+    """Return the reference under which processes that began in other folders open the same, as a source of jobs.
+
+    Example:
+        >>> portable_source("seed:42@gpt2-tiny")
+        {'checkpoint': 'seed:42@gpt2-tiny'}
+    """
+    if reference.startswith("seed:"):
+        return {"checkpoint": reference}
+    path = files.user_path(reference)
+    before, at, after = reference.rpartition("@")
+    if not path.exists() and at:
+        return {"checkpoint": f"{files.user_path(before).absolute()}@{after}"}
+    return {"checkpoint": str(path.absolute())}
+
+
 def _birth(text: str) -> Reference:
     match = re.fullmatch(r"seed:(\d+)@([^,]+)((?:,[^,=]+=[^,]+)*)", text)
     seed = None if match is None else whole(match[1])

@@ -25,6 +25,8 @@ Shardings = Callable[[str, tuple[int, ...]], Any]
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
+# Columns copied together where a matrix is transposed: as many as caches hold of both sides.
+_COLUMNS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +250,28 @@ def _load_parameter(pieces: list[Piece], shape: tuple[int, ...], dtype: Any, tar
         return jax.block_until_ready(jax.device_put(buffers[full_region], may_alias=True))
     parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in regions.items()]
     return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
+
+
+def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: int) -> Params:
+    """Read all parameters of one block (from 0) to the device, as :func:`bornbiased_jax.model.apply` takes them."""
+    flat = {}
+    for path, row in parameter_table(cfg).items():
+        if row.is_stacked:
+            flat[path.removeprefix("blocks/")] = _on_device(read(path, layer))
+    return unflatten(flat)
+
+
+def _on_device(tensor: np.ndarray) -> jax.Array:
+    """Copy a tensor in C order to where a device wants it; most matrices are transposed in their file."""
+    buffer = aligned_zeros(list(tensor.shape), np.dtype(np.float32))
+    if tensor.ndim == 2 and not tensor.flags.c_contiguous:
+        # Some columns at a time: transposed as a whole, every number of a large matrix would come from memory alone.
+        for start in range(0, tensor.shape[1], _COLUMNS):
+            buffer[:, start : start + _COLUMNS] = tensor[:, start : start + _COLUMNS]
+    else:
+        buffer[...] = tensor
+    # Nobody writes to the buffer any more, so that a CPU's array may be it.
+    return jax.block_until_ready(jax.device_put(buffer, may_alias=True))
 
 
 def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:

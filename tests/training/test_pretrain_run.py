@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.pretrain import small_run
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
 from bornbiased_jax.config import preset
@@ -21,6 +20,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, loop, plot_run, pretrain, setup
 from bornbiased_jax.training.checkpoints import checkpoint_steps, find_steps
 from bornbiased_jax.training.metrics import MetricsWriter, read_metrics
+from tests.training import small_run
 from tests.training.small_run import losses
 
 ROOT = Path(__file__).resolve().parents[2]
