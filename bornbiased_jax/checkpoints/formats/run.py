@@ -152,10 +152,10 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
     Raises:
         InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
-    place = locate_run(run_dir, seed, step)
+    place = _place_of(run_dir, seed, step)
     step = place.steps[-1]
     adapter = place.adapter
-    saved = _trained_tree(place) if adapter is None else frozen_tree(place.folder, place.trained)
+    saved = _trained_tree(place) if adapter is None else frozen_tree(place.folder)
     # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
     held: dict[str, np.ndarray] = {}
 
@@ -202,9 +202,9 @@ def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | No
     """Restore the adapter that a run trained, apart from its model: where it lies, its settings, its parameters.
 
     Raises:
-        InputError: as of :func:`locate_run`, a damaged checkpoint, or the run trained a whole model.
+        InputError: as of :func:`read_headers`, a damaged checkpoint, or the run trained a whole model.
     """
-    place = locate_run(run_dir, seed, step)
+    place = _place_of(run_dir, seed, step)
     if place.adapter is None:
         raise InputError(f"{place.folder} trained a whole model, no adapter: export the model")
     return place, _trained_tree(place).load_all()
@@ -218,10 +218,14 @@ def _trained_tree(place: RunPlace, step: int | None = None) -> SavedTree:
     return SavedTree(path, shapes, place.seeds, place.seeds.index(place.seed), refuse)
 
 
-def frozen_tree(folder: Path, cfg: ModelConfig) -> SavedTree:
-    """Return the model that the adapter of a run belongs to."""
-    refuse = functools.partial(_frozen_unreadable, folder)
-    return SavedTree(folder / BASE, flatten(parameter_shapes(cfg)), (0,), 0, refuse)
+def frozen_tree(folder: Path) -> SavedTree:
+    """Return the model that the adapter of a run belongs to.
+
+    Raises:
+        InputError: not a run.
+    """
+    shapes = flatten(parameter_shapes(_architecture(read_run(folder)["config"])[0]))
+    return SavedTree(folder / BASE, shapes, (0,), 0, functools.partial(_frozen_unreadable, folder))
 
 
 def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
@@ -275,7 +279,7 @@ class RunPlace(NamedTuple):
     adapter: Adapter | None
 
 
-def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
+def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
     """Locate the checkpoints of a run that are meant, without reading any.
 
     Raises:

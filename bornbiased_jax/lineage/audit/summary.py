@@ -14,9 +14,8 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
-from bornbiased_jax.checkpoints.formats.run import frozen_tree, locate_run
+from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.lineage.audit.folder import Item
-from bornbiased_jax.parameters import parameter_table
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
@@ -93,19 +92,18 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     return Summary(item, reader, digest, forms, moments)
 
 
-def frozen_digests(run: Path, seed: int) -> frozenset[str]:
+def frozen_digests(run: Path) -> frozenset[str]:
     """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
 
     Raises:
         InputError: that model is missing or damaged.
     """
-    cfg = locate_run(run, seed).trained
-    frozen = frozen_tree(run, cfg)
-    return frozenset(
-        tensor_digest(tensor)
-        for path, row in parameter_table(cfg).items()
-        for tensor in (frozen.load(path) if row.is_stacked else [frozen.load(path)])
-    )
+    frozen = frozen_tree(run)
+    digests: set[str] = set()
+    for path in frozen.shapes:
+        tensor = frozen.load(path)
+        digests |= {tensor_digest(part) for part in (tensor if path.startswith("blocks/") else [tensor])}
+    return frozenset(digests)
 
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:
