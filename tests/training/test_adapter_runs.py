@@ -133,12 +133,11 @@ def test_damage_and_what_does_not_fit_are_said(place, calm):
     shutil.copytree(config.out, broken)
     shutil.rmtree(broken / "checkpoints/8/params/d")
     with pytest.raises(InputError, match=r"step 8 in .* is damaged .*: the newest whole one is .*step=4"):
-        open_checkpoint(f"{broken}@seed=5")
-    open_checkpoint(f"{broken}@seed=5,step=4")
+        open_checkpoint(f"{broken}@seed=5").params()
+    open_checkpoint(f"{broken}@seed=5,step=4").params()
     shutil.rmtree(broken / "base/params")
-    for way in (open_checkpoint, lambda ref: open_checkpoint(ref).digest()):
-        with pytest.raises(InputError, match="the frozen model in .*base is damaged or missing"):
-            way(f"{broken}@seed=5,step=4")
+    with pytest.raises(InputError, match="the frozen model in .*base is damaged or missing"):
+        open_checkpoint(f"{broken}@seed=5,step=4").digest()
     record = json.loads((broken / "run.json").read_text())
     record["config"]["adapter"]["method"] = "magic"
     (broken / "run.json").write_text(json.dumps(record))
