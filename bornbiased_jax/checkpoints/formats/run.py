@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
-from bornbiased_jax.checkpoints.tensors import Piece, StoredModel
+from bornbiased_jax.checkpoints.tensors import Piece, StoredModel, load_params
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
@@ -156,35 +156,44 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
     step = place.steps[-1]
     adapter = place.adapter
     saved = _trained_tree(place) if adapter is None else frozen_tree(place.folder)
-    # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
-    held: dict[str, np.ndarray] = {}
 
     @functools.cache
     def adapter_tensors() -> dict[str, np.ndarray]:
         return flatten(_trained_tree(place).load_all())
 
     def load(path: str) -> np.ndarray:
-        if adapter is None:
-            return saved.load(path)
-        # What the adapter adds to the model is read as it is; what it changes is merged.
-        trained = adapter_tensors()
-        return trained[path] if path in trained else merge_parameter(adapter, path, saved.load(path), trained)
+        # What an adapter adds to the model is read as it is; what it changes is merged.
+        trained = {} if adapter is None else adapter_tensors()
+        tensor = trained[path] if path in trained else saved.load(path)
+        if adapter is not None and path not in trained:
+            tensor = merge_parameter(adapter, path, tensor, trained)
+        if not np.all(np.isfinite(tensor)):
+            raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
+        return tensor
+
+    # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
+    held: dict[str, np.ndarray] = {}
 
     def read(path: str) -> np.ndarray:
         if path not in held:
-            tensor = load(path)
+            # A copy: what was loaded is of all seeds.
+            tensor = load(path).copy()
             while held and tensor.nbytes + sum(parameter.nbytes for parameter in held.values()) > _ROOM:
                 del held[next(iter(held))]
-            if not np.all(np.isfinite(tensor)):
-                raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
             held[path] = tensor
         return held[path]
 
+    def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
+        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda rows: get(path))]
+
+    description = f"run {run_dir}, seed {place.seed}, step {step}"
+    # Loaded all at once, no parameter is held beside its copy on the device.
+    load_all = functools.partial(load_params, StoredModel(place.cfg, description, pieces(load)))
     tokenizer = tokenizer_file(place.folder)
     return StoredModel(
         place.cfg,
-        f"run {run_dir}, seed {place.seed}, step {step}",
-        lambda path: [Piece(f"{path} of run {place.folder}", (), lambda rows: read(path))],
+        description,
+        pieces(read),
         tokenizer_files=() if tokenizer is None else (Path(tokenizer),),
         seed=place.seed,
         is_initial=step == 0 and read_run(place.folder)["config"].get("init_from") is None,
@@ -195,6 +204,7 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
             "context": place.context,
             "tokenizer_file": tokenizer,
         },
+        load=load_all,
     )
 
 
