@@ -7,15 +7,16 @@ which interleaves query and key rows for the architecture "llama" and leaves the
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
+from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.families import GGUF, Family
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
-from bornbiased_jax.checkpoints.quantized import WHOLE_TYPES, read_dequantized
 from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -24,8 +25,12 @@ from bornbiased_jax.schema import shown
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
+# Types that keep each number by itself; all others are quantized in blocks.
+_WHOLE = tuple(gguf.GGMLQuantizationType[name] for name in ("F64", "F32", "F16", "BF16"))
 # Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
 _LLAMA3_FACTORS = (8.0, 32.0)
+# Numbers dequantized together.
+_CHUNK = 1 << 20
 ROPE_DIVISORS = "rope_freqs.weight"
 
 
@@ -74,12 +79,10 @@ def read_headers(path: Path) -> StoredModel:
     biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
 
     def read(name: str) -> np.ndarray:
-        return read_dequantized(path, tensors[name], shapes[name])
+        return _dequantized(path, tensors[name], shapes[name])
 
     def first(name: str, axis: int, count: int) -> np.ndarray:
-        return read_dequantized(
-            path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count
-        )
+        return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
     # The architecture, then where each of its parameters lies.
     cfg = _config(metadata, family, shapes, biases)
@@ -95,8 +98,52 @@ def read_headers(path: Path) -> StoredModel:
         file_pieces(cfg, source, entries),
         files=(path,),
         tokenizer_files=(path,),
-        is_block_quantized=any(tensor.tensor_type not in WHOLE_TYPES for tensor in tensors.values()),
+        is_block_quantized=any(tensor.tensor_type not in _WHOLE for tensor in tensors.values()),
     )
+
+
+def _dequantized(
+    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
+) -> np.ndarray:
+    """Read a tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
+
+    The bytes are read from the file: a mapping of it would stay in the resident set.
+    """
+    kind, stored = tensor.tensor_type, tensor.data.shape
+    if len(stored) != 2:
+        numbers = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
+        return _decoded(path, tensor, numbers.reshape(stored)).reshape(shape)
+    height, width = min(rows or stored[0], stored[0]), stored[1]
+    num_columns = min(columns or shape[1], shape[1])
+    if columns:
+        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantised) as hold the columns.
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
+    decoded = np.empty((height, num_columns), np.float32)
+
+    def decode(start: int) -> None:
+        stop = min(start + step, height)
+        offset = tensor.data_offset + start * stored[1] * tensor.data.dtype.itemsize
+        numbers = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
+        decoded[start:stop] = _decoded(path, tensor, numbers.reshape(-1, stored[1])[:, :width])[:, :num_columns]
+
+    step = max(1, _CHUNK // shape[1])
+    with ThreadPoolExecutor(hardware.cores()) as threads:
+        for _ in threads.map(decode, range(0, height, step)):
+            pass
+    return decoded
+
+
+def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
+    try:
+        # A damaged scale gives NaN or infinity, which the caller names; NumPy's warning would name nothing.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return gguf.dequantize(stored, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise InputError(
+            f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "
+            "use a file with another quantisation"
+        ) from error
 
 
 def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
