@@ -37,7 +37,7 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
 
     def work(piece: Inputs) -> float:
         start = time.perf_counter()
-        out = last_outputs(cfg, model.params, piece, batch_size=batch_size)
+        out = last_outputs(cfg, model.params(), piece, batch_size=batch_size)
         assert np.isfinite(out).all()
         return time.perf_counter() - start
 

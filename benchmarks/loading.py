@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.child import run_child
 from benchmarks.recorded import run
-from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.model.memory import weights_bytes
 
 FACTOR, CONSTANT = 1.25, 0.5e9
@@ -46,7 +46,7 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
 
 def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
     """Measure all commands, or those named."""
-    weights = weights_bytes(open_reader(checkpoint).cfg)
+    weights = weights_bytes(open_checkpoint(checkpoint).cfg)
     limit = FACTOR * weights + CONSTANT
     resources: dict[str, Any] = {}
     results: dict[str, Any] = {}

@@ -64,7 +64,7 @@ def compared_file(path: Path) -> dict[str, Any]:
     """
     opened = open_checkpoint(path)
     with tempfile.TemporaryDirectory() as folder:
-        family = export_hugging_face(opened.cfg, opened.params, Path(folder) / "model")
+        family = export_hugging_face(opened.cfg, opened.params(), Path(folder) / "model")
         return {"family": family, "weights": path.name, **parity(Path(folder) / "model", num_sequences=2)}
 
 

@@ -28,7 +28,7 @@ from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
 from bornbiased_jax import files, progress
-from bornbiased_jax.checkpoints import open_streamed
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file
 from bornbiased_jax.config import ModelConfig, preset
@@ -73,7 +73,7 @@ def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:
 
 def time_pass(model: Path, scratch: Path, num_inputs: int, length: int) -> dict[str, Any]:
     """Time one streamed pass, and the rate of products before and after it; in this process."""
-    opened = open_streamed(model, scratch)
+    opened = open_checkpoint(model, scratch=scratch)
     cfg = opened.cfg
     assert opened.streamed is not None
     opened.streamed.largest()  # reads every tensor once, for what the command keeps of them

@@ -25,8 +25,8 @@ from benchmarks.child import run_child
 from benchmarks.recorded import run
 from benchmarks.streamed import SIZES, write_model
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
-from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_file import encode, predicted_bytes
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint

@@ -34,7 +34,7 @@ UNREAD = """
 import jax, numpy as np, sys
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 checkpoint = open_checkpoint(sys.argv[1])
-params = jax.tree.map(np.array, checkpoint.params)
+params = jax.tree.map(np.array, checkpoint.params())
 params["blocks"]["mlp"]["up"]["kernel"][:, :, 0] = 2e3
 params["blocks"]["mlp"]["down"]["kernel"][:, 0] = 0
 export_hugging_face(checkpoint.cfg, params, sys.argv[2])

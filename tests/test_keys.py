@@ -13,7 +13,7 @@ from jax.errors import KeyReuseError
 
 from bornbiased_jax import keys
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
@@ -35,14 +35,14 @@ def test_random_bits_are_pinned():
 DRAWS = """
 import hashlib, numpy as np
 from bornbiased_jax import keys
-from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
 from bornbiased_jax.parameters import flatten
 
 cfg = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=60)
-arrays = [*flatten(init_seed(cfg, 42)).values(), birth_reader(cfg, 42).read("blocks/mlp/up/kernel", 1)]
+arrays = [*flatten(init_seed(cfg, 42)).values(), Checkpoint.from_seed(cfg, 42).read("blocks/mlp/up/kernel", 1)]
 arrays += [random_tokens(8, 5, 60, seed=3).batch(0, 8), gaussian(4, 5, 16, seed=3).batch(0, 4)]
 arrays += [keys.bits(keys.init_key(7), (5,)), keys.integers(keys.init_key(8), (5,), 1000)]
 print(hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest())
@@ -81,7 +81,7 @@ def test_a_key_is_used_once(model):
         models.init_seed(cfg, 7)
         random_tokens(8, 4, 60).generate(np.arange(8))
         gaussian(8, 4, 16).generate(np.arange(8))
-        birth_reader(cfg, 7).read("blocks/mlp/up/kernel", 1)
+        Checkpoint.from_seed(cfg, 7).read("blocks/mlp/up/kernel", 1)
 
 
 def test_normal_is_within_its_stated_bound():

@@ -3,69 +3,144 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
-from bornbiased_jax import keys, parallel
-from bornbiased_jax.checkpoints.digests import combine, constant_tensors, tensor_digests, value_digests
-from bornbiased_jax.checkpoints.gguf_file import open_gguf
-from bornbiased_jax.checkpoints.huggingface import Opened, open_directory, training_context
-from bornbiased_jax.checkpoints.reference import Kind, Reference, parse_ref
-from bornbiased_jax.checkpoints.run import RunInfo, restore_params
-from bornbiased_jax.checkpoints.streaming import Shardings
+from bornbiased_jax import code, files, hardware, schema
+from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_digest, value_digest
+from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
+from bornbiased_jax.checkpoints.reference import Kind, parse_ref
+from bornbiased_jax.checkpoints.tensors import (
+    RunInfo,
+    Shardings,
+    StoredModel,
+    load_params,
+    memory_pieces,
+    read_block,
+    read_parameter,
+)
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import init_seed, parameter_shapes
-from bornbiased_jax.model.memory import check_weights
+from bornbiased_jax.folders import Folder
+from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streaming import StreamedWeights, Weights
-from bornbiased_jax.parameters import Params, flatten, unflatten
+from bornbiased_jax.parameters import Params, parameter_table
+from bornbiased_jax.text.cache import cache_dir
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
 
+MAKER = "bornbiased --stream"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+class TensorFacts(TypedDict):
+    """What is known of all tensors once each was read."""
+
+    digests: dict[str, str]
+    values: dict[str, str]
+    constant: list[str]
+    largest: Annotated[float, Ge(0)]
+
+
+@dataclasses.dataclass(eq=False)
 class Checkpoint:
-    """An opened model.
+    """A model whose weights are read when asked for: tensor by tensor, block by block, or all of them.
 
     Attributes:
-        cfg: its architecture.
-        params: its weights, as :func:`bornbiased_jax.model.init` lays them out.
+        stored: its configuration and its tensors, where they lie.
         reference: what was asked for.
-        source_format: "birth", "run", "huggingface" or "gguf".
+        kind: of its format; "memory" for weights that were in memory.
         description: one line for a reader.
-        files: the files that hold the weights; none for a birth.
-        tokenizer_files: where its tokenizer may be.
-        info: what else the source knows (a run: its seed and step).
-        streamed: weights that stay in their file, with no ``params`` beside them (:func:`.blocks.open_streamed`).
-        streamed_facts: what is known of their tensors.
+        dtype: of the parameters that :meth:`params` gives.
+        sharding: where they go.
+        scratch: a folder for the hidden states of :attr:`weights` that stay in their file; None for weights in memory.
+
+    Example:
+        >>> checkpoint = open_checkpoint("seed:42@gpt2-tiny,num_layers=2,vocab_size=64")
+        >>> checkpoint.read("blocks/mlp/up/kernel", 1).shape
+        (128, 512)
+        >>> checkpoint.params()["embed"]["embedding"].shape
+        (64, 128)
     """
 
-    cfg: ModelConfig
-    params: Params
+    stored: StoredModel
     reference: str
-    source_format: Kind
+    kind: Kind | Literal["memory"]
     description: str
-    files: tuple[Path, ...] = ()
-    tokenizer_files: tuple[Path, ...] = ()
-    info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
-    streamed: StreamedWeights | None = None
-    streamed_facts: Callable[[], Mapping[str, Any]] = dict
+    dtype: Any = None
+    sharding: Shardings | None = None
+    scratch: Path | None = None
+    _loaded: tuple[tuple[Any, Shardings | None], Params] | None = dataclasses.field(default=None, init=False)
+
+    @classmethod
+    def from_seed(cls, config: ModelConfig, seed: int) -> Checkpoint:
+        """Describe the initial weights of a seed, each drawn when it is asked for.
+
+        Raises:
+            InputError: the seed is out of range.
+        """
+        stored = initial.read_headers(config, seed)
+        return cls(stored, stored.description, "birth", stored.description)
+
+    @classmethod
+    def from_params(
+        cls,
+        config: ModelConfig,
+        params: Params,
+        *,
+        seed: int | None = None,
+        is_initial: bool = False,
+        reference: str = "weights in memory",
+    ) -> Checkpoint:
+        """Wrap weights that are in memory already, as :func:`bornbiased_jax.model.init` lays them out."""
+        stored = StoredModel(config, reference, memory_pieces(params), seed=seed, is_initial=is_initial)
+        checkpoint = cls(stored, reference, "memory", reference)
+        checkpoint._loaded = (checkpoint._form(), params)
+        return checkpoint
 
     @property
-    def weights(self) -> Weights:
-        """The parameters, in memory or in their file."""
-        return self.params if self.streamed is None else self.streamed
+    def config(self) -> ModelConfig:
+        """Its architecture."""
+        return self.stored.config
 
-    def close(self) -> None:
-        """Remove what passes through streamed weights kept on disk: the work that they were for is done."""
-        if self.streamed is not None:
-            self.streamed.clear()
+    @property
+    def cfg(self) -> ModelConfig:
+        """Its architecture, under a former name."""
+        return self.stored.config
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the weights; none of initial weights, or of a run."""
+        return self.stored.files
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of initial weights or a run, None where it is not known."""
+        return self.stored.seed
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether these weights are as initialization left them, known from where they come."""
+        return self.stored.is_initial
+
+    @property
+    def info(self) -> RunInfo:
+        """What else the source knows (a run: its seed and step)."""
+        return self.stored.info
+
+    @property
+    def tokenizer_files(self) -> tuple[Path, ...]:
+        """Where its tokenizer may be."""
+        return self.stored.tokenizer_files
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -78,116 +153,199 @@ class Checkpoint:
             return None
         path = self.tokenizer_files[0]
         tokenizer = load_tokenizer(path)
-        if tokenizer.vocab_size > self.cfg.vocab_size:
+        if tokenizer.vocab_size > self.config.vocab_size:
             raise InputError(
-                f"the tokenizer {path} has {tokenizer.vocab_size} ids, its model only {self.cfg.vocab_size}: "
+                f"the tokenizer {path} has {tokenizer.vocab_size} ids, its model only {self.config.vocab_size}: "
                 "put the model's own tokenizer there"
             )
         return tokenizer
 
+    def has(self, path: str) -> bool:
+        """Tell whether the architecture has a parameter of this path."""
+        return path in parameter_table(self.config)
+
+    def tensors(self) -> Iterator[tuple[str, str, int | None]]:
+        """Yield name, path and block of every tensor, in the architecture's order; :meth:`read` takes the last two."""
+        for path, row in parameter_table(self.config).items():
+            for layer in range(row.shape[0]) if row.is_stacked else (None,):
+                yield path if layer is None else f"{path}/{layer}", path, layer
+
+    def read(self, path: str, layer: int | None = None, *, rows: int | None = None) -> np.ndarray:
+        """Read one parameter, of one block where it lies in the blocks: float32, not to be written to.
+
+        Args:
+            path: of the parameter ("blocks/mlp/up/kernel").
+            layer: the block, from 0; None outside the blocks.
+            rows: only so many first rows, and no more of a file than they need (of a run all is read); a vector is
+                given whole.
+
+        Raises:
+            InputError: it holds NaN or infinite values.
+            KeyError: the architecture has no such parameter, or no such block.
+        """
+        row = parameter_table(self.config)[path]
+        if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
+            raise KeyError(f"{path} of block {layer}")
+        shape = row.block_shape
+        return read_parameter(self.stored.pieces(path), shape, layer, rows if len(shape) > 1 else None)
+
+    def params(self, dtype: Any = None, sharding: Shardings | None = None) -> Params:
+        """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep the last so loaded.
+
+        Weights go tensor by tensor to where they belong; there is never a second copy of them all.
+
+        Args:
+            dtype: as of :func:`open_checkpoint`; what the checkpoint was opened with by default.
+            sharding: likewise.
+
+        Raises:
+            InputError: a tensor is damaged or not finite, or the weights do not fit in memory.
+        """
+        form = self._form(dtype, sharding)
+        if self._loaded is None or self._loaded[0] != form:
+            self._loaded = None  # the former first, so that they are never there twice
+            self._loaded = (form, load_params(self.stored, *form))
+        return self._loaded[1]
+
+    def _form(self, dtype: Any = None, sharding: Shardings | None = None) -> tuple[Any, Shardings | None]:
+        dtype = self.dtype if dtype is None else dtype
+        return None if dtype is None else jnp.dtype(dtype), self.sharding if sharding is None else sharding
+
+    @property
+    def weights(self) -> Weights:
+        """The parameters, or where they lie if there is a folder for hidden states: what a forward pass takes."""
+        return self.params() if self.scratch is None else self.streamed
+
+    @cached_property
+    def streamed(self) -> StreamedWeights:
+        """The weights in their file, from which a forward pass reads one block after the other.
+
+        Raises:
+            InputError: a run, whose blocks lie together; a scratch folder of other things; a model of which not even
+                two blocks fit in memory.
+        """
+        if self.kind == "run":
+            raise InputError(
+                f"{self.reference} is a pretraining run, in which all blocks lie together, so that it cannot be "
+                "streamed: open it whole, or export it first"
+            )
+        folder = Folder(self.scratch or cache_dir() / "streamed", MAKER)
+        folder.check()
+        folder.claim()
+        hardware.check_memory(
+            streamed_bytes(self.config),
+            f"a streamed model of d_model={self.config.d_model} and vocab_size={self.config.vocab_size}",
+            "choose a smaller one",
+        )
+        return StreamedWeights(
+            cfg=self.config,
+            read=lambda path, layer: np.ascontiguousarray(self.read(path, layer)),
+            read_block=functools.partial(read_block, self.config, self.read),
+            largest=lambda: self.tensor_facts["largest"],
+            identity=self._identity(),
+            scratch=folder.path,
+            name=self.reference,
+        )
+
+    def close(self) -> None:
+        """Remove what passes through streamed weights kept on disk: the work that they were for is done."""
+        if "streamed" in self.__dict__:
+            self.streamed.clear()
+
+    @cached_property
+    def tensor_facts(self) -> TensorFacts:
+        """Digests and sizes of all tensors, each read once; those of streamed weights are kept with hidden states."""
+        place = None if self.scratch is None else self.streamed.scratch / f"{self.streamed.identity}.json"
+        if place is not None and place.is_file():
+            try:
+                stored: TensorFacts = schema.check(TensorFacts, files.read_json(place), str(place))
+                return stored
+            except InputError:
+                pass  # made again
+        facts: TensorFacts = {"digests": {}, "values": {}, "constant": [], "largest": 0.0}
+        for name, path, layer in self.tensors():
+            tensor = np.ascontiguousarray(self.read(path, layer))
+            facts["digests"][name] = tensor_digest(tensor)
+            facts["values"][name] = value_digest(tensor)
+            if is_constant(tensor):
+                facts["constant"].append(name)
+            facts["largest"] = max(facts["largest"], float(tensor.max()), -float(tensor.min()))
+        if place is not None:
+            files.write_json(place, facts)
+        return facts
+
     @cached_property
     def _digests(self) -> dict[str, str]:
-        return tensor_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["digests"])
+        # Facts are kept with the hidden states of streamed weights; by themselves, digests are found sooner.
+        if {"tensor_facts", "streamed"} & self.__dict__.keys():
+            return self.tensor_facts["digests"]
+        return {name: tensor_digest(self.read(path, layer)) for name, path, layer in self.tensors()}
 
     def tensor_digests(self) -> dict[str, str]:
-        """Return SHA-256 of every tensor by path and layer; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
+        """Return SHA-256 of every tensor by path and block; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
         return dict(self._digests)
 
-    def value_digests(self) -> dict[str, str]:
-        """Return SHA-256 of each tensor's numbers in any order: :func:`bornbiased_jax.checkpoints.value_digests`."""
-        return value_digests(self.params) if self.streamed is None else dict(self.streamed_facts()["values"])
-
-    def constant_tensors(self) -> set[str]:
-        """Return the names of tensors that hold one number throughout."""
-        return constant_tensors(self.params) if self.streamed is None else set(self.streamed_facts()["constant"])
-
     def digest(self) -> str:
-        """Return SHA-256 of all weights, independent of the file format and the order of the tensors in it."""
+        """Return SHA-256 of all weights as float32, whatever the format, the order of tensors, or ``dtype``."""
         return combine(self._digests)
 
+    def _identity(self) -> str:
+        """Identify these weights without reading them: by files, their times, and how they are read."""
+        places = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.files]
+        facts = [self.kind, self.description, self.config.to_dict(), places, code.code_digest(open_checkpoint)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
 
-def open_checkpoint(ref: str | Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Checkpoint:
+
+def open_checkpoint(
+    ref: str | Path, *, dtype: Any = None, sharding: Shardings | None = None, scratch: str | Path | None = None
+) -> Checkpoint:
     """Open a model: a file, a directory, a run, a seed or a name (:func:`parse_ref` says how each is written).
 
-    Weights stream tensor by tensor to where they belong; there is never a second copy of them all.
+    Only headers are read here, weights when they are asked for.
 
     Args:
         ref: what to open.
-        dtype: of the weights; float32 by default.
+        dtype: of the parameters; float32 by default.
         sharding: from a parameter's path ("blocks/mlp/up/kernel") and shape to its ``jax.sharding.Sharding``, as
             :func:`bornbiased_jax.parallel.shardings` gives it for a mesh: of a file or a seed, a process then holds
             the parts of its own devices alone. By default everything goes to the default device.
+        scratch: a folder for hidden states: weights stay in their file, and a forward pass reads them block by block.
+            What is whole there is taken up again.
 
     Raises:
         InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
             sentence names the file and the remedy. Nothing is ever unpickled.
 
     >>> checkpoint = open_checkpoint("seed:42@gpt2-tiny,num_layers=2,vocab_size=64")
-    >>> checkpoint.description, checkpoint.cfg.num_layers
+    >>> checkpoint.description, checkpoint.config.num_layers
     ('birth of seed 42', 2)
     """
     reference = parse_ref(ref).fetched()
     # Weights come from a seed, a run, a GGUF file or a Hugging Face directory.
-    info: RunInfo = {}
     if reference.kind == "birth":
-        opened = _birth(reference, dtype, sharding)
-    elif reference.kind == "run":
-        opened, info = _run(reference, dtype, sharding)
+        assert reference.seed is not None and reference.cfg is not None
+        stored = initial.read_headers(reference.cfg, reference.seed)
     else:
-        opener = open_gguf if reference.kind == "gguf" else open_directory
         assert reference.path is not None
-        opened = opener(reference.path, dtype=dtype, sharding=sharding)
-        if reference.kind == "huggingface" and (context := training_context(reference.path)) is not None:
-            info = {"context": context}
-    return Checkpoint(
-        cfg=opened.cfg,
-        params=opened.params,
-        reference=str(ref),
-        source_format=reference.kind,
-        description=reference.describe(opened.description),
-        files=opened.files,
-        tokenizer_files=opened.tokenizer_files,
-        info=info,
-    )
+        if reference.kind == "run":
+            stored = run.read_headers(reference.path, reference.seed, reference.step)
+        else:
+            stored = (gguf if reference.kind == "gguf" else huggingface).read_headers(reference.path)
+    description = reference.describe(stored.description)
+    folder = None if scratch is None else Path(scratch)
+    return Checkpoint(stored, str(ref), reference.kind, description, dtype, sharding, folder)
 
 
-def _birth(reference: Reference, dtype: Any, sharding: Shardings | None) -> Opened:
-    assert reference.seed is not None and reference.cfg is not None
-    check_weights(reference.cfg)
-    seed = jnp.uint32(keys.check_seed(reference.seed))
-    born = partial(init_seed, reference.cfg)
-    if sharding is not None:
-        shapes = flatten(parameter_shapes(reference.cfg))
-        params = unflatten(
-            {path: _drawn(born, seed, path, sharding(path, leaf.shape)) for path, leaf in shapes.items()}
-        )
-    else:
-        params = born(seed)
-    if dtype is not None:
-        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-    return Opened(reference.cfg, params, f"birth of seed {reference.seed}", (), ())
+@functools.lru_cache(maxsize=1)
+def open_verified(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
+    """Open a checkpoint that another process has named, once in this one, with parameters of type ``dtype``.
 
-
-def _drawn(born: Callable[[jax.Array], Params], seed: jax.Array, path: str, target: Any) -> jax.Array:
-    """Draw one parameter of an untrained model where it is to lie.
-
-    It has a program of its own, so that the random bits of no other lie alongside.
+    Raises:
+        InputError: it is not there, or has other weights.
     """
-    return jax.block_until_ready(jax.jit(lambda seed: flatten(born(seed))[path], out_shardings=target)(seed))
-
-
-def _run(reference: Reference, dtype: Any, sharding: Shardings | None) -> tuple[Opened, RunInfo]:
-    assert reference.path is not None
-    cfg, params, info = restore_params(reference.path, seed=reference.seed, step=reference.step)
-    flat = {}
-    for path, leaf in flatten(params).items():
-        if not np.all(np.isfinite(leaf)):
-            raise InputError(f"{path} of run {reference.path} holds NaN or infinite values: choose an earlier step")
-        array = np.asarray(leaf).astype(jnp.dtype(dtype or jnp.float32))
-        target = None if sharding is None else sharding(path, array.shape)
-        flat[path] = jax.device_put(array) if target is None else parallel.place_array(array, target)
-    where = ", ".join(f"{name} {value}" for name, value in info.items() if name in ("seed", "step"))
-    tokenizer = info.get("tokenizer_file")
-    tokenizer_files = () if tokenizer is None else (Path(tokenizer),)
-    opened = Opened(cfg, unflatten(flat), f"run {reference.path}, {where}", (), tokenizer_files)
-    return opened, info
+    checkpoint = open_checkpoint(reference, dtype=dtype)
+    if checkpoint.digest() != digest:
+        raise InputError(
+            f"{reference} has the digest {checkpoint.digest()} here, not {digest}: let all processes see the same files"
+        )
+    return checkpoint

@@ -12,6 +12,7 @@ import numpy as np
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, flatten
 
+_HALF = (ml_dtypes.bfloat16, np.float16)
 # Numbers that are sorted or compared at once, and those that are looked at to cut a tensor into such parts.
 _PART, _SAMPLE = 1 << 22, 1 << 16
 
@@ -32,16 +33,11 @@ def tensor_digest(tensor: np.ndarray) -> str:
     return hasher.hexdigest()
 
 
-def value_digests(params: Params) -> dict[str, str]:
-    """Return SHA-256 of every tensor's sorted bytes: equal for the same numbers in any order and any shape.
+def value_digest(tensor: np.ndarray) -> str:
+    """Return SHA-256 of one tensor's type, size and sorted bytes: equal for the same numbers in any order and shape.
 
     A transposed or rearranged copy of a tensor has the digest of the original.
     """
-    return {name: value_digest(tensor) for name, tensor in _tensors(params)}
-
-
-def value_digest(tensor: np.ndarray) -> str:
-    """Return SHA-256 of one tensor's type, size and sorted bytes."""
     hasher = hashlib.sha256(f"{tensor.dtype.name}{tensor.size}".encode())
     bits = np.ascontiguousarray(tensor).ravel().view(f"u{tensor.dtype.itemsize}")
     for part in _sorted_parts(bits):
@@ -71,11 +67,6 @@ def _pieces(row_N: np.ndarray) -> Iterator[np.ndarray]:
     return (row_N[start : start + _PART] for start in range(0, len(row_N), _PART))
 
 
-def constant_tensors(params: Params) -> set[str]:
-    """Return the names of tensors that hold one number throughout: norm scales and biases at initialization."""
-    return {name for name, tensor in _tensors(params) if is_constant(tensor)}
-
-
 def is_constant(tensor: np.ndarray) -> bool:
     """Tell whether a tensor holds one number throughout."""
     row_N = np.ascontiguousarray(tensor).ravel()
@@ -85,13 +76,13 @@ def is_constant(tensor: np.ndarray) -> bool:
 def _tensors(params: Params) -> Iterator[tuple[str, np.ndarray]]:
     """Yield every tensor with its name, those of the blocks layer by layer.
 
-    Numbers stored as bfloat16 are the float32 numbers that they are: a file of bfloat16 has one digest either way.
+    Numbers stored in half precision are the float32 numbers that they are: a file has one digest however it is read.
     """
     for path, leaf in flatten(params).items():
         array = on_host(leaf)
         layers = ((f"{path}/{index}", layer) for index, layer in enumerate(array))
         for name, tensor in layers if path.startswith("blocks/") else ((path, array),):
-            yield name, tensor.astype(np.float32) if tensor.dtype == ml_dtypes.bfloat16 else tensor
+            yield name, tensor.astype(np.float32) if tensor.dtype in _HALF else tensor
 
 
 def digest(params: Params) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax import files, folders
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
-from bornbiased_jax.checkpoints.huggingface import TRAINING_CONTEXT, WEIGHTS
+from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT, WEIGHTS
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError

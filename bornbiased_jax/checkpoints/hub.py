@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bornbiased_jax import files, hub, progress, schema
-from bornbiased_jax.checkpoints.huggingface import (
+from bornbiased_jax.checkpoints.formats.huggingface import (
     HOW_TO_CONVERT,
     INDEX,
     PICKLES,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.roles import Role, Shape
 from bornbiased_jax.parameters import GROUPS, Parameter, parameter_table
 from bornbiased_jax.text import load_tokenizer
@@ -27,7 +27,7 @@ def open_roles(ref: str | Path) -> NativeRoles:
     Raises:
         InputError: nothing is there, or what is there is corrupted, of another kind or not understood.
     """
-    return NativeRoles(open_reader(ref))
+    return NativeRoles(open_checkpoint(ref))
 
 
 class NativeRoles:
@@ -41,7 +41,7 @@ class NativeRoles:
 
     naming = "native"
 
-    def __init__(self, reader: WeightsReader) -> None:
+    def __init__(self, reader: Checkpoint) -> None:
         self._reader = reader
         self._table = parameter_table(reader.cfg)
         self._places = {role: place for role, place in self._pairs()}

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import hub
-from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT
-from bornbiased_jax.checkpoints.run import RUN_FILE
+from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
+from bornbiased_jax.checkpoints.formats.run import RUN_FILE
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
@@ -81,6 +81,22 @@ def parse_ref(text: str | Path) -> Reference:
     if options and kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
+
+
+def portable_source(reference: str) -> dict[str, Any]:
+    """Return the reference under which processes that began in other folders open the same, as a source of jobs.
+
+    Example:
+        >>> portable_source("seed:42@gpt2-tiny")
+        {'checkpoint': 'seed:42@gpt2-tiny'}
+    """
+    if reference.startswith("seed:"):
+        return {"checkpoint": reference}
+    path = files.user_path(reference)
+    before, at, after = reference.rpartition("@")
+    if not path.exists() and at:
+        return {"checkpoint": f"{files.user_path(before).absolute()}@{after}"}
+    return {"checkpoint": str(path.absolute())}
 
 
 def _birth(text: str) -> Reference:

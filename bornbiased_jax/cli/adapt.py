@@ -137,9 +137,9 @@ def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
 
 
 def _architecture(checkpoint: str) -> ModelConfig:
-    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.checkpoints import open_checkpoint
 
-    return open_reader(checkpoint).cfg
+    return open_checkpoint(checkpoint).cfg
 
 
 def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:

@@ -61,9 +61,8 @@ def derive(
       bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 --out derived/a
       bornbiased seedprint seed:42@llama-tiny derived/a
     """
-    from bornbiased_jax.checkpoints import export_hugging_face
+    from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
     from bornbiased_jax.checkpoints.export import check_folder
-    from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.derive.changes import Context, parse_change
     from bornbiased_jax.derive.derive import derive as change_weights
     from bornbiased_jax.keys import check_seed
@@ -76,7 +75,7 @@ def derive(
     # Ids that occur in a text, for changes of the vocabulary.
     used_I = None
     if text is not None:
-        reader = open_reader(checkpoint)
+        reader = open_checkpoint(checkpoint)
         used_I = seen_ids(reader, reader, text)
     context = Context(check_seed(seed), used_I)
     # Change the weights; a tokenizer that no longer fits is left out.

@@ -22,12 +22,12 @@ def digest(checkpoint: str, json_file: str | None) -> None:
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.checkpoints.digests import combine
-    from bornbiased_jax.checkpoints.reader import open_reader
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
-    reader = open_reader(checkpoint)
+    reader = open_checkpoint(checkpoint)
     tensors = reader.tensor_digests()
     combined = combine(tensors)
     value = {"digest": combined, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}

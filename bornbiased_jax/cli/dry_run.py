@@ -104,13 +104,13 @@ def architecture(reference: str) -> ModelConfig:
     Raises:
         InputError: nothing is there, it is damaged, or it lies on the hub.
     """
-    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.checkpoints.reference import parse_ref
 
     parsed = parse_ref(reference)
     if parsed.remote is not None:
         raise InputError(f"{reference} lies on the hub, and --dry-run fetches nothing: name a local checkpoint")
-    return parsed.cfg or open_reader(reference).cfg
+    return parsed.cfg or open_checkpoint(reference).cfg
 
 
 def report(needed: Requirements, json_file: str | None) -> None:

@@ -23,13 +23,13 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
       bornbiased init-scheme seed:42@gpt2-tiny
       bornbiased init-scheme pythia-160m-step0 --json scheme.json
     """
-    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
     from bornbiased_jax.lineage.audit.summary import moments_of
 
     options.prepare_json(json_file)
-    reader = open_reader(checkpoint)
-    moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.places()}
+    reader = open_checkpoint(checkpoint)
+    moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     found = name_scheme(reader.cfg, moments)
     options.write_result(json_file, {"checkpoint": reader.description, **dataclasses.asdict(found)})
     to_stderr = json_file == "-"

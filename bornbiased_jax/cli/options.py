@@ -229,7 +229,7 @@ def open_model(reference: str, scratch: Path | None, **settings: Any) -> Any:
     from bornbiased_jax import checkpoints
 
     if scratch is not None:
-        return checkpoints.open_streamed(reference, scratch)
+        settings = {"scratch": scratch}
     return checkpoints.open_checkpoint(reference, **settings)
 
 

@@ -57,9 +57,9 @@ def predict(
     elif model is not None or settings:
         raise InputError("--checkpoint and --model exclude each other: give one of them")
     else:
-        from bornbiased_jax.checkpoints.reader import open_reader
+        from bornbiased_jax.checkpoints import open_checkpoint
 
-        cfg = open_reader(checkpoint).cfg
+        cfg = open_checkpoint(checkpoint).cfg
     prediction = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
     # One row for each block.
     rows = [

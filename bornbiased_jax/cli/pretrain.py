@@ -268,7 +268,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     opened = open_checkpoint(checkpoint)
     context = opened.info.get("context")
     family = export_hugging_face(
-        opened.cfg, opened.params, directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
+        opened.cfg, opened.params(), directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
     )
     facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
     value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name}

@@ -182,7 +182,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         from bornbiased_jax.checkpoints import open_checkpoint
 
         checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(mesh))
-        subject = given(checkpoint.cfg, checkpoint.params, checkpoint.digest(), checkpoint.reference)
+        subject = given(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]

@@ -55,7 +55,7 @@ def whichseed(
       bornbiased whichseed model --seeds 0:4294967296 --resume search --engine slurm --workers 64
     """
     from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.reader import open_reader
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.whichseed import which_seed
     from bornbiased_jax.results import sentences
 
@@ -64,7 +64,7 @@ def whichseed(
     options.start(quiet=quiet)
     candidates = _seed_range(seeds)
     # The suspect, and the architecture whose initial weights are drawn.
-    reader = open_reader(suspect)
+    reader = open_checkpoint(suspect)
     if model is None and settings:
         raise InputError("--set changes the model of --model: name that too")
     cfg = reader.cfg if model is None else options.model_config(model, settings)

@@ -180,7 +180,7 @@ def _orders(seed: int, *shape: int) -> np.ndarray:
 def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
     def apply(model: Model, argument: tuple[str, float], context: Context) -> Model:
         second = open_checkpoint(argument[0])
-        return model[0], combine(model, (second.cfg, second.params), argument[1], argument[0])
+        return model[0], combine(model, (second.cfg, second.params()), argument[1], argument[0])
 
     return apply
 

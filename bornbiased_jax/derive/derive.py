@@ -9,9 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive.changes import Change, Context
 from bornbiased_jax.derive.damage import Model
@@ -67,7 +66,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
         raise InputError("no change: give at least one, as in --change rotate:7")
     checkpoint = open_checkpoint(parent)
     base_digest, tokenizer = checkpoint.digest(), checkpoint.tokenizer
-    model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params))
+    model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params()))
     del checkpoint
     # The function must stay for the ids that every change preserves.
     kept_V = np.ones(model[0].vocab_size, bool)
@@ -82,7 +81,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
     preserved = all(change.kind.preserves for change in changes)
     difference = None
     if preserved and kept_V.any():
-        difference = logit_difference(open_reader(parent), params_reader(*model), np.flatnonzero(kept_V))
+        difference = logit_difference(open_checkpoint(parent), Checkpoint.from_params(*model), np.flatnonzero(kept_V))
         if difference > _SAME:
             raise InputError(
                 f"{', '.join(change.text for change in changes)} should leave the function alone, and moved logits by "
@@ -92,7 +91,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
     return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer)
 
 
-def logit_difference(first: WeightsReader, second: WeightsReader, ids_I: np.ndarray) -> float:
+def logit_difference(first: Checkpoint, second: Checkpoint, ids_I: np.ndarray) -> float:
     """Return the largest difference of two models' logits on random tokens of these ids, over these ids.
 
     Logits are centred over the ids at each position, and the difference is in standard deviations of the first

@@ -18,11 +18,12 @@ from safetensors.numpy import save
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
-from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT, open_safetensors
+from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
+from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
+from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file, unpack
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.run import read_run, restore_adapter
-from bornbiased_jax.checkpoints.streaming import read_finite
+from bornbiased_jax.checkpoints.tensors import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder

@@ -39,7 +39,7 @@ def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, 
     else:
         opened = open_checkpoint(reference)
         adapted(opened.cfg, adapter)
-        initial, tokenizer = [(opened.cfg, opened.params)], opened.tokenizer
+        initial, tokenizer = [(opened.cfg, opened.params())], opened.tokenizer
     settings = {"model": initial[0][0], "seeds": seeds, "init_from": reference, "adapter": adapter}
     summary = pretrain(from_schedule("adapt", **{**changes, **settings}), initial, tokenizer)
     method = "full" if adapter is None else adapter.method

@@ -59,7 +59,7 @@ def generate(
         return prompt
     check_forward(cfg, 1, len(prompt), logits=1, also=2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens))
     stop = -1 if stop_id is None else stop_id
-    tokens, count = _decode(cfg, checkpoint.params, np.asarray(prompt, np.int32)[None], stop, max_new_tokens)
+    tokens, count = _decode(cfg, checkpoint.params(), np.asarray(prompt, np.int32)[None], stop, max_new_tokens)
     return prompt + [int(token) for token in np.asarray(tokens)[: int(count)]]
 
 

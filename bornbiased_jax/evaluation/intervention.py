@@ -189,15 +189,15 @@ def intervene_checkpoint(
     edits = [_silenced(cfg, [parse_neuron(name) for name in options.silence])]
     edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
-    check_overflow(cfg, opened.params)
+    check_overflow(cfg, opened.params())
     used = read_text(text)
     tokens_NT = cut_sequences(tokenizer.encode(used), length, options.num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
-        measure = functools.partial(effect, cfg, opened.params, epsilon=epsilon, position=position, advance=advance)
+        measure = functools.partial(effect, cfg, opened.params(), epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
         before = measure(tokens_NT)
         if neurons:
-            first_LF = first_activations(cfg, opened.params, tokens_NT)
+            first_LF = first_activations(cfg, opened.params(), tokens_NT)
             for neuron, (_, place) in zip(neurons, written, strict=True):
                 edits.append(_written(cfg, neuron, first_LF, place, length))
         changed_NT = tokens_NT.copy()

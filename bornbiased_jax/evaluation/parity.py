@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax.checkpoints.checkpoint import open_checkpoint
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
@@ -51,7 +51,7 @@ def parity(
     # One sequence at a time: vocabularies are large.
     errors, same = [], []
     for tokens_T, reference_TV in zip(tokens_BT, reference_BTV, strict=True):
-        logits_TV = np.asarray(forward(checkpoint.params, tokens_T[None]).logits_BTV)[0]
+        logits_TV = np.asarray(forward(checkpoint.params(), tokens_T[None]).logits_BTV)[0]
         errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
         same.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
     return {

@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.run import read_run
+from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens

@@ -254,7 +254,7 @@ def sinks_report(
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
     check_overflow(opened.cfg, opened.weights)
     # A GGUF file's weights are quantised already.
-    if opened.source_format == "gguf":
+    if opened.kind == "gguf":
         schemes = [_stored_weights(scheme) for scheme in options.schemes]
         options = dataclasses.replace(options, schemes=schemes)
     # Draw the windows and measure, with one progress bar for all.

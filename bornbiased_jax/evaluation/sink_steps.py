@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.run import find_steps, read_run, restore_params
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import Params
@@ -64,7 +64,9 @@ def sinks_by_step(
     with progress.bar(len(steps), "sinks by step", unit="steps", quiet=quiet) as advance:
         for step in steps:
             params_by_seed = [
-                restore_params(folder, seed, step)[1] if step in saved_steps else init_seed(opened.cfg, seed)
+                open_checkpoint(f"{folder}@seed={seed},step={step}").params()
+                if step in saved_steps
+                else init_seed(opened.cfg, seed)
                 for seed in seeds
             ]
             params_S: Params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params_by_seed)

@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 
 from bornbiased_jax import parallel
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.elsewhere import named_for_others, open_again
+from bornbiased_jax.checkpoints.checkpoint import open_verified
+from bornbiased_jax.checkpoints.reference import portable_source
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.engines import Engine, local
@@ -72,7 +73,7 @@ def kept_outputs(
     # All that moves a bit of the outputs is part of the request.
     size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
     reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
-    storage = storage_of(checkpoint.params)
+    storage = storage_of(checkpoint.params())
     chunks = spans(checkpoint, inputs, size, range_size)
 
     def here(_: Any, __: Any, todo: list[Chunk]) -> Iterator[dict[str, Any]]:
@@ -89,7 +90,7 @@ def kept_outputs(
         },
         chunks,
         here,
-        sources={} if engine is local else named_for_others(checkpoint.reference),
+        sources={} if engine is local else portable_source(checkpoint.reference),
         arrays=arrays_of(inputs),
     )
     return np.concatenate([part["outputs"] for part in drive.fulfil(request, folder, engine, advance)])
@@ -103,7 +104,7 @@ def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: li
     """
     if "checkpoint" not in found_at:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
-    checkpoint = open_again(found_at["checkpoint"], settings["weights"], settings["storage"])
+    checkpoint = open_verified(found_at["checkpoint"], settings["weights"], settings["storage"])
     inputs = from_facts(settings["inputs"], checkpoint.cfg, found_at)
     reading = {name: settings[name] for name in ("mean", "std", "layer", "batch_size")}
     yield from compute_outputs(checkpoint, inputs, reading, chunks)
@@ -119,5 +120,5 @@ def compute_outputs(
     """Yield the outputs of each range: ``{"outputs": [n, D] float32}``."""
     for chunk in chunks:
         span = (chunk.start, chunk.stop)
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params, inputs, **reading, span=span, advance=advance)
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params(), inputs, **reading, span=span, advance=advance)
         yield {"outputs": outputs_ND}

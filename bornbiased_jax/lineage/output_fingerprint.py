@@ -126,14 +126,15 @@ def fingerprint_outputs(
         check_plain(checkpoint.weights, resume=resume)
         outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
     # Constant tensors are equal in unrelated models: their digests are no evidence.
-    trivial = checkpoint.constant_tensors()
+    tensors = checkpoint.tensor_facts
+    trivial = set(tensors["constant"])
     return OutputFingerprint(
         outputs_ND=outputs_ND,
         inputs=record.jsonable(facts),
         layer=layer,
         weights_digest=checkpoint.digest(),
-        tensor_digests={name: value for name, value in checkpoint.tensor_digests().items() if name not in trivial},
-        value_digests={name: value for name, value in checkpoint.value_digests().items() if name not in trivial},
+        tensor_digests={name: value for name, value in tensors["digests"].items() if name not in trivial},
+        value_digests={name: value for name, value in tensors["values"].items() if name not in trivial},
         config=checkpoint.cfg.to_dict(),
         source=checkpoint.description,
         provenance=record.lasting(record.provenance(precision="float32 highest")),

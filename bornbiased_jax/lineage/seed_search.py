@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import keys
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
@@ -91,7 +91,7 @@ def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
     return jnp.concatenate(parts)
 
 
-def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
+def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
     """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
     Of files no more is read than the rows that hold them.
@@ -104,7 +104,7 @@ def read_entries(suspect: WeightsReader, places: list[Place]) -> np.ndarray:
         born = parameter_table(suspect.cfg)[path]
         row = math.prod(born.block_shape[1:])
         # In the order of the parameter, whatever way the file has it.
-        part = suspect.read_first(path, layer, -(-count // row)).ravel()[:count].astype(np.float64)
+        part = suspect.read(path, layer, rows=-(-count // row)).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)
@@ -184,7 +184,7 @@ def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: li
 
 def request(
     cfg: ModelConfig,
-    suspect: WeightsReader,
+    suspect: Checkpoint,
     seeds: range,
     *,
     entries: int = SEARCH_ENTRIES,

@@ -13,7 +13,6 @@ import numpy as np
 
 from bornbiased_jax import checkpoints, files, progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import births
@@ -67,47 +66,28 @@ class Side:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The model, all of it opened.
+        """The model, opened once.
 
         Raises:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
-        source = self._with_weights
-        if not isinstance(source, str | Path):
-            return source
-        if self.scratch is not None:
-            return checkpoints.open_streamed(source, self.scratch)
-        return checkpoints.open_checkpoint(source)
-
-    @cached_property
-    def reader(self) -> WeightsReader:
-        """Its weights, read tensor by tensor when asked for; of a reference opened once.
-
-        Raises:
-            InputError: it is a stored fingerprint, or nothing that can be opened.
-        """
-        source = self._with_weights
-        return open_reader(source if isinstance(source, str | Path) else source.reference)
+        if isinstance(self.source, OutputFingerprint) or self.stored is not None:
+            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
+        if isinstance(self.source, Checkpoint):
+            return self.source
+        return checkpoints.open_checkpoint(self.source, scratch=self.scratch)
 
     def close(self) -> None:
         """Remove what a pass block by block kept on disk."""
         if "checkpoint" in self.__dict__:
             self.checkpoint.close()
 
-    @property
-    def _with_weights(self) -> str | Path | Checkpoint:
-        if isinstance(self.source, OutputFingerprint) or self.stored is not None:
-            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return self.source
-
     @cached_property
     def digest(self) -> str:
-        """The digest of its weights, as ``bornbiased digest`` prints it; read tensor by tensor if nothing is open."""
+        """The digest of its weights, as ``bornbiased digest`` prints it."""
         if self.stored is not None:
             return self.stored.weights_digest
-        if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
-            return self.checkpoint.digest()
-        return self.reader.digest()
+        return self.checkpoint.digest()
 
     @property
     def cfg(self) -> ModelConfig:

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax import hardware
-from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger import drive
@@ -134,7 +134,7 @@ class Found:
 
 def which_seed(
     cfg: ModelConfig,
-    suspect: WeightsReader | Params,
+    suspect: Checkpoint | Params,
     seeds: range,
     *,
     suspect_cfg: ModelConfig | None = None,
@@ -165,7 +165,7 @@ def which_seed(
         InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), a
             ledger that cannot be written, or another engine without one.
     """
-    reader = suspect if isinstance(suspect, WeightsReader) else params_reader(suspect_cfg or cfg, suspect)
+    reader = suspect if isinstance(suspect, Checkpoint) else Checkpoint.from_params(suspect_cfg or cfg, suspect)
     _check(cfg, reader.cfg, seeds, alpha, entries)
     drive.check(resume, engine)
     hardware.check_memory(
@@ -193,7 +193,7 @@ def which_seed(
     return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha, confirmed)
 
 
-def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float = 1e-4) -> Verdict:
+def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 1e-4) -> Verdict:
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
     Args:
@@ -205,7 +205,7 @@ def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
-    verdict = weights_test(birth_reader(cfg, seed), suspect, alpha=alpha)
+    verdict = weights_test(Checkpoint.from_seed(cfg, seed), suspect, alpha=alpha)
     if verdict.log10_p is None:
         return verdict
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
@@ -241,7 +241,7 @@ def _check(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: floa
             )
 
 
-def _decide(cfg: ModelConfig, suspect: WeightsReader, seeds: list[int]) -> list[Candidate]:
+def _decide(cfg: ModelConfig, suspect: Checkpoint, seeds: list[int]) -> list[Candidate]:
     places = decision_places(cfg)
     unit_N = unit(read_entries(suspect, places))
     draw = jax.jit(functools.partial(drawn, places))

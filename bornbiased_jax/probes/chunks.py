@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax import sweep
-from bornbiased_jax.checkpoints.elsewhere import open_again
+from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.probes.inputs import Inputs
@@ -94,8 +94,8 @@ def _pass(settings: str, found_at: str) -> Pass:
     about = content["subject"]
     cfg = ModelConfig.from_dict(about["model"])
     if "weights" in about:
-        opened = open_again(json.loads(found_at)["checkpoint"], about["weights"])
-        subject = given(cfg, opened.params, about["weights"])
+        opened = open_verified(json.loads(found_at)["checkpoint"], about["weights"])
+        subject = given(cfg, opened.params(), about["weights"])
     else:
         subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
     inputs = from_facts(content["inputs"], cfg, json.loads(found_at))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bornbiased_jax import parallel
-from bornbiased_jax.checkpoints.elsewhere import named_for_others
+from bornbiased_jax.checkpoints.reference import portable_source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
@@ -162,7 +162,7 @@ def _from_ledger(
         requested,
         compute_here,
         block,
-        sources={} if reference is None else named_for_others(reference),
+        sources={} if reference is None else portable_source(reference),
         arrays=arrays_of(probe_pass.inputs),
     )
     results = dict(zip(requested, drive.fulfil(request, folder, engine, advance), strict=True))

@@ -1,6 +1,6 @@
 """Save everything a run needs to go on with Orbax, and read it back on other devices.
 
-The format is that of :mod:`bornbiased_jax.checkpoints.run`.
+The format is that of :mod:`bornbiased_jax.checkpoints.formats.run`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bornbiased_jax import files, progress
-from bornbiased_jax.checkpoints.run import BASE, FOLDER, checksums, find_steps, progress_tree
+from bornbiased_jax.checkpoints.formats.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.config import PretrainConfig
@@ -242,7 +242,7 @@ class Checkpointer:
 
 
 def save_frozen(folder: Path, weights: Any) -> None:
-    """Write the weights that an adapter belongs to, once, as :func:`.run.load_frozen` reads them.
+    """Write the weights that an adapter belongs to, once, as :func:`.run.frozen_tree` reads them.
 
     Args:
         folder: the run's.

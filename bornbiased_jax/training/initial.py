@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax import files
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
+from bornbiased_jax.checkpoints.formats.run import RUN_FILE, read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
@@ -35,7 +35,7 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
         InputError: nothing there, or one model for several seeds, which would stay copies of one another.
     """
     opened = [open_checkpoint(seed_reference) for seed_reference in initial_references(reference, seeds)]
-    return [(checkpoint.cfg, checkpoint.params) for checkpoint in opened], opened[0].tokenizer
+    return [(checkpoint.cfg, checkpoint.params()) for checkpoint in opened], opened[0].tokenizer
 
 
 def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, Sharding
 
 from bornbiased_jax import hardware, parallel, progress
-from bornbiased_jax.checkpoints.run import trained_shapes
+from bornbiased_jax.checkpoints.formats.run import trained_shapes
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.adapters import init_adapter
 from bornbiased_jax.parameters import Params

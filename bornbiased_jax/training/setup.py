@@ -13,7 +13,7 @@ import jax
 
 from bornbiased_jax import files, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file
+from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import parameter_shapes

@@ -40,7 +40,7 @@ class Origin(NamedTuple):
 def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> Subject:
     """Return the model of an origin, as the tests read it."""
     birth = origin.corpus is None
-    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_birth=birth, tokenizer=None, origin=origin)
+    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_initial=birth, tokenizer=None, origin=origin)
 
 
 def config(settings: Mapping[str, Any], width: int) -> ModelConfig:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.baselines import phi_match
 from bornbiased_jax.lineage.baselines.score import LEVEL
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -48,10 +48,10 @@ def _weights(**options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
     return lambda a, b, draw: weights_test(a.reader, b.reader, **draw, **options)
 
 
-def _tied(birth: Subject) -> WeightsReader:
+def _tied(birth: Subject) -> Checkpoint:
     """Return the birth of the same seed whose head is its embedding."""
     cfg = birth.cfg.replace(tie_embeddings=True)
-    return params_reader(cfg, born(cfg, np.uint32(birth.origin.seed)), seed=birth.seed, is_birth=True)
+    return Checkpoint.from_params(cfg, born(cfg, np.uint32(birth.origin.seed)), seed=birth.seed, is_initial=True)
 
 
 OURS: dict[str, Tested] = {
@@ -78,7 +78,7 @@ def examine(base: Subject, suspect: Subject, draw: Draw, *, rank: bool = False) 
     values: dict[str, float | None] = {}
     for name, (score, log10_p) in read_published(base, suspect).items():
         values[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
-    num_births = base.is_birth + suspect.is_birth
+    num_births = base.is_initial + suspect.is_initial
     for name, test in (OURS | RANK if rank else OURS).items():
         if test.births <= num_births:
             values[name] = test.verdict(base, suspect, draw).p_value

@@ -47,7 +47,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.ledger.pages import Chunk
@@ -123,7 +123,7 @@ def _subject(context: Context, families: Families, place: int) -> Subject:
 def _birth(context: Context, families: Families, place: int) -> Subject:
     seed = families.seeds[place]
     params = jax.tree.map(np.asarray, init_seed(families.cfg, seed))
-    return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_birth=True)
+    return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_initial=True)
 
 
 class Stand(NamedTuple):
@@ -132,7 +132,7 @@ class Stand(NamedTuple):
     families: Families
     bases: list[Subject]
     births: list[Subject]
-    fresh: Sequence[WeightsReader]
+    fresh: Sequence[Checkpoint]
 
 
 def _stand(context: Context) -> Stand:
@@ -184,7 +184,7 @@ def _rows(
     bases: Sequence[Subject],
     births: Sequence[Subject],
     suspects: Sequence[Subject],
-    fresh: Sequence[WeightsReader],
+    fresh: Sequence[Checkpoint],
 ) -> list[Row]:
     """Compute the readings of every pair of one change."""
     beside = neighbours(len(bases), settings["num_offsets"])
@@ -215,7 +215,7 @@ def _ranks(
     births: Sequence[Subject],
     suspects: Sequence[Subject],
     beside: Sequence[Sequence[int]],
-    fresh: Sequence[WeightsReader],
+    fresh: Sequence[Checkpoint],
 ) -> dict[tuple[int, int], dict[str, Reading]]:
     """Rank the own birth and another's among the same fresh births, by (base, suspect)."""
     ranks: dict[tuple[int, int], dict[str, Reading]] = {}

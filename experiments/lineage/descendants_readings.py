@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import (
@@ -137,17 +137,17 @@ class Subject:
         settings: Mapping[str, Any],
         probe_cfg: ModelConfig,
         seed: int | None = None,
-        is_birth: bool = False,
+        is_initial: bool = False,
         tokenizer: str | None = "bytes",
         origin: Any = None,
     ) -> None:
-        self.cfg, self.params, self.seed, self.is_birth, self.origin = cfg, params, seed, is_birth, origin
+        self.cfg, self.params, self.seed, self.is_initial, self.origin = cfg, params, seed, is_initial, origin
         self._probe, self._probe_cfg, self._tokenizer = settings["probe"], probe_cfg, tokenizer
 
     @functools.cached_property
-    def reader(self) -> WeightsReader:
+    def reader(self) -> Checkpoint:
         """For the tests in the weights."""
-        return params_reader(self.cfg, self.params, seed=self.seed, is_birth=self.is_birth)
+        return Checkpoint.from_params(self.cfg, self.params, seed=self.seed, is_initial=self.is_initial)
 
     @functools.cached_property
     def outputs(self) -> dict[str, np.ndarray]:
@@ -245,14 +245,16 @@ def read_birth(birth: Subject, suspect: Subject, seed: int, num_permutations: in
     }
 
 
-def fresh_births(cfg: ModelConfig, number: int) -> list[WeightsReader]:
+def fresh_births(cfg: ModelConfig, number: int) -> list[Checkpoint]:
     """Draw births of the same distribution that nobody was trained from, for :func:`read_ranks`."""
     seeds = range(_FRESH, _FRESH + number)
     params = (jax.tree.map(np.asarray, init_seed(cfg, seed)) for seed in seeds)
-    return [params_reader(cfg, each, seed=seed, is_birth=True) for seed, each in zip(seeds, params, strict=True)]
+    return [
+        Checkpoint.from_params(cfg, each, seed=seed, is_initial=True) for seed, each in zip(seeds, params, strict=True)
+    ]
 
 
-def read_ranks(births: Sequence[Subject], suspect: Subject, fresh: Sequence[WeightsReader]) -> list[dict[str, Reading]]:
+def read_ranks(births: Sequence[Subject], suspect: Subject, fresh: Sequence[Checkpoint]) -> list[dict[str, Reading]]:
     """Rank each birth among fresh ones, by the coordinates that it shares with the suspect."""
     suspect_reader = suspect.reader
     readings: list[dict[str, Reading]] = []

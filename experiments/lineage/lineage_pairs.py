@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from bornbiased_jax import files, progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.births import final_outputs
 from bornbiased_jax.lineage.calibration import pair_test, summarise
@@ -60,7 +58,7 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
     """Change every matrix of the model, layer by layer; vectors (norm scales, biases) stay as they are."""
     rng = np.random.default_rng(0)
     flat: dict[str, Any] = {}
-    for path, leaf in flatten(model.params).items():
+    for path, leaf in flatten(model.params()).items():
         w = np.asarray(leaf)
         if w.ndim - path.startswith("blocks/") < 2:
             flat[path] = leaf
@@ -68,7 +66,7 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
             flat[path] = jax.device_put(np.stack([CHANGES[kind](layer, strength, rng) for layer in w]))
         else:
             flat[path] = jax.device_put(CHANGES[kind](w, strength, rng))
-    return dataclasses.replace(model, params=unflatten(flat), description=f"{kind} {strength:g}", files=())
+    return Checkpoint.from_params(model.config, unflatten(flat), reference=f"{kind} {strength:g}")
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -91,22 +89,22 @@ def _smollm2(context: Context, path: Path) -> dict[str, Any]:
     rows = []
     total = 1 + len(changes) + len(settings["fresh_seeds"])
     with progress.bar(total, "SmolLM2", unit="models", quiet=context.quiet) as advance:
-        base_ND = last_outputs(model.cfg, model.params, inputs)
+        base_ND = last_outputs(model.cfg, model.params(), inputs)
         advance()
         for kind, strength in changes:
             suspect = damaged(model, kind, strength)
             rows.append({"change": kind, "strength": strength, **_row(model, base_ND, suspect, inputs)})
             advance()
         for seed in settings["fresh_seeds"]:
-            fresh = dataclasses.replace(model, params=init_seed(model.cfg, seed), description=f"fresh seed {seed}")
+            fresh = Checkpoint.from_seed(model.config, seed)
             rows.append({"change": "fresh seed", "strength": seed, **_row(model, base_ND, fresh, inputs)})
             advance()
     return {"attempted": True, "file": path.name, "rows": rows}
 
 
 def _row(model: Checkpoint, base_ND: np.ndarray, suspect: Checkpoint, inputs: Inputs) -> dict[str, Any]:
-    outputs = last_outputs(suspect.cfg, suspect.params, inputs)
-    base_params, suspect_params = (jax.tree.map(np.asarray, checkpoint.params) for checkpoint in (model, suspect))
+    outputs = last_outputs(suspect.cfg, suspect.params(), inputs)
+    base_params, suspect_params = (jax.tree.map(np.asarray, checkpoint.params()) for checkpoint in (model, suspect))
     return {
         "tests": verdicts(base_ND, outputs),
         "intrinsic": intrinsic(base_params, suspect_params).value,
@@ -163,7 +161,7 @@ def _others(context: Context) -> dict[str, Any]:
     with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
         for path, model in zip(where, opened, strict=True):
             few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
-            base_ND = last_outputs(model.cfg, model.params, few)
+            base_ND = last_outputs(model.cfg, model.params(), few)
             births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
             seed_verdicts = [
                 permute(base_ND, birth_ND, seed) for seed, birth_ND in enumerate(itertools.chain.from_iterable(births))

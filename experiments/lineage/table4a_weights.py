@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.ledger.pages import Chunk
@@ -26,7 +26,7 @@ from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, part_of
 from experiments.lineage import table4a
 
-TESTS: dict[str, Callable[[WeightsReader, WeightsReader], Verdict]] = {
+TESTS: dict[str, Callable[[Checkpoint, Checkpoint], Verdict]] = {
     "coordinates": lambda base, suspect: weights_test(base, suspect),
     "units": lambda base, suspect: weights_test(base, suspect, labels="units"),
     "rotation, units": lambda base, suspect: weights_test(base, suspect, align="rotation"),
@@ -52,8 +52,8 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
     """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
-    def reader(seed: int) -> WeightsReader:
-        return params_reader(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_birth=True)
+    def reader(seed: int) -> Checkpoint:
+        return Checkpoint.from_params(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_initial=True)
 
     for chunk in chunks:
         rows = []

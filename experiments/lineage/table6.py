@@ -83,7 +83,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def _facts(model: Checkpoint, where: str) -> dict[str, Any]:
     """Return what a record may say of a model: its file's name, never the way to it."""
-    parameters = int(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(model.params)))
+    parameters = int(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(model.params())))
     return {"file": Path(where).name, "width": model.cfg.d_model, "parameters": parameters}
 
 
@@ -96,7 +96,7 @@ def _compare(
         return {**facts, "undefined": reason}
     size = (settings["num_inputs"], settings["seq_len"])
     narrow = base.cfg if base.cfg.vocab_size <= suspect.cfg.vocab_size else suspect.cfg
-    moments = embedding_moments(base.params)
+    moments = embedding_moments(base.params())
     tests = {}
     for kind in ("tokens", "gaussian"):
         inputs = random_inputs(kind, *size, narrow)
@@ -106,7 +106,7 @@ def _compare(
             base_fingerprints[key] = fingerprint_outputs(base, inputs, moments=fed)
         tests[kind] = compared(base_fingerprints[key], fingerprint_outputs(suspect, inputs, moments=fed))
     scores = baseline_scores(
-        base.cfg, base.params, suspect.cfg, suspect.params, (_reef(base, settings), _reef(suspect, settings))
+        base.cfg, base.params(), suspect.cfg, suspect.params(), (_reef(base, settings), _reef(suspect, settings))
     )
     return {**facts, "tests": tests, "baselines": scores}
 
@@ -121,7 +121,7 @@ def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
         cfg=model.cfg,
         tokenizer=model.tokenizer,
     )
-    return reef_features(model.cfg, model.params, inputs)
+    return reef_features(model.cfg, model.params(), inputs)
 
 
 def tables(record: Record) -> Sequence[Table]:

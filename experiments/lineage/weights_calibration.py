@@ -23,7 +23,7 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.lineage import calibration
@@ -47,16 +47,16 @@ class Case(NamedTuple):
         uniform: whether p is exact for each pair, or the smallest of several times their number.
     """
 
-    test: Callable[[WeightsReader, WeightsReader, int, int], Verdict]
+    test: Callable[[Checkpoint, Checkpoint, int, int], Verdict]
     changes: Mapping[str, Any] = {}
     uniform: bool = True
 
 
-def _weights(**options: Any) -> Callable[[WeightsReader, WeightsReader, int, int], Verdict]:
+def _weights(**options: Any) -> Callable[[Checkpoint, Checkpoint, int, int], Verdict]:
     return lambda base, suspect, count, seed: weights_test(base, suspect, num_permutations=count, seed=seed, **options)
 
 
-def _bilinear(base: WeightsReader, suspect: WeightsReader, count: int, seed: int) -> Verdict:
+def _bilinear(base: Checkpoint, suspect: Checkpoint, count: int, seed: int) -> Verdict:
     return bilinear_test(base, suspect, num_permutations=count, seed=seed)
 
 
@@ -122,12 +122,14 @@ def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:
     return preset(settings["model"], **{**settings["changes"], **case.changes})
 
 
-def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[WeightsReader, WeightsReader]]:
+def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, drawn together."""
     seeds = np.arange(first_seed, first_seed + 2 * count, dtype=np.uint32)
     drawn_S = jax.tree.map(np.asarray, _births(cfg, seeds))
     readers = [
-        params_reader(cfg, jax.tree.map(lambda leaf, at=at: leaf[at], drawn_S), seed=int(seed), is_birth=True)
+        Checkpoint.from_params(
+            cfg, jax.tree.map(lambda leaf, at=at: leaf[at], drawn_S), seed=int(seed), is_initial=True
+        )
         for at, seed in enumerate(seeds)
     ]
     yield from zip(readers[::2], readers[1::2], strict=True)
@@ -166,7 +168,7 @@ def rows_alone(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_pairs": count, "below_0.01": int(together), "below_0.01_rows_alone": int(alone)}
 
 
-def _centred(reader: WeightsReader) -> np.ndarray:
+def _centred(reader: Checkpoint) -> np.ndarray:
     rows_ID = token_rows(reader, "embed", np.arange(reader.cfg.vocab_size)).astype(np.float64)
     return rows_ID - rows_ID.mean(axis=0)
 

@@ -40,19 +40,19 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
 
     def protocol(folder: Path) -> Any:
         chosen = settings["protocol"]
-        return report_on_ids(opened.cfg, opened.params, ids_T, ReportOptions(epsilon=EPSILON, **chosen))
+        return report_on_ids(opened.cfg, opened.params(), ids_T, ReportOptions(epsilon=EPSILON, **chosen))
 
     def rounding(folder: Path) -> Any:
         chosen = settings["rounding"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         schemes = [parse_scheme(name) for name in chosen["schemes"]]
-        return prices(opened.cfg, opened.params, tokens_NT, schemes, keep=chosen["keep_sinks"])
+        return prices(opened.cfg, opened.params(), tokens_NT, schemes, keep=chosen["keep_sinks"])
 
     def rolling(folder: Path) -> Any:
         chosen = settings["streaming"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         return streaming_losses(
-            opened.cfg, opened.params, tokens_NT, window=chosen["window"], keep=chosen["keep_sinks"]
+            opened.cfg, opened.params(), tokens_NT, window=chosen["window"], keep=chosen["keep_sinks"]
         )
 
     # Each measurement cached by itself, so that a killed run resumes.
@@ -61,7 +61,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
         name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)
         for name, compute in steps.items()
     }
-    return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params)}
+    return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params())}
 
 
 def weights_by_kind(params: Params) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def run(context: Context) -> dict[str, Any]:
         return {"attempted": False, "reason": ABSENT}
     settings = context.settings
     opened = open_checkpoint(path)
-    cfg, params = opened.cfg, opened.params
+    cfg, params = opened.cfg, opened.params()
     assert opened.tokenizer is not None
     source = context.data or "builtin:prose"
     ids_T = opened.tokenizer.encode(read_text(source)[: settings["characters"]])

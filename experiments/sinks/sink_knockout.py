@@ -57,7 +57,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
 
     def compute(folder: Path) -> dict[str, Any]:
-        return knock_out(opened.cfg, opened.params, tokens_NT, settings, quiet=context.quiet)
+        return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
     measured = context.cached("sink_knockout/effects", identity, compute)

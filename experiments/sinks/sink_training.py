@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
@@ -152,7 +152,7 @@ def _pretrained(config: PretrainConfig) -> dict[str, Any]:
     lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
     speed = summary["tokens_per_second"]
     return {
-        "params": [restore_params(config.out, seed=seed)[1] for seed in config.seeds],
+        "params": [open_checkpoint(f"{config.out}@seed={seed}").params() for seed in config.seeds],
         "steps": summary["step"],
         "tokens": summary["tokens"],
         "curve_steps": [line["step"] for line in lines],

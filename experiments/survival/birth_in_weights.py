@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.lineage.verdict import Verdict
@@ -61,12 +61,13 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
     births = [persistence.load(persistence.birth(trained_run, seed)) for seed in seeds]
     lives = [persistence.load(persistence.last(trained_run, seed)) for seed in seeds]
     of_births = [
-        params_reader(cfg, params, seed=seed, is_birth=True) for seed, params in zip(seeds, births, strict=True)
+        Checkpoint.from_params(cfg, params, seed=seed, is_initial=True)
+        for seed, params in zip(seeds, births, strict=True)
     ]
-    of_lives = [params_reader(cfg, params) for params in lives]
-    hidden = [params_reader(*hide(cfg, params, seed)) for seed, params in zip(seeds, lives, strict=True)]
+    of_lives = [Checkpoint.from_params(cfg, params) for params in lives]
+    hidden = [Checkpoint.from_params(*hide(cfg, params, seed)) for seed, params in zip(seeds, lives, strict=True)]
     noisy = [
-        params_reader(*hide(cfg, with_noise(params, settings["noise"], seed), seed))
+        Checkpoint.from_params(*hide(cfg, with_noise(params, settings["noise"], seed), seed))
         for seed, params in zip(seeds, lives, strict=True)
     ]
     # Own births, hidden copies, other seeds, and all pairs of trained models.
@@ -134,7 +135,7 @@ def _row(relation: str, name: str, base: int, suspect: int, verdict: Verdict) ->
     }
 
 
-def _agreement(base: WeightsReader, suspect: WeightsReader) -> dict[str, Any]:
+def _agreement(base: Checkpoint, suspect: Checkpoint) -> dict[str, Any]:
     """Compute the fraction of hidden units that two independent matchings pair alike: mean over blocks, and each."""
     verdict = weights_test(base, suspect, align="units")
     blocks = [row["agreement"] for row in verdict.detail["agreement_by_block"]]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.coordinates import column_norms, prepared_pairs, trace_z
 from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.report import figures
@@ -55,13 +55,13 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     """
     ids_I = run.seen_ids()
     steps = [0, *(step for step in run.steps if step > 0)]
-    births = [params_reader(run.cfg, run.birth(seed), seed=seed, is_birth=True) for seed in run.seeds]
+    births = [Checkpoint.from_params(run.cfg, run.birth(seed), seed=seed, is_initial=True) for seed in run.seeds]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
     other: dict[str, list[float]] = {}
     with progress.bar(len(births) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
         for index, (seed, birth) in enumerate(zip(run.seeds, births, strict=True)):
             for step in steps:
-                now = birth if step == 0 else params_reader(run.cfg, run.at(seed, step))
+                now = birth if step == 0 else Checkpoint.from_params(run.cfg, run.at(seed, step))
                 for matrix, values in by_matrix(birth, now, ids_I).items():
                     for measure, value in values.items():
                         series[measure].setdefault(matrix, [[] for _ in births])[index].append(value)
@@ -86,7 +86,7 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     }
 
 
-def by_matrix(birth: WeightsReader, now: WeightsReader, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
+def by_matrix(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
     """Compute by matrix z of the trace and of the trace of squares (the default test's), and the mean diagonal cosine.
 
     Matrices are "embed", "head", "blocks/1/mlp/up" …, "mlp/up" (blocks summed) and "all".

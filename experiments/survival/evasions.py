@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.reader import WeightsReader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.lineage.verdict import Verdict
@@ -107,7 +107,7 @@ CHANGES: dict[str, Callable[[ModelConfig, Params, int, Sequence[int]], Model]] =
 }
 """Name -> a copy that computes the same on tokens that are used."""
 
-TESTS: dict[str, Callable[[WeightsReader, WeightsReader], Verdict]] = {
+TESTS: dict[str, Callable[[Checkpoint, Checkpoint], Verdict]] = {
     "coordinates, trace": lambda base, suspect: weights_test(base, suspect, signed=True),
     "coordinates, squares": lambda base, suspect: weights_test(base, suspect),
     "units": lambda base, suspect: weights_test(base, suspect, labels="units"),
@@ -156,12 +156,12 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
         for name, change in CHANGES.items():
             for seed, other in zip(seeds, seeds[1:], strict=False):
                 copy = change(cfg, lives[seed], seed, unused)
-                suspect, base = params_reader(*copy), params_reader(cfg, lives[seed])
+                suspect, base = Checkpoint.from_params(*copy), Checkpoint.from_params(cfg, lives[seed])
                 verdicts = {test: compare(base, suspect) for test, compare in TESTS.items()}
                 verdicts[BILINEAR] = bilinear_test(
-                    params_reader(cfg, births[seed], seed=seed, is_birth=True), suspect, ids=used.tolist()
+                    Checkpoint.from_params(cfg, births[seed], seed=seed, is_initial=True), suspect, ids=used.tolist()
                 )
-                verdicts[CONTROL] = weights_test(params_reader(cfg, lives[other]), suspect, align="rotation")
+                verdicts[CONTROL] = weights_test(Checkpoint.from_params(cfg, lives[other]), suspect, align="rotation")
                 matched = weights_test(base, suspect, align="units")
                 rows.append(
                     {

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import files
-from bornbiased_jax.checkpoints.run import find_steps, restore_params
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
@@ -167,7 +168,7 @@ def last(run: Path, seed: int) -> Model:
 
 def load(model: Model) -> Params:
     """Load a model's weights."""
-    return restore_params(model["run"], seed=model["seed"], step=model["step"])[1]
+    return open_checkpoint("{run}@seed={seed},step={step}".format(**model)).params()
 
 
 def moved(before: Params, after: Params) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.run import find_steps
+from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test, top_mean
 from bornbiased_jax.lineage.verdict import Verdict

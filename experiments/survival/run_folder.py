@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import files
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.run import RunRecord, find_steps, read_run, restore_params
+from bornbiased_jax.checkpoints.formats.run import RunRecord, find_steps, read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -84,7 +85,7 @@ class RunFolder:
 
     def at(self, seed: int, step: int) -> Params:
         """Read a seed's weights at a checkpoint."""
-        return restore_params(self.folder, seed=seed, step=step)[1]
+        return open_checkpoint(f"{self.folder}@seed={seed},step={step}").params()
 
     def seen_ids(self) -> np.ndarray:
         """List the ids that occur in the text of training: [I], ascending."""

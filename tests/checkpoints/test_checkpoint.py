@@ -1,4 +1,4 @@
-"""Opened models: digests that identify weights, births, shardings, and no second copy in memory."""
+"""Lazy checkpoints: tensors are those of the loaded model, digests identify weights, memory holds no second copy."""
 
 import json
 import os
@@ -12,15 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, streaming, tensor_digests
+from bornbiased_jax.checkpoints import Checkpoint, digest, export_hugging_face, open_checkpoint, tensor_digests, tensors
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.training import PretrainConfig, pretrain
 
 SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+FAMILIES = sorted(path.parent.name for path in HF.glob("*/config.json"))
 
 
 def test_a_birth_has_the_weights_of_its_seed():
@@ -29,7 +31,7 @@ def test_a_birth_has_the_weights_of_its_seed():
     assert checkpoint.cfg == cfg
     assert checkpoint.digest() == digest(init_seed(cfg, 42))
     assert checkpoint.digest() != open_checkpoint("seed:43@llama-tiny,num_layers=2,vocab_size=99").digest()
-    assert (checkpoint.source_format, checkpoint.tokenizer) == ("birth", None)
+    assert (checkpoint.kind, checkpoint.tokenizer) == ("birth", None)
 
 
 def test_seeds_out_of_range_are_refused():
@@ -80,8 +82,18 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
         open_checkpoint(tmp_path / "hf").tokenizer  # noqa: B018
 
 
+def peak_of(load):
+    """NumPy's peak."""
+    tracemalloc.start()
+    try:
+        kept = load()
+        return tracemalloc.get_traced_memory()[1], kept
+    finally:
+        tracemalloc.stop()
+
+
 def test_loading_never_holds_a_second_copy(tmp_path):
-    """NumPy's peak, measured: at most the weights once, and the largest parameter twice more.
+    """At most the weights once, and the largest parameter twice more; opening, blocks and digests take far less.
 
     One is being filled, one is a tensor of the file. The CPU backend may keep NumPy's buffers as its own, so the
     weights count.
@@ -90,17 +102,20 @@ def test_loading_never_holds_a_second_copy(tmp_path):
     params = init_seed(cfg, 1)
     sizes = [leaf.nbytes for leaf in flatten(params).values()]
     export_hugging_face(cfg, params, tmp_path / "hf")
-    open_checkpoint(tmp_path / "hf")
-    tracemalloc.start()
-    try:
-        open_checkpoint(tmp_path / "hf")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    open_checkpoint(tmp_path / "hf").params()
+    peak, checkpoint = peak_of(lambda: open_checkpoint(tmp_path / "hf"))
     # Names, entries and Python objects: some hundred bytes for each of the 112 tensors.
+    assert peak < 500_000 < sum(sizes) / 4
+    assert peak_of(checkpoint.digest)[0] < 500_000
     assert max(sizes) / sum(sizes) < 0.25
+    peak, loaded = peak_of(checkpoint.params)
     assert peak <= sum(sizes) + 2 * max(sizes) + 400_000
     assert peak < 2 * sum(sizes)
+    assert checkpoint.params() is loaded
+    del loaded
+    # Others in their place: the former go first.
+    again, _ = peak_of(lambda: checkpoint.params(dtype="bfloat16"))
+    assert again <= sum(sizes) / 2 + 2 * max(sizes) + 400_000
 
 
 SHARDED = """
@@ -123,7 +138,7 @@ def sharding(path, shape):
 found = {}
 for ref in sys.argv[1:]:
     checkpoint = open_checkpoint(ref, sharding=sharding)
-    leaves = flatten(checkpoint.params)
+    leaves = flatten(checkpoint.params())
     for path, leaf in leaves.items():
         assert leaf.sharding == sharding(path, leaf.shape), path
         assert len(leaf.addressable_shards) == 4
@@ -131,10 +146,10 @@ for ref in sys.argv[1:]:
     found[ref] = checkpoint.digest()
     cut = parallel.build_mesh(parallel.parse_mesh("fsdp=4"))
     checkpoint = open_checkpoint(ref, sharding=parallel.shardings(cut))
-    for path, leaf in flatten(checkpoint.params).items():
+    for path, leaf in flatten(checkpoint.params()).items():
         held = sum(shard.data.size for shard in leaf.addressable_shards)
         assert held == leaf.size * (1 if path.endswith(("kernel", "embedding")) else 4), path
-    before, after = flatten(checkpoint.params), flatten(parallel.place_params(checkpoint.params, cut))
+    before, after = flatten(checkpoint.params()), flatten(parallel.place_params(checkpoint.params(), cut))
     assert all(after[path] is leaf for path, leaf in before.items())
     assert checkpoint.digest() == found[ref]
 print(json.dumps(found))
@@ -167,44 +182,106 @@ def test_sharding_on_one_device_places_every_parameter():
         asked.append((path, shape))
         return target
 
-    checkpoint = open_checkpoint(HF / "gpt_neox", sharding=sharding, dtype=jnp.bfloat16)
-    assert sorted(asked) == [(path, leaf.shape) for path, leaf in flatten(checkpoint.params).items()]
-    assert all(leaf.sharding == target for leaf in flatten(checkpoint.params).values())
-    assert checkpoint.digest() == open_checkpoint(HF / "gpt_neox", dtype=jnp.bfloat16).digest()
-
-
-def test_runs_are_asked_for_by_seed_and_step(tmp_path, monkeypatch):
-    """Only the meeting point of the two folders: what a run is, is tested with pretraining."""
-    from bornbiased_jax.checkpoints import checkpoint as runs
-
-    cfg = preset("llama-tiny", **SMALL)
-    params = jax.tree.map(np.asarray, init_seed(cfg, 9))
-    tokenizer_file = ByteTokenizer().save(tmp_path)
-    asked = []
-
-    def restore_params(run_dir, seed=None, step=None):
-        asked.append((run_dir, seed, step))
-        return cfg, params, {"run": str(run_dir), "seed": 9, "step": 30, "tokenizer_file": tokenizer_file}
-
-    monkeypatch.setattr(runs, "restore_params", restore_params)
-    (tmp_path / "run.json").write_text("{}")
-    checkpoint = open_checkpoint(f"{tmp_path}@seed=9,step=30")
-    assert asked == [(tmp_path, 9, 30)]
-    assert checkpoint.digest() == digest(params)
-    assert checkpoint.tokenizer == ByteTokenizer()
-    assert (checkpoint.source_format, checkpoint.info["step"]) == ("run", 30)
-    params["final_norm"]["scale"] = np.full(32, np.nan, np.float32)
-    with pytest.raises(InputError, match="final_norm/scale .* NaN"):
-        open_checkpoint(tmp_path)
-    assert asked[-1] == (tmp_path, None, None)
+    checkpoint = open_checkpoint(HF / "gpt_neox")
+    placed = flatten(checkpoint.params(dtype=jnp.bfloat16, sharding=sharding))
+    assert sorted(asked) == [(path, leaf.shape) for path, leaf in placed.items()]
+    assert all(leaf.sharding == target and leaf.dtype == jnp.bfloat16 for leaf in placed.values())
+    # The digest is that of the file, however it is read.
+    assert checkpoint.digest() == digest(open_checkpoint(HF / "gpt_neox").params())
 
 
 def test_what_was_read_is_the_parameter_and_no_copy_of_it(monkeypatch, tmp_path):
     """On a CPU: else every parameter is there twice for a moment, the largest too."""
-    made, real = [], streaming.aligned_zeros
-    monkeypatch.setattr(streaming, "aligned_zeros", lambda *some: made.append(real(*some)) or made[-1])
+    made, real = [], tensors.aligned_zeros
+    monkeypatch.setattr(tensors, "aligned_zeros", lambda *some: made.append(real(*some)) or made[-1])
     cfg = preset("llama-tiny", num_layers=2, d_model=24, num_heads=2, d_ff=40, vocab_size=61)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
-    params = open_checkpoint(tmp_path / "model").params
+    params = open_checkpoint(tmp_path / "model").params()
     held = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params)}
     assert held == {buffer.ctypes.data for buffer in made} and len(made) > 5
+
+
+def assert_reads_the_same(ref):
+    """Tensor by tensor, by first rows and all at once."""
+    reader = open_checkpoint(ref)
+    for path, leaf in flatten(reader.params()).items():
+        whole = np.asarray(leaf)
+        if parameter_table(reader.cfg)[path].is_stacked:
+            for layer in range(len(whole)):
+                np.testing.assert_array_equal(reader.read(path, layer), whole[layer], err_msg=path)
+        else:
+            np.testing.assert_array_equal(reader.read(path), whole, err_msg=path)
+    assert_first_rows(reader)
+    return reader
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hugging_face_directories(family):
+    reader = assert_reads_the_same(HF / family)
+    assert not reader.is_initial and reader.files
+
+
+def test_births_are_drawn_parameter_by_parameter():
+    reader = assert_reads_the_same("seed:7@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    assert reader.is_initial and reader.seed == 7
+
+
+def test_trained_models(reference_model):
+    for name in ("llama2xs/model.bin", "stories260K/stories260K.bin"):
+        assert not assert_reads_the_same(reference_model(name)).is_initial
+
+
+@pytest.mark.slow
+def test_runs_are_read_one_parameter_at_a_time(tmp_path):
+    cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=256)
+    settings = dict(steps=1, batch_size=2, context=8, tensorboard=False, token_cache=str(tmp_path / "cache"))
+    pretrain(PretrainConfig(cfg, "builtin:prose", str(tmp_path / "run"), seeds=(1, 2), **settings))
+    for seed in (1, 2):
+        reader = assert_reads_the_same(f"{tmp_path / 'run'}@seed={seed}")
+        assert not reader.is_initial and reader.seed == seed
+    assert open_checkpoint(f"{tmp_path / 'run'}@seed=1,step=0").is_initial
+    with pytest.raises(InputError, match="has seeds 1, 2"):
+        open_checkpoint(tmp_path / "run")
+
+
+def test_damage_is_refused_when_it_is_read(tmp_path):
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    flat = flatten(opened.params())
+    broken = np.array(flat["blocks/mlp/up/kernel"])
+    broken[0, 3, 4] = np.nan
+    opened.params()["blocks"]["mlp"]["up"]["kernel"] = broken
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "hf")
+    reader = open_checkpoint(tmp_path / "hf")
+    reader.read("blocks/mlp/down/kernel", 0)
+    with pytest.raises(InputError, match="up_proj.*holds NaN"):
+        reader.read("blocks/mlp/up/kernel", 0)
+
+
+def test_what_the_architecture_has_not_cannot_be_read():
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    reader = Checkpoint.from_params(opened.cfg, opened.params())
+    assert_first_rows(reader)
+    assert reader.has("head/kernel") and not reader.has("positions/embedding")
+    for path, layer in (("positions/embedding", None), ("blocks/mlp/up/kernel", 1), ("blocks/mlp/up/kernel", None)):
+        with pytest.raises(KeyError):
+            reader.read(path, layer)
+
+
+def assert_first_rows(reader, rows=3):
+    for path, law in parameter_table(reader.cfg).items():
+        for layer in range(law.shape[0]) if law.is_stacked else (None,):
+            whole = reader.read(path, layer)
+            wanted = whole if whole.ndim == 1 else whole[:rows]
+            np.testing.assert_array_equal(reader.read(path, layer, rows=rows), wanted, err_msg=f"{path} {layer}")
+
+
+def test_a_file_is_read_in_part_and_leaves_no_mapping(tmp_path, monkeypatch):
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "hf")
+    reader = open_checkpoint(tmp_path / "hf")
+    reader.read("head/kernel")
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()
+    monkeypatch.delattr(np, "fromfile")  # what reads a tensor whole
+    assert reader.read("head/kernel", None, rows=2).shape == (2, 60)
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import families
 from bornbiased_jax.checkpoints.families import FAMILIES
-from bornbiased_jax.checkpoints.hf_config import read_config
+from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.model.layers import HUGGING_FACE
 
 # Enough heads for the default numbers of key/value heads, and a depth that no window's default begins within.

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, gguf_file, open_checkpoint
-from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -100,7 +100,7 @@ def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
     checkpoint = open_checkpoint(path)
     assert checkpoint.cfg.replace(init=cfg.init) == cfg
     assert checkpoint.digest() == open_checkpoint(tmp_path / "hf").digest()
-    for leaf_path, leaf in flatten(checkpoint.params).items():
+    for leaf_path, leaf in flatten(checkpoint.params()).items():
         np.testing.assert_array_equal(np.asarray(leaf), np.asarray(flatten(params)[leaf_path]), err_msg=leaf_path)
 
 
@@ -124,7 +124,7 @@ def test_quantised_tensors_come_back_within_a_step(tmp_path, kind, steps):
     """
     cfg, params = born("llama-tiny")
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind)
-    found = np.asarray(open_checkpoint(path).params["blocks"]["mlp"]["up"]["kernel"])
+    found = np.asarray(open_checkpoint(path).params()["blocks"]["mlp"]["up"]["kernel"])
     exact = np.asarray(params["blocks"]["mlp"]["up"]["kernel"])
     blocks = np.swapaxes(exact, -1, -2).reshape(-1, 32)
     error = np.swapaxes(np.abs(found - exact), -1, -2).reshape(-1, 32)
@@ -232,7 +232,7 @@ def test_smollm2_opens_with_its_tokenizer():
 def test_reading_tensor_by_tensor_dequantises_and_unpairs(tmp_path):
     cfg = preset("llama-tiny", **SIZES)
     write(tmp_path / "m.gguf", cfg, init_seed(cfg, 4), tmp_path / "hf", kind="Q8_0")
-    reader, flat = open_reader(tmp_path / "m.gguf"), flatten(open_checkpoint(tmp_path / "m.gguf").params)
+    reader, flat = open_checkpoint(tmp_path / "m.gguf"), flatten(open_checkpoint(tmp_path / "m.gguf").params())
     for path in ("blocks/attention/query/kernel", "blocks/attention/key/kernel", "blocks/mlp/down/kernel"):
         np.testing.assert_array_equal(reader.read(path, 1), np.asarray(flat[path])[1])
     np.testing.assert_array_equal(reader.read("head/kernel"), np.asarray(flat["head/kernel"]))
@@ -241,9 +241,9 @@ def test_reading_tensor_by_tensor_dequantises_and_unpairs(tmp_path):
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_the_first_rows_need_the_first_blocks_alone(tmp_path, monkeypatch, kind):
     """Along either axis of the file, for a matrix that is decoded a few rows at a time."""
-    monkeypatch.setattr(gguf_file, "_CHUNK", 200)
+    monkeypatch.setattr(gguf_format, "_CHUNK", 200)
     cfg, params = born("llama-tiny")
-    reader = open_reader(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
+    reader = open_checkpoint(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
     for path, layer in (("embed/embedding", None), ("head/kernel", None), ("blocks/attention/query/kernel", 1)):
         for rows in (1, 33, 5000):
-            np.testing.assert_array_equal(reader.read_first(path, layer, rows), reader.read(path, layer)[:rows])
+            np.testing.assert_array_equal(reader.read(path, layer, rows=rows), reader.read(path, layer)[:rows])

@@ -10,8 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models
 
 from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
-from bornbiased_jax.checkpoints.huggingface import INDEX, WEIGHTS
-from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints.formats.huggingface import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from tests.fixtures.hub_server import point_to, serving
@@ -51,7 +50,7 @@ def remote(server, model):
 def test_a_name_is_fetched_once_and_then_read_without_a_network(remote, model, tmp_path):
     there, here = open_checkpoint(NAME), open_checkpoint(model)
     assert there.digest() == here.digest()
-    assert there.source_format == "huggingface" and there.tokenizer.vocab_size == 2
+    assert there.kind == "huggingface" and there.tokenizer.vocab_size == 2
     commit = remote.refs["owner/tiny"]["main"]
     assert there.description == f"llama model of hf:owner/tiny (commit {commit[:10]})"
     assert sorted(path.rpartition("/")[2] for path in remote.fetched() if "/api/" not in path) == [
@@ -61,7 +60,7 @@ def test_a_name_is_fetched_once_and_then_read_without_a_network(remote, model, t
     ]
     assert all(Path(file).is_relative_to(tmp_path / "cache") for file in there.files)
     remote.asked.clear()
-    assert open_reader(NAME).digest() == here.digest()
+    assert open_checkpoint(NAME).digest() == here.digest()
     assert open_checkpoint(f"{NAME}@{commit}").digest() == here.digest()
     assert remote.asked == []
 
@@ -69,10 +68,12 @@ def test_a_name_is_fetched_once_and_then_read_without_a_network(remote, model, t
 def test_a_revision_is_another_model(remote, model, tmp_path):
     other = write(tmp_path, "other", birth(2))
     remote.add("owner/tiny", "step100", other)
-    assert open_reader(f"{NAME}@step100").digest() == open_reader(other).digest() != open_reader(NAME).digest()
+    assert (
+        open_checkpoint(f"{NAME}@step100").digest() == open_checkpoint(other).digest() != open_checkpoint(NAME).digest()
+    )
     # What a name meant when it was fetched it means until the cache is cleared.
     remote.add("owner/tiny", "main", other)
-    assert open_reader(NAME).digest() == open_reader(model).digest()
+    assert open_checkpoint(NAME).digest() == open_checkpoint(model).digest()
 
 
 def test_nothing_is_asked_before_a_name_is_opened(remote):
@@ -101,7 +102,7 @@ def test_shards_are_those_of_the_index(remote, model, tmp_path):
     assert hub.find_cached(hub.HubName("owner/sharded")) is None
     remote.cuts.clear()
     remote.asked.clear()
-    assert open_checkpoint("hf:owner/sharded").digest() == open_reader(model).digest()
+    assert open_checkpoint("hf:owner/sharded").digest() == open_checkpoint(model).digest()
     assert [path.rpartition("/")[2] for path in remote.fetched(".safetensors")] == [second]
     del index["weight_map"][shards[second][0]]
     (folder / INDEX).write_text(json.dumps({"weight_map": {**index["weight_map"], "x": "training.bin"}}))
@@ -117,7 +118,7 @@ def test_shards_are_those_of_the_index(remote, model, tmp_path):
 
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(remote, model):
     remote.cuts[WEIGHTS] = 2
-    assert open_checkpoint(NAME).digest() == open_reader(model).digest()
+    assert open_checkpoint(NAME).digest() == open_checkpoint(model).digest()
     assert len(remote.fetched(WEIGHTS)) == 3 and not remote.cuts[WEIGHTS]
 
 
@@ -172,7 +173,7 @@ def test_offline_the_cache_is_read_and_nothing_else(remote, monkeypatch, model):
     open_checkpoint(NAME)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     remote.asked.clear()
-    assert open_checkpoint(NAME).digest() == open_reader(model).digest()
+    assert open_checkpoint(NAME).digest() == open_checkpoint(model).digest()
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set: unset that"):
         open_checkpoint(f"{NAME}@step100")
     assert remote.asked == []

@@ -38,9 +38,7 @@ INPUTS = "bornbiased_jax.probes.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 NAMED = "bornbiased_jax.ledger.engines:engine_named"
-STREAMED = "bornbiased_jax.checkpoints:open_streamed"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
-READ = "bornbiased_jax.checkpoints.reader:open_reader"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.predict:predict"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
@@ -106,10 +104,7 @@ def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 def streamed(ref: str) -> list[tuple[str, str, dict[str, Any]]]:
     """--stream and --scratch, which open a checkpoint in another way."""
-    return [
-        ("--stream", STREAMED, {"ref": ref}),
-        ("--stream --scratch kept", STREAMED, {"scratch": "kept"}),
-    ]
+    return [("--stream --scratch kept", OPEN, {"ref": ref, "scratch": "kept"})]
 
 
 PROBE = [
@@ -300,13 +295,13 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
-        ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
-        ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
+        ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
+        ("--baselines ", WEIGHT_SCORES, {"suspect.reference": "seed:2@gpt2-tiny"}),
         *DRAWN,
         *prepared(),
     ],
     "whichseed": [
-        ("<suspect>", READ, {"ref": "model.gguf"}),
+        ("<suspect>", OPEN, {"ref": "model.gguf"}),
         *on_model(WHICH, "cfg"),
         ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
         ("--alpha 0.05", WHICH, {"alpha": 0.05}),
@@ -315,7 +310,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
-    "digest": [("<checkpoint>", READ, {"ref": "model.gguf"}), *prepared()],
+    "digest": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
     "pretrain": [
         *on_model(TRAIN, "config.model"),
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],
@@ -396,7 +391,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 # Options that exclude another one of the shortest call.
 SKETCHED = "fingerprint model.gguf --out a.fingerprint"
 INSTEAD = {
-    ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", READ, {"ref": "model.gguf"}),
+    ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", OPEN, {"ref": "model.gguf"}),
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
         "bornbiased_jax.probes.subject:given",

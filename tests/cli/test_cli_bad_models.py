@@ -25,7 +25,7 @@ def exported(tmp_path):
 
     def export(ref=f"seed:2@{SMALL},vocab_size=64", edit=None):
         opened = open_checkpoint(ref)
-        export_hugging_face(opened.cfg, opened.params, tmp_path / "model")
+        export_hugging_face(opened.cfg, opened.params(), tmp_path / "model")
         if edit is not None:
             tensors = load_file(tmp_path / "model" / "model.safetensors")
             edit(tensors)

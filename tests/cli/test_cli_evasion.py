@@ -44,7 +44,7 @@ def noise_and_rounding(cfg, params):
 def hidden(trained, folder, *changes):
     """The trained model after these changes, as a Hugging Face directory."""
     checkpoint = open_checkpoint(trained)
-    model = checkpoint.cfg, checkpoint.params
+    model = checkpoint.cfg, checkpoint.params()
     for change in changes:
         model = change(*model)
     export_hugging_face(*model, folder)

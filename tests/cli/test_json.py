@@ -39,9 +39,9 @@ EVALUATED = {
     "num_sequences": 4,
     "training_text": None,
 }
-CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), params=None, tokenizer=None, reference="m", description="m")
+CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), tokenizer=None, reference="m", description="m")
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
-CHECKPOINT.close = lambda: None
+CHECKPOINT.close = CHECKPOINT.params = lambda: None
 RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
@@ -70,7 +70,6 @@ LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
-    "bornbiased_jax.checkpoints.reader:open_reader": CHECKPOINT,
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
     "bornbiased_jax.evaluation.parity:parity": PARITY,

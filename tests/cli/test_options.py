@@ -19,7 +19,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.verdict import undefined
 from tests.cli.commands import commands, locate
-from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, READ, ROWS
+from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROWS
 
 
 class Reached(BaseException):
@@ -77,7 +77,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
     """What the commands ask of an opened model, without weights."""
     return SimpleNamespace(
         cfg=preset("gpt2-tiny"),
-        params=f"weights of {reference}",
+        params=lambda: f"weights of {reference}",
         reference=reference,
         description=reference,
         tokenizer=FakeTokenizer("its tokenizer"),
@@ -114,8 +114,6 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     stubs = {
         "bornbiased_jax.derive.tune:open_checkpoint": fake_checkpoint,
         OPEN: fake_checkpoint,
-        "bornbiased_jax.lineage.trace:open_reader": fake_checkpoint,
-        READ: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         "bornbiased_jax.checkpoints.native_roles:open_roles": lambda ref: SimpleNamespace(roles=()),

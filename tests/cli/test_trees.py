@@ -169,7 +169,7 @@ def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path,
     call = words_of(command)
     if command == "export":
         old = open_checkpoint(f"seed:9@{TINY}")
-        export_hugging_face(old.cfg, old.params, place)
+        export_hugging_face(old.cfg, old.params(), place)
     elif command != "probe preference":
         place.write_text("old")
     before, real, steps = tree(tmp_path), os.fsync, 0

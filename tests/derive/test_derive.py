@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
-from bornbiased_jax.checkpoints.reader import open_reader
 from bornbiased_jax.cli.derive import derive as command
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.derive import damage
@@ -34,7 +33,7 @@ def trained(tmp_path_factory):
         opened = open_checkpoint(reference)
         draws = np.random.default_rng(1)
         flat = {}
-        for path, leaf in flatten(opened.params).items():
+        for path, leaf in flatten(opened.params()).items():
             noise = draws.standard_normal(leaf.shape).astype(np.float32)
             small = not path.endswith(("kernel", "embedding"))
             flat[path] = np.asarray(leaf) * 5 + np.float32(0.3) * noise * small
@@ -79,7 +78,7 @@ def test_symmetries_in_a_row_on_the_written_directory(trained, tmp_path, capsys)
     assert facts["function_preserved"] and "the same function" in capsys.readouterr().out
     assert (copy.cfg.vocab_size, copy.cfg.num_layers) == (80, 4)
     # Of 80 ids the last 8 count as unused, and the parent has the first 64.
-    readers = [open_reader(folder) for folder in (trained["llama"], place)]
+    readers = [open_checkpoint(folder) for folder in (trained["llama"], place)]
     assert logit_difference(*readers, np.arange(64)) < 1e-3
 
 
@@ -89,7 +88,7 @@ def test_ids_that_a_text_does_not_use(tmp_path):
     (tmp_path / "book.txt").write_text("abc")
     call = ["derive", reference, "--change", "unused-rows:1000", "--text", str(tmp_path / "book.txt")]
     assert run([*call, "--out", str(tmp_path / "copy"), "--json", str(tmp_path / "a.json")]) == 0
-    rows = [np.asarray(flatten(open_checkpoint(where).params)["embed/embedding"]) for where in (
+    rows = [np.asarray(flatten(open_checkpoint(where).params())["embed/embedding"]) for where in (
         reference, str(tmp_path / "copy"))]  # fmt: skip
     factor = np.median(rows[1] / rows[0], axis=1)
     assert sorted(np.flatnonzero(factor < 2)) == [ord(letter) for letter in "abc"]
@@ -113,7 +112,7 @@ def test_a_broken_symmetry_is_noticed(trained, monkeypatch):
 
 
 def test_noise_is_in_standard_deviations_and_seeded(trained):
-    before = flatten(open_checkpoint(trained["llama"]).params)
+    before = flatten(open_checkpoint(trained["llama"]).params())
     derived = changed(trained["llama"], "noise:0.5", seed=1)
     after = flatten(derived.params)
     assert not derived.preserved and derived.logit_difference is None
@@ -129,7 +128,7 @@ def test_noise_is_in_standard_deviations_and_seeded(trained):
 
 
 def test_pruning_takes_the_smallest_of_each_matrix(trained):
-    before = flatten(open_checkpoint(trained["gpt2"]).params)
+    before = flatten(open_checkpoint(trained["gpt2"]).params())
     after = flatten(changed(trained["gpt2"], "prune:0.25").params)
     for path in ("blocks/mlp/up/kernel", "blocks/attention/query/kernel"):
         for ours, theirs in zip(np.asarray(before[path]), after[path], strict=True):
@@ -153,7 +152,7 @@ def test_rounding_errs_by_half_a_step_and_uniformly(bits):
 
 def test_merging_is_linear_and_with_itself_nothing(trained):
     other = LLAMA.replace("seed:3", "seed:4")
-    ours, theirs = (flatten(open_checkpoint(place).params) for place in (trained["llama"], other))
+    ours, theirs = (flatten(open_checkpoint(place).params()) for place in (trained["llama"], other))
     merged = flatten(changed(trained["llama"], f"merge:{other}:0.25").params)
     for path, leaf in merged.items():
         np.testing.assert_allclose(leaf, 0.75 * np.asarray(ours[path]) + 0.25 * np.asarray(theirs[path]), atol=1e-6)
@@ -175,7 +174,7 @@ def test_slerp_goes_along_the_great_circle(weight, seed):
 
 
 def test_blocks_are_dropped_and_repeated_by_their_numbers(trained):
-    before = np.asarray(flatten(open_checkpoint(trained["gpt2"]).params)["blocks/mlp/up/kernel"])
+    before = np.asarray(flatten(open_checkpoint(trained["gpt2"]).params())["blocks/mlp/up/kernel"])
     for change, blocks in (("drop-layers:2", [0, 2]), ("drop-layers:3,1", [1]), ("repeat-layers:1-2", [0, 1, 0, 1, 2])):
         derived = changed(trained["gpt2"], change)
         assert derived.cfg.num_layers == len(blocks)

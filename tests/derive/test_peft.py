@@ -43,7 +43,7 @@ def test_merged_is_applied(tmp_path):
     query, down = "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"
     tensors = adapter(tmp_path / "lora", {query: (16, 16), down: (16, 24)})
     assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 0
-    before, after = (flatten(open_checkpoint(where).params) for where in (LLAMA, str(tmp_path / "merged")))
+    before, after = (flatten(open_checkpoint(where).params()) for where in (LLAMA, str(tmp_path / "merged")))
     draws = np.random.default_rng(1)
     for module, path, layer in ((query, "blocks/attention/query/kernel", 1), (down, "blocks/mlp/down/kernel", 0)):
         x = draws.standard_normal((5, before[path].shape[1])).astype(np.float32)
@@ -59,8 +59,8 @@ def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
     module = "transformer.h.1.attn.c_attn"
     tensors = adapter(tmp_path, {module: (48, 16)}, use_rslora=True, fan_in_fan_out=True)
     opened = open_checkpoint(GPT2)
-    merged = flatten(merge_adapter(opened.cfg, opened.params, read_adapter(tmp_path)))
-    before = jax.tree.map(np.asarray, flatten(opened.params))
+    merged = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path)))
+    before = jax.tree.map(np.asarray, flatten(opened.params()))
     for index, part in enumerate(("query", "key", "value")):
         path = f"blocks/attention/{part}/kernel"
         expected = ALPHA / np.sqrt(RANK) * product(tensors, module)[16 * index : 16 * (index + 1)].T
@@ -79,11 +79,13 @@ def test_the_same_as_peft(tmp_path):
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     merged = peft.PeftModel.from_pretrained(base, tmp_path / "lora").merge_and_unload()
     opened = open_checkpoint(tmp_path / "base")
-    ours = flatten(merge_adapter(opened.cfg, opened.params, read_adapter(tmp_path / "lora")))
+    ours = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path / "lora")))
     for layer in range(2):
         theirs = merged.model.layers[layer].self_attn.q_proj.weight.detach().numpy().T
         np.testing.assert_allclose(ours["blocks/attention/query/kernel"][layer], theirs, atol=1e-5)
-        assert np.abs(theirs - np.asarray(flatten(opened.params)["blocks/attention/query/kernel"][layer])).max() > 1e-3
+        assert (
+            np.abs(theirs - np.asarray(flatten(opened.params())["blocks/attention/query/kernel"][layer])).max() > 1e-3
+        )
 
 
 QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}

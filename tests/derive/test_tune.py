@@ -60,12 +60,12 @@ def test_lora_is_exported_merged_and_as_peft_has_it(text, tmp_path, reference, m
     base = open_checkpoint(reference)
     adapter = read_adapter(tmp_path / "adapter")
     assert adapter.rank == rank
-    merged = [flatten(model) for model in (merge_adapter(base.cfg, base.params, adapter), trained.params)]
-    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params).items():
+    merged = [flatten(model) for model in (merge_adapter(base.cfg, base.params(), adapter), trained.params())]
+    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params()).items():
         if path in merged[0]:
             np.testing.assert_allclose(merged[0][path], merged[1][path], atol=1e-6)
             np.testing.assert_array_equal(leaf, merged[1][path])
-    changed = [path for path in merged[1] if not np.array_equal(merged[1][path], flatten(base.params)[path])]
+    changed = [path for path in merged[1] if not np.array_equal(merged[1][path], flatten(base.params())[path])]
     assert len(changed) == len(matrices.split(","))
     config = json.loads((tmp_path / "adapter" / CONFIG).read_text())
     assert config["base_model_name_or_path"] == reference and config["fan_in_fan_out"] == (reference == GPT2)

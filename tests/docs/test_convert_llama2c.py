@@ -76,7 +76,7 @@ def test_logits_equal_those_of_the_c_program_in_numpy(tmp_path, tied):
     checkpoint = open_checkpoint(convert(tmp_path / "model.bin", tmp_path / "converted"))
     assert checkpoint.cfg.tie_embeddings == tied
     tokens = np.asarray([3, 1, 4, 1, 5, 9, 2, 6], np.int32)
-    logits = np.asarray(apply(checkpoint.cfg, checkpoint.params, tokens[None]).logits_BTV)[0]
+    logits = np.asarray(apply(checkpoint.cfg, checkpoint.params(), tokens[None]).logits_BTV)[0]
     expected = reference_logits(arrays, tokens, tied)
     assert np.abs(logits - expected).max() <= 2e-6 * np.abs(expected).max() * SIZES["dim"]
 

@@ -31,7 +31,7 @@ def slowly(checkpoint, prompt, count):
     forward = jax.jit(functools.partial(apply, checkpoint.cfg))
     for _ in range(count):
         padded[0, : len(ids)] = ids
-        logits = forward(checkpoint.params, padded).logits_BTV
+        logits = forward(checkpoint.params(), padded).logits_BTV
         ids.append(int(np.argmax(np.asarray(logits)[0, len(ids) - 1])))
     return ids
 

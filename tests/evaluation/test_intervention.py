@@ -19,7 +19,7 @@ CALL = ["intervene", REF, "--text", "builtin:prose", "--tokenizer", "bytes", "--
 @pytest.fixture(scope="module")
 def model():
     opened = open_checkpoint(REF)
-    return opened.cfg, opened.params, np.random.default_rng(0).integers(0, 260, (5, 8))
+    return opened.cfg, opened.params(), np.random.default_rng(0).integers(0, 260, (5, 8))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_every_token_goes_to_the_experts_of_transformers(name):
     torch, theirs = _of_transformers(name)
     ours = open_checkpoint(FIXTURES / "hf" / name)
     tokens_BT = np.random.default_rng(4).integers(0, ours.cfg.vocab_size, (3, 17)).astype(np.int32)
-    captured = apply(ours.cfg, ours.params, tokens_BT, logits=False, capture=("router_logits",)).layers
+    captured = apply(ours.cfg, ours.params(), tokens_BT, logits=False, capture=("router_logits",)).layers
     with torch.no_grad():
         expected = theirs(torch.tensor(tokens_BT), output_router_logits=True).router_logits
     chosen = ours.cfg.experts_per_token

@@ -36,7 +36,7 @@ def test_agrees_with_transformers(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     sequences = cut(encode_documents(BYTES, TEXT), 11, 64)
     options = dict(num_sequences=11, context=64, batch_size=4, quiet=True)
-    ours = evaluate(checkpoint.cfg, checkpoint.params, TEXT, BYTES, **options)
+    ours = evaluate(checkpoint.cfg, checkpoint.params(), TEXT, BYTES, **options)
     ids = torch.tensor(sequences).long()
     with torch.no_grad():
         theirs = float(model(input_ids=ids, labels=ids).loss)
@@ -106,6 +106,11 @@ def test_refuses():
         evaluate(cfg, params, TEXT, BYTES, context=1, quiet=True)
 
 
+def with_info(checkpoint, info):
+    """A checkpoint that says something else of its run."""
+    return dataclasses.replace(checkpoint, stored=dataclasses.replace(checkpoint.stored, info=info))
+
+
 @pytest.mark.parametrize(
     ("data", "source", "same"),
     [
@@ -119,7 +124,7 @@ def test_refuses():
 def test_training_text_is_known_by_name(data, source, same, monkeypatch):
     born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260")
     monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
-    assert perplexity.is_training_text(dataclasses.replace(born, info={"run": "runs/a"}), source) is same
+    assert perplexity.is_training_text(with_info(born, {"run": "runs/a"}), source) is same
     assert perplexity.is_training_text(born, source) is None
 
 
@@ -134,7 +139,7 @@ def test_context_is_what_was_asked_for_else_of_the_run_else_of_the_model(asked, 
     info = {"seed": 7, "step": 3} | ({} if trained is None else {"context": trained})
     monkeypatch.setattr(perplexity, "evaluate", lambda *arguments, **options: {"context": options["context"]})
     monkeypatch.setattr(perplexity, "read_documents", lambda source: [source])
-    run = dataclasses.replace(born, info=info)
+    run = with_info(born, info)
     found = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
     assert found == {"context": used, "checkpoint": born.reference, "seed": 7, "step": 3, "training_text": None}
     with pytest.raises(InputError, match="context=0"):

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.reader import params_reader
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -170,7 +170,7 @@ def test_what_does_not_move_leaves_its_parameters_undetermined():
 
 
 def test_a_birth_is_at_its_ceiling_against_itself_and_at_zero_against_another(births):
-    own, other = (params_reader(SMALL, params) for params in births)
+    own, other = (Checkpoint.from_params(SMALL, params) for params in births)
     ids = np.arange(SMALL.vocab_size)
     same, apart = decay.by_matrix(own, own, ids), decay.by_matrix(own, other, ids)
     rows = {"embed": 64, "head": 64, "attention": 32, "mlp": 64}

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
 from experiments.lineage import court, court_models, court_tests, weights_calibration
@@ -51,9 +51,9 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
 def test_pairs_of_births_are_disjoint_and_those_of_their_seeds():
     cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(None))
     pairs = list(weights_calibration.birth_pairs(cfg, 100, 40))
-    assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_birth
+    assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_initial
     for path, layer in (("embed/embedding", None), ("blocks/mlp/up/kernel", 1)):
-        np.testing.assert_array_equal(pairs[1][1].read(path, layer), birth_reader(cfg, 103).read(path, layer))
+        np.testing.assert_array_equal(pairs[1][1].read(path, layer), Checkpoint.from_seed(cfg, 103).read(path, layer))
 
 
 SMOKE = court.EXPERIMENT.settings["smoke"]

@@ -278,7 +278,7 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
         if row["intervention"] == "none":
             plain = measure_sinks(
                 opened.cfg,
-                opened.params,
+                opened.params(),
                 tokens_NT,
                 options=SinkOptions(position=row["position"], convention="rows_from_k"),
             )

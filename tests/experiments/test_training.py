@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.training import PretrainConfig, load_data, pretrain
 from bornbiased_jax.training.data import prepend_bos
@@ -48,7 +48,7 @@ def close(ours, other):
 def test_without_a_bos_token_it_is_the_pretraining_run(config):
     pretrain(config)
     for seed, params in zip(config.seeds, trained(config), strict=True):
-        close(params, restore_params(config.out, seed=seed)[1])
+        close(params, open_checkpoint(f"{config.out}@seed={seed}").params())
 
 
 def test_seeds_at_once_or_in_turn(config):

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.run import read_run
+from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.ledger import drive

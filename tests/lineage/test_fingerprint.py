@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.export import export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
-from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
@@ -58,7 +58,7 @@ def model(name: str, seed: int = 1) -> Model:
 
 
 def source(changed: Model) -> NativeRoles:
-    return NativeRoles(params_reader(*changed))
+    return NativeRoles(Checkpoint.from_params(*changed))
 
 
 def sketched(changed: Model, **settings: Any) -> Component:
@@ -69,7 +69,7 @@ class Labeled(NativeRoles):
     """A model whose tokens have strings."""
 
     def __init__(self, changed: Model, labels: Sequence[bytes | None]) -> None:
-        super().__init__(params_reader(*changed))
+        super().__init__(Checkpoint.from_params(*changed))
         self._labels = tuple(labels)
 
     def token_labels(self) -> tuple[bytes | None, ...]:
@@ -395,7 +395,7 @@ def test_payload_is_the_same_from_every_layout_of_the_same_numbers(tmp_path, nam
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_digest_of_the_weights_is_that_of_the_digest_command(name):
-    reader = params_reader(*model(name))
+    reader = Checkpoint.from_params(*model(name))
     found = fingerprint(NativeRoles(reader))
     assert found.weights_digest == reader.digest()
     if name != "experts":
@@ -499,7 +499,7 @@ LARGE = dict(num_layers=80, d_model=8192, d_ff=28_672, num_heads=64, num_kv_head
 @pytest.mark.parametrize(("sizes", "most"), [(LLAMA, 7e6), (LARGE, 24e6)], ids=["7B", "70B"])
 def test_size_at_scale_stays_within_what_the_format_promises(sizes, most, monkeypatch):
     monkeypatch.setattr("bornbiased_jax.hardware.check_memory", lambda *unused: None)
-    large = NativeRoles(birth_reader(preset("llama-tiny", **sizes), 0))
+    large = NativeRoles(Checkpoint.from_seed(preset("llama-tiny", **sizes), 0))
     predicted = predicted_bytes(large, Settings())
     assert 0.5 * most < predicted <= most
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint, value_digests
+from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare
@@ -19,7 +19,7 @@ TOKENS = inputs.random_tokens(100, 6, 64)
 def born(seed, change=lambda path, leaf: leaf, cfg=CFG):
     flat = models.flatten(models.init_seed(cfg, seed))
     params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
-    return fp.fingerprint_outputs(Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}"), TOKENS)
+    return fp.fingerprint_outputs(Checkpoint.from_params(cfg, params, reference=f"seed:{seed}"), TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,12 @@ def test_a_large_tensor_is_sorted_part_by_part_to_the_same_digest(monkeypatch):
 def test_value_digests_forget_the_order_alone():
     params = models.init_seed(CFG, 0)
     flipped = models.unflatten({path: leaf[..., ::-1] for path, leaf in models.flatten(params).items()})
-    assert value_digests(params) == value_digests(flipped)
+    values, flipped_values = (Checkpoint.from_params(CFG, form).tensor_facts["values"] for form in (params, flipped))
+    assert values == flipped_values
     nudged = models.unflatten(
         {path: np.nextafter(leaf, np.float32(9)) for path, leaf in models.flatten(params).items()}
     )
-    assert not set(value_digests(params).values()) & set(value_digests(nudged).values())
+    assert not set(values.values()) & set(Checkpoint.from_params(CFG, nudged).tensor_facts["values"].values())
 
 
 def test_rearranged_weights_are_the_same_lineage_though_the_outputs_say_nothing(base):

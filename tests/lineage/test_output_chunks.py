@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import elsewhere as places
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import reference as places
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_chunks
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
@@ -81,7 +81,7 @@ def test_what_moves_a_digit_has_a_page_of_its_own(changed, opened, tmp_path):
 
 
 def test_weights_that_are_not_those_of_the_page_are_refused(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(output_chunks, "named_for_others", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
+    monkeypatch.setattr(output_chunks, "portable_source", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
     with pytest.raises(InputError, match="see the same files"):
         fingerprint_outputs(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, mo
         ("odd@seed=1", tmp_path / "odd@seed=1"),
         (f"seed:5@{SMALL}", f"seed:5@{SMALL}"),
     ):
-        assert places.named_for_others(given) == {"checkpoint": str(named)}
+        assert places.portable_source(given) == {"checkpoint": str(named)}
 
 
 def test_another_engine_needs_a_ledger(opened):

@@ -33,13 +33,13 @@ def model(tmp_path_factory):
 
 
 def held(checkpoint):
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.params))
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.params()))
 
 
 def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
     whole, half = open_checkpoint(model), open_checkpoint(model, dtype="bfloat16")
     assert held(whole) == weights_bytes(CFG) == 2 * held(half)
-    for ours, theirs in zip(jax.tree.leaves(whole.params), jax.tree.leaves(half.params), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(whole.params()), jax.tree.leaves(half.params()), strict=True):
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs).astype(np.float32))
     inputs = random_tokens(40, 8, 64)
     prints = [fingerprint_outputs(opened, inputs) for opened in (whole, half)]
@@ -55,7 +55,7 @@ def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
 def test_products_are_float32_of_the_rounded_weights():
     """Rounding happens once, to the weights: the same numbers held as float32 give the same outputs."""
     born = open_checkpoint(f"seed:5@{SMALL}")
-    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), born.params)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), born.params())
     widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)
     inputs = random_tokens(40, 8, 64)
     for layer in (None, 1):
@@ -63,7 +63,7 @@ def test_products_are_float32_of_the_rounded_weights():
         assert ours.dtype == np.float32
         # Compiled with and without a conversion: float32's own precision, far below bfloat16's 2^-9.
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-        plain = outputs.last_outputs(CFG, born.params, inputs, layer=layer)
+        plain = outputs.last_outputs(CFG, born.params(), inputs, layer=layer)
         assert 1e-4 < np.max(np.abs(ours - plain)) / np.max(np.abs(plain)) < 0.1
 
 

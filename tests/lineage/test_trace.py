@@ -11,7 +11,7 @@ import pytest
 
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.cli.lineage import seedprint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
@@ -243,10 +243,10 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
 def test_weights_that_overflow_are_undefined_with_the_reason():
     """A norm makes zeros of an infinite square: numbers of no meaning, from which no verdict may come."""
     base = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=64")
-    params = {**base.params, "embed": jax.tree.map(lambda leaf: leaf * 1e30, base.params["embed"])}
+    params = {**base.params(), "embed": jax.tree.map(lambda leaf: leaf * 1e30, base.params()["embed"])}
     final = models.apply(base.cfg, params, np.arange(8, dtype=np.int32)[None]).final_BTD
     assert np.isfinite(final).all() and not np.asarray(final).any()
-    huge = dataclasses.replace(base, params=params, reference="huge", source_format="huggingface")
+    huge = Checkpoint.from_params(base.config, params, reference="huge")
     probe = Probe(num_inputs=40, seq_len=4)
     for pair in ((base, huge), (huge, base)):
         verdict = trace_by_default(*pair, test="permutation", probe=probe)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax import keys
-from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -96,8 +96,8 @@ def test_a_hit_that_the_weights_do_not_confirm_is_told():
 
 
 def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
-    suspect = params_reader(CFG, drifted(birth(77), birth(5_000), 0.9))
-    plain = weights_test(birth_reader(CFG, 77), suspect)
+    suspect = Checkpoint.from_params(CFG, drifted(birth(77), birth(5_000), 0.9))
+    plain = weights_test(Checkpoint.from_seed(CFG, 77), suspect)
     verdict = whichseed.confirm(CFG, suspect, 77)
     assert verdict.log10_p == pytest.approx(plain.log10_p + 32 * np.log10(2))
     assert verdict.p_value == pytest.approx(10**verdict.log10_p)
@@ -107,7 +107,7 @@ def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
 def test_the_p_of_one_seed_follows_the_t_distribution():
     """500 births against one fixed model: the p before the correction for 2³² is uniform."""
     suspect = drifted(birth(1), birth(2), 0.5)
-    suspect = params_reader(CFG, suspect)
+    suspect = Checkpoint.from_params(CFG, suspect)
     decided = whichseed._decide(CFG, suspect, list(range(100, 600)))
     freedom = sum(place.entries for place in seed_search.decision_places(CFG)) - 2
     p = stats.t.sf([row.t for row in decided], freedom)

@@ -10,7 +10,7 @@ import pytest
 import theory.predict
 from bornbiased_jax import predict
 from bornbiased_jax.checkpoints.export import config_json, family_of
-from bornbiased_jax.checkpoints.hf_config import read_config
+from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, parameter_shapes

@@ -279,7 +279,7 @@ def smollm2():
 @pytest.mark.slow
 def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
     checkpoint, tokens = smollm2
-    cfg, params = checkpoint.cfg, checkpoint.params
+    cfg, params = checkpoint.cfg, checkpoint.params()
     whole = measure_sinks(cfg, params, tokens)
     assert whole["sink_rate"] > 0.5
     assert measure_sinks(cfg, params, tokens, SinkOptions(position=2, convention="rows_from_k"))["sink_rate"] < 0.1
@@ -293,7 +293,7 @@ def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
 @pytest.mark.slow
 def test_interventions_on_a_real_model(smollm2):
     checkpoint, tokens = smollm2
-    cfg, params = checkpoint.cfg, checkpoint.params
+    cfg, params = checkpoint.cfg, checkpoint.params()
     k = 12
     random_tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (24, 33))
     mu = ensemble_mean(cfg, params, random_tokens)

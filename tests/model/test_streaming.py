@@ -18,8 +18,8 @@ import pytest
 
 from bornbiased_jax import files
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint, open_streamed
-from bornbiased_jax.checkpoints.blocks import MAKER
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.checkpoint import MAKER
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
@@ -78,7 +78,7 @@ def numbers(value) -> list[float]:
 @pytest.mark.slow
 def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
-    whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
+    whole, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
     inputs = random_tokens(5, 12, 300, 0)
     ours, theirs = (fingerprint_outputs(form, inputs, batch_size=3) for form in (opened, whole))
     # float32 sums of tens of terms, of numbers near 1.
@@ -100,7 +100,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
 def test_edits_act_alike_in_memory_and_streamed(tmp_path):
     """Chained edits, which differ in code or in numbers alone, are other passes and give what memory gives."""
     path, names = saved(SHALLOW, tmp_path / "m"), ("residual",)
-    whole, opened = open_checkpoint(path), open_streamed(path, tmp_path / "s")
+    whole, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
     tokens = np.random.default_rng(0).integers(0, 300, (4, 10))
     edits = [scale_output([3], factor, num_layers=3, length=10) for factor in (2.0, 5.0)]
     edits += [combine(edits[0], clear(SHALLOW, [7], position=3)), combine(edits[0], silence(SHALLOW, [Neuron(1, 3)]))]
@@ -120,7 +120,7 @@ def test_edits_act_alike_in_memory_and_streamed(tmp_path):
 @pytest.mark.slow
 @as_users_compile
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
-    whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
+    whole, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
     for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
         ours, theirs = (fingerprint_outputs(form, inputs, layer=layer, batch_size=3) for form in (opened, whole))
@@ -133,7 +133,7 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
 @pytest.mark.slow
 @as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
-    whole, opened = open_checkpoint(model), open_streamed(model, tmp_path)
+    whole, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     ids_N = np.random.default_rng(0).integers(0, 256, 400)
     text = ["A text of two hundred and fifty bytes, and of some more. " * 5]
     losses = [
@@ -163,9 +163,9 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
 
     monkeypatch.setattr(scratch.Page, "commit", killed)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs, batch_size=2)
+        fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs, batch_size=2)
     monkeypatch.setattr(scratch.Page, "commit", commit)
-    opened = open_streamed(path, tmp_path / "s")
+    opened = open_checkpoint(path, scratch=tmp_path / "s")
     traced = opened.streamed.read_block
     object.__setattr__(opened.streamed, "read_block", lambda layer: read.append(layer) or traced(layer))
     np.testing.assert_array_equal(fingerprint_outputs(opened, inputs, batch_size=2).outputs_ND, expected)
@@ -184,28 +184,30 @@ def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
     finish = scratch.Page.finish
     monkeypatch.setattr(scratch.Page, "finish", lambda *unused: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs)
+        fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs)
     monkeypatch.setattr(scratch.Page, "finish", finish)
     capsys.readouterr()
     for place in (tmp_path / "s").glob(f"*/{name}"):
         data = bytearray(place.read_bytes())
         data[len(data) // 2] ^= 64
         place.write_bytes(data)
-    np.testing.assert_array_equal(fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs).outputs_ND, expected)
+    np.testing.assert_array_equal(
+        fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs).outputs_ND, expected
+    )
     assert "is damaged: its blocks are computed again from the first\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
-    opened = open_streamed(path, tmp_path / "s")
+    opened = open_checkpoint(path, scratch=tmp_path / "s")
     first = fingerprint_outputs(opened, inputs)
     fingerprint_outputs(opened, random_tokens(4, 12, 300, 1))
     fingerprint_outputs(opened, inputs, batch_size=2)
     assert len(opened.streamed.pages) == 3
     shutil.rmtree(path)
     saved(SHALLOW.replace(norm_eps=1e-3), path)
-    other = fingerprint_outputs(open_streamed(path, tmp_path / "s"), inputs)
+    other = fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs)
     assert not np.array_equal(first.outputs_ND, other.outputs_ND)
 
 
@@ -214,7 +216,7 @@ def test_weights_that_overflow_are_refused(tmp_path):
     params = models.init_seed(cfg, 0)
     params["blocks"]["mlp"]["down"]["bias"] += np.float32(1e30)
     export_hugging_face(cfg, params, tmp_path / "m")
-    opened = open_streamed(tmp_path / "m", tmp_path / "s")
+    opened = open_checkpoint(tmp_path / "m", scratch=tmp_path / "s")
     with pytest.raises(Overflow, match=r"the largest of them is 1e\+30"):
         check_overflow(opened.cfg, opened.weights)
 
@@ -263,7 +265,7 @@ def test_what_cannot_be_streamed_is_refused_in_a_sentence(line, tmp_path, monkey
 
 
 def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypatch):
-    opened, inputs = open_streamed(TINY, tmp_path), random_tokens(4, 8, 300, 0)
+    opened, inputs = open_checkpoint(TINY, scratch=tmp_path), random_tokens(4, 8, 300, 0)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="another process is at the same work in"):
         patch.setattr(files, "locked", lambda *unused, **how: contextlib.nullcontext(False))
         fingerprint_outputs(opened, inputs)

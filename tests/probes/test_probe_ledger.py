@@ -97,7 +97,7 @@ def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
 def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
     opened = open_checkpoint(f"seed:5@{name}")
-    subject = given(opened.cfg, opened.params, opened.digest(), opened.reference)
+    subject = given(opened.cfg, opened.params(), opened.digest(), opened.reference)
     kept = {"batch_size": 8, "range_size": 16}
     here = list(probe(subject, [0], TEXT, resume=tmp_path / "here", **kept))
     assert list(probe(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here

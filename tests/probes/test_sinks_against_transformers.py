@@ -39,7 +39,7 @@ def check(checkpoint, tokens_NT, weights_LNHTT, convention, position):
     epsilon = between_scores(score_LNH)
     found = measure_sinks(
         checkpoint.cfg,
-        checkpoint.params,
+        checkpoint.params(),
         tokens_NT,
         options=SinkOptions(epsilon=epsilon, convention=convention, position=position),
         batch_size=1,
@@ -88,7 +88,7 @@ def test_the_whole_report_on_another_family(name):
     checkpoint = open_checkpoint(FIXTURES / "hf" / name)
     cfg = checkpoint.cfg
     ids = np.random.default_rng(0).integers(0, cfg.vocab_size, 200)
-    report = report_on_ids(cfg, checkpoint.params, ids, ReportOptions(lengths=(8, 16), num_sequences=4))
+    report = report_on_ids(cfg, checkpoint.params(), ids, ReportOptions(lengths=(8, 16), num_sequences=4))
     assert list(report["sink_rate"]) == ["8", "16"]
     assert len(report["outliers"]["layers"]) == cfg.num_layers
     assert np.shape(report["variance"]["attention_output"]["across"]) == (cfg.num_layers, 16)

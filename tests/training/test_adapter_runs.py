@@ -9,9 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.reader import open_reader
-from bornbiased_jax.checkpoints.run import restore_adapter
+from bornbiased_jax.checkpoints import digest, open_checkpoint
+from bornbiased_jax.checkpoints.formats.run import restore_adapter
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
@@ -37,7 +36,7 @@ def make(place, name, method, **changes):
 
 
 def train(config):
-    return pretrain(config, [(BASE.cfg, BASE.params)])
+    return pretrain(config, [(BASE.cfg, BASE.params())])
 
 
 def bytes_of(folder):
@@ -60,7 +59,7 @@ def calm(place, request):
 @pytest.mark.slow
 def test_it_learns_beside_a_model_that_stays(calm):
     method, config, summary = calm
-    before, after = flatten(BASE.params), flatten(open_checkpoint(f"{config.out}@seed=6").params)
+    before, after = flatten(BASE.params()), flatten(open_checkpoint(f"{config.out}@seed=6").params())
     changed = {path for path in before if not np.array_equal(before[path], after[path])}
     expected = {"blocks/attention/query/kernel", "blocks/mlp/up/kernel"} if method == "lora" else set()
     assert changed == expected
@@ -75,7 +74,7 @@ def test_it_learns_beside_a_model_that_stays(calm):
     # A checkpoint holds the adapter alone.
     place, trained = restore_adapter(config.out, 6)
     assert sum(leaf.size for leaf in flatten(trained).values()) == record["trained_parameters"]
-    merged = merge(place.adapter, BASE.params, trained)
+    merged = merge(place.adapter, BASE.params(), trained)
     assert all(np.array_equal(flatten(merged)[path], after[path]) for path in after)
     assert summary["finished"]
 
@@ -84,9 +83,9 @@ def test_it_learns_beside_a_model_that_stays(calm):
 def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
     method, config, summary = calm
     for seed in (5, 6):
-        opened, reader = (way(f"{config.out}@seed={seed}") for way in (open_checkpoint, open_reader))
-        assert opened.digest() == reader.digest() == summary["digests"][str(seed)]
-        assert opened.cfg == reader.cfg and not reader.is_birth
+        opened = open_checkpoint(f"{config.out}@seed={seed}")
+        assert opened.digest() == digest(opened.params()) == summary["digests"][str(seed)]
+        assert not opened.is_initial
         assert opened.cfg.prefix_length == (3 if method == "prefix" else None)
         assert opened.cfg.prefix_memory == ("elu" if method == "prefix-plus" else "none")
     start = open_checkpoint(f"{config.out}@seed=5,step=0")
@@ -113,7 +112,7 @@ def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
 def test_in_memory_and_with_seeds_at_once(calm, place):
     """The loss of the first step is that of the run, whatever the order of sums."""
     method, config, _ = calm
-    frozen = jax.tree.map(jax.numpy.asarray, BASE.params)
+    frozen = jax.tree.map(jax.numpy.asarray, BASE.params())
     first = read_metrics(config.out)[0]["loss"]
     tokens = np.random.default_rng(0).integers(0, 256, (1, 4, 17)).astype(np.int32)
     measured = []
@@ -134,12 +133,11 @@ def test_damage_and_what_does_not_fit_are_said(place, calm):
     shutil.copytree(config.out, broken)
     shutil.rmtree(broken / "checkpoints/8/params/d")
     with pytest.raises(InputError, match=r"step 8 in .* is damaged .*: the newest whole one is .*step=4"):
-        open_checkpoint(f"{broken}@seed=5")
-    open_checkpoint(f"{broken}@seed=5,step=4")
+        open_checkpoint(f"{broken}@seed=5").params()
+    open_checkpoint(f"{broken}@seed=5,step=4").params()
     shutil.rmtree(broken / "base/params")
-    for way in (open_checkpoint, lambda ref: open_reader(ref).digest()):
-        with pytest.raises(InputError, match="the frozen model in .*base is damaged or missing"):
-            way(f"{broken}@seed=5,step=4")
+    with pytest.raises(InputError, match="the frozen model in .*base is damaged or missing"):
+        open_checkpoint(f"{broken}@seed=5,step=4").digest()
     record = json.loads((broken / "run.json").read_text())
     record["config"]["adapter"]["method"] = "magic"
     (broken / "run.json").write_text(json.dumps(record))
@@ -166,7 +164,7 @@ def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
     steps = (4, 8) if method == "prefix-plus" else ()
     assert copies == {(f"seed=5,step={step}", f"seed=6,step={step}") for step in steps}
     assert found["clean"] == (not copies), found["findings"]
-    frozen = set(flatten(BASE.params))
+    frozen = set(flatten(BASE.params()))
     for checkpoint in found["checkpoints"]:
         # At the beginning a LoRA's product is zero, and the model is its base.
         changed = {path.rpartition("/")[0] for path in checkpoint["digests"]} & frozen

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
-from bornbiased_jax.checkpoints.reader import open_reader
-from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
@@ -98,21 +96,19 @@ def test_step_zero_is_the_birth(calm):
         birth = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
         start = open_checkpoint(f"{config.out}@seed={seed},step=0")
         assert start.cfg == birth.cfg and start.digest() == birth.digest()
-        cfg, params, info = restore_params(config.out, seed=seed)
-        assert info["step"] == 12 and digest(params) == summary["digests"][str(seed)]
+        end = open_checkpoint(f"{config.out}@seed={seed}")
+        assert end.info["step"] == 12 and end.digest() == summary["digests"][str(seed)]
     assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
 
 
 def test_what_does_not_exist_is_named(calm, place):
     config, _ = calm
     with pytest.raises(InputError, match="seeds 42, 7"):
-        restore_params(config.out)
+        open_checkpoint(config.out)
     with pytest.raises(InputError, match="no seed 1: it has 42, 7"):
-        restore_params(config.out, seed=1)
+        open_checkpoint(f"{config.out}@seed=1")
     with pytest.raises(InputError, match="step 3: it has 0, 1, 2, 4"):
-        restore_params(config.out, seed=7, step=3)
-    with pytest.raises(InputError, match="run.json"):
-        restore_params(place, seed=7)
+        open_checkpoint(f"{config.out}@seed=7,step=3")
 
 
 @pytest.mark.as_users
@@ -213,9 +209,9 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
             content[len(content) // 2] ^= 0xFF
             file.write_bytes(content)
     # For probing it is refused, and the newest whole one is named: it can be typed as it stands.
-    for step in (None, 12):
+    for reference in (f"{damaged}@seed=7", f"{damaged}@seed=7,step=12"):
         with pytest.raises(InputError, match="step 12 .* damaged") as caught:
-            restore_params(damaged, seed=7, step=step)
+            open_checkpoint(reference).params()
     remedy = str(caught.value).rpartition(" is ")[2]
     assert remedy == f"{damaged}@seed=7,step=10"
     assert open_checkpoint(remedy).info["step"] == 10
@@ -224,9 +220,7 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
     shutil.rmtree(place / "hollow" / "checkpoints" / "12")
     (place / "hollow" / "checkpoints" / "12").mkdir()
     with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
-        restore_params(place / "hollow", seed=7)
-    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
-        open_reader(place / "hollow@seed=7").digest()
+        open_checkpoint(place / "hollow@seed=7").digest()
     again = pretrain(dataclasses.replace(config, out=str(damaged)))
     assert "checkpoint of step 12" in capsys.readouterr().err
     assert again["resumed_from"] == 10 and again["digests"] == summary["digests"]
@@ -246,7 +240,7 @@ def test_nan_stops_the_run_and_leaves_the_rest(place):
         pretrain(config, hooks=[poison])
     assert find_steps(Path(config.out)) == [0, 2, 4]
     assert [step for step, _ in losses(config.out)] == [1, 2, 3, 4, 5]
-    _, params, _ = restore_params(config.out, seed=7, step=4)
+    params = open_checkpoint(f"{config.out}@seed=7,step=4").params()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
@@ -262,7 +256,7 @@ def test_vanished_tokens_stop_the_run(place):
     with pytest.raises(InputError, match="vanished"):
         pretrain(config, hooks=[vanish])
     assert find_steps(Path(config.out))[:2] == [0, 2]
-    assert restore_params(config.out, seed=42, step=2)[2]["step"] == 2
+    assert open_checkpoint(f"{config.out}@seed=42,step=2").params()
 
 
 def wait_for(folder, step):
@@ -312,19 +306,20 @@ def test_a_full_disk_stops_the_run_and_leaves_the_rest(place, room, what):
     # One sentence, and nothing from the threads of libraries.
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
     assert find_steps(out) == [0, 5]
-    assert restore_params(out, seed=42)[2]["step"] == 5
+    assert open_checkpoint(f"{out}@seed=42").params()
 
 
 @pytest.mark.slow
 def test_continuing_another_model(calm, place):
     """--init-from: each seed begins with given weights; the same command again resumes, others are refused."""
     config, _ = calm
-    source = [restore_params(config.out, seed=seed)[:2] for seed in (42, 7)]
+    opened = [open_checkpoint(f"{config.out}@seed={seed}") for seed in (42, 7)]
+    source = [(checkpoint.config, checkpoint.params()) for checkpoint in opened]
     child = make(place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
     summary = pretrain(child, source)
     assert summary["finished"]
     for seed, (_, params) in zip((42, 7), source, strict=True):
-        assert digest(restore_params(child.out, seed=seed, step=0)[1]) == digest(params)
+        assert open_checkpoint(f"{child.out}@seed={seed},step=0").digest() == digest(params)
     assert pretrain(child, source)["resumed_from"] == 12
     with pytest.raises(InputError, match="init_from had other content"):
         pretrain(child, source[::-1])

@@ -14,8 +14,7 @@ import jax
 import pytest
 
 from bornbiased_jax import files
-from bornbiased_jax.checkpoints import digest
-from bornbiased_jax.checkpoints.run import restore_params
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parallel import build_mesh, parse_mesh
@@ -78,7 +77,7 @@ def test_a_limit_is_no_damage(calm, monkeypatch, error):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.ocp, "load", fail)
-        for call in (lambda: pretrain(config), lambda: restore_params(config.out, seed=7)):
+        for call in (lambda: pretrain(config), open_checkpoint(f"{config.out}@seed=7").params):
             with pytest.raises(InputError, match="step 6 .* cannot be read now"):
                 call()
     assert {path: data for path, data in content(config.out).items() if path.name != ".lock"} == {
@@ -303,8 +302,8 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     config, _ = calm
     assert command(words(place, "both", "--init-from", f"{config.out}@step=4", "--seeds", "7,42")) == 0
     for seed in (7, 42):
-        ours, theirs = restore_params(place / "both", seed=seed, step=0), restore_params(config.out, seed=seed, step=4)
-        assert digest(ours[1]) == digest(theirs[1])
+        begun, parent = f"{place}/both@seed={seed},step=0", f"{config.out}@seed={seed},step=4"
+        assert open_checkpoint(begun).digest() == open_checkpoint(parent).digest()
     assert command(words(place, "copies", "--init-from", f"{config.out}@seed=7", "--seeds", "1,2")) == 2
     assert "copies of each other" in capsys.readouterr().err
     assert not (place / "copies").exists()

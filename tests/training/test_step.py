@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints.run import checksums
+from bornbiased_jax.checkpoints.formats.run import checksums
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.loss import loss_sum

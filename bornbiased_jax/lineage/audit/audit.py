@@ -73,7 +73,7 @@ def audit_items(
             adapted = item.record.adapted if item.record is not None else None
             try:
                 if item.record is not None and adapted is not None and adapted not in left_by_run:
-                    left_by_run[adapted] = frozen_digests(adapted, item.record.seed)
+                    left_by_run[adapted] = frozen_digests(adapted)
                 summaries[item.name] = summarise(item, frozen, left_by_run[adapted])
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))

@@ -78,7 +78,7 @@ def distances(first: Summary, second: Summary) -> dict[str, float]:
     assert first.reader is not None and second.reader is not None
     first_table, second_table = parameter_table(first.reader.cfg), parameter_table(second.reader.cfg)
     by_tensor = {}
-    for name, path, layer in first.reader.places():
+    for name, path, layer in first.reader.tensors():
         if path in second_table and second_table[path].shape == first_table[path].shape:
             difference = first.reader.read(path, layer) - second.reader.read(path, layer)
             by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))

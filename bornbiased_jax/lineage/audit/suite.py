@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bornbiased_jax import hub, progress, schema
+from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.hub import HubName, check_room, fetch, find_cached, has_safetensors, library
-from bornbiased_jax.checkpoints.huggingface import weight_files
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_items
 from bornbiased_jax.lineage.audit.finding import Finding

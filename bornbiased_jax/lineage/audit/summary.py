@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -13,19 +12,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
-from bornbiased_jax.checkpoints.run import load_frozen, locate_run
+from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.lineage.audit.folder import Item
-from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
-# A run keeps each parameter of all seeds and blocks together, and gives none without a checksum of the whole: models of
-# so many parameters at most are read once and held.
-_HELD = 1 << 22
 
 
 class Moments(NamedTuple):
@@ -52,7 +46,7 @@ class Summary:
     """
 
     item: Item
-    reader: WeightsReader | None
+    reader: Checkpoint | None
     file_digest: str
     forms: dict[str, dict[str, str]]
     moments: dict[str, Moments]
@@ -83,10 +77,10 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
     # Digests are evidence only of tensors that are neither constant nor declared frozen.
-    reader = _held(open_reader(item.reference), item.reference)
+    reader = open_checkpoint(item.reference)
     forms: dict[str, dict[str, str]] = {form: {} for form in FORMS}
     moments: dict[str, Moments] = {}
-    for name, path, layer in reader.places():
+    for name, path, layer in reader.tensors():
         tensor = reader.read(path, layer)
         tensor_moments = moments[name] = moments_of(tensor)
         constant = tensor_moments.smallest == tensor_moments.largest
@@ -98,28 +92,18 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     return Summary(item, reader, digest, forms, moments)
 
 
-def frozen_digests(run: Path, seed: int) -> frozenset[str]:
+def frozen_digests(run: Path) -> frozenset[str]:
     """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
 
     Raises:
         InputError: that model is missing or damaged.
     """
-    cfg = locate_run(run, seed).trained
-    flat = flatten(load_frozen(run, cfg))
-    return frozenset(
-        tensor_digest(np.asarray(tensor))
-        for path, row in parameter_table(cfg).items()
-        for tensor in (flat[path] if row.is_stacked else [flat[path]])
-    )
-
-
-def _held(reader: WeightsReader, reference: str) -> WeightsReader:
-    """Return the reader, or that of a small model of a run with its weights in memory."""
-    if reader.kind != "run" or sum(math.prod(row.shape) for row in parameter_table(reader.cfg).values()) > _HELD:
-        return reader
-    flat = {path: np.asarray(leaf) for path, leaf in flatten(open_checkpoint(reference).params).items()}
-    held = params_reader(reader.cfg, unflatten(flat), seed=reader.seed, is_birth=reader.is_birth)
-    return dataclasses.replace(held, description=reader.description, kind=reader.kind)
+    frozen = frozen_tree(run)
+    digests: set[str] = set()
+    for path in frozen.shapes:
+        tensor = frozen.load(path)
+        digests |= {tensor_digest(part) for part in (tensor if path.startswith("blocks/") else [tensor])}
+    return frozenset(digests)
 
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:

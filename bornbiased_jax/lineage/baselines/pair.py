@@ -14,9 +14,9 @@ from bornbiased_jax.lineage.baselines.score import Score
 def weight_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
     """Compute intrinsic, PCS, ICS, φ_U and AWM of two models."""
     return [
-        intrinsic(base.params, suspect.params),
-        pcs(base.params, suspect.params),
-        ics(base.cfg, base.params, suspect.cfg, suspect.params),
-        phi_u(base.cfg, base.params, suspect.cfg, suspect.params),
-        awm(base.cfg, base.params, suspect.cfg, suspect.params),
+        intrinsic(base.params(), suspect.params()),
+        pcs(base.params(), suspect.params()),
+        ics(base.cfg, base.params(), suspect.cfg, suspect.params()),
+        phi_u(base.cfg, base.params(), suspect.cfg, suspect.params()),
+        awm(base.cfg, base.params(), suspect.cfg, suspect.params()),
     ]

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.tokens import MIN_TOKENS, SharedTokens, ordinary_in_both
 from bornbiased_jax.lineage.weights.view import VOCABULARY, Matrix, block_modules, folded, token_rows, unit_rows
 
@@ -33,14 +33,14 @@ class Aligned:
         pairs: of blocks, counted from 0.
     """
 
-    base: WeightsReader
-    suspect: WeightsReader
+    base: Checkpoint
+    suspect: Checkpoint
     turn_DD: np.ndarray | None
     tokens: SharedTokens
     pairs: list[tuple[int, int]]
 
 
-def align(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, *, rotated: bool) -> Aligned:
+def align(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens, *, rotated: bool) -> Aligned:
     """Bring two models together, by a rotation of the residual stream or with the coordinates as they are.
 
     Raises:
@@ -57,7 +57,7 @@ def align(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, *, 
     return Aligned(base, suspect, turn_DD, tokens, match_layers(base, suspect, turn_DD))
 
 
-def _unfit(base: WeightsReader, suspect: WeightsReader, rotated: bool) -> str | None:
+def _unfit(base: Checkpoint, suspect: Checkpoint, rotated: bool) -> str | None:
     for name, reader in (("base", base), ("suspect", suspect)):
         if not mlp_modules(reader):
             return f"the {name} has no MLP, and so no hidden units to permute"
@@ -70,7 +70,7 @@ def _unfit(base: WeightsReader, suspect: WeightsReader, rotated: bool) -> str | 
     return None
 
 
-def rotation(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
+def rotation(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> np.ndarray:
     """Find the orthogonal map from the base's residual stream to the suspect's that brings token rows together.
 
     Procrustes' problem on the embedding and the head, each of norm 1 in all, tokens at unit norm: with
@@ -85,7 +85,7 @@ def rotation(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) 
     return _procrustes(base, suspect, _usable(base, suspect, tokens))
 
 
-def _usable(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> SharedTokens:
+def _usable(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> SharedTokens:
     tokens = ordinary_in_both(base, suspect, tokens)
     if len(tokens) < MIN_TOKENS:
         raise Unaligned(
@@ -94,7 +94,7 @@ def _usable(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -
     return tokens
 
 
-def _procrustes(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> np.ndarray:
+def _procrustes(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> np.ndarray:
     moment_DD = np.zeros((base.cfg.d_model, suspect.cfg.d_model))
     for module in VOCABULARY:
         base_ID = token_rows(base, module, tokens.base_I)
@@ -105,7 +105,7 @@ def _procrustes(base: WeightsReader, suspect: WeightsReader, tokens: SharedToken
     return (left_DK @ right_KD).astype(np.float32)
 
 
-def match_layers(base: WeightsReader, suspect: WeightsReader, rotation_DD: np.ndarray) -> list[tuple[int, int]]:
+def match_layers(base: Checkpoint, suspect: Checkpoint, rotation_DD: np.ndarray) -> list[tuple[int, int]]:
     """Pair blocks (base, suspect), counted from 0, by the Grams of their hidden units' rows.
 
     Σ_f w_f w_fᵀ over the unit rows of gate, up and down does not depend on the order of the units. Grams less their
@@ -129,7 +129,7 @@ def match_layers(base: WeightsReader, suspect: WeightsReader, rotation_DD: np.nd
     ]
 
 
-def _layer_grams(reader: WeightsReader, sketch_DK: np.ndarray) -> np.ndarray:
+def _layer_grams(reader: Checkpoint, sketch_DK: np.ndarray) -> np.ndarray:
     """Compute centered Grams of every block as unit vectors: [L, K²]."""
     size = sketch_DK.shape[1]
     grams_LKK = np.zeros((reader.cfg.num_layers, size, size), np.float32)
@@ -146,6 +146,6 @@ def _layer_grams(reader: WeightsReader, sketch_DK: np.ndarray) -> np.ndarray:
     return grams_LKK.reshape(len(grams_LKK), -1)
 
 
-def mlp_modules(reader: WeightsReader) -> list[str]:
+def mlp_modules(reader: Checkpoint) -> list[str]:
     """List the matrices of an MLP: gate (where there is one), up and down."""
     return [module for module in block_modules(reader.cfg) if module.startswith("mlp/")]

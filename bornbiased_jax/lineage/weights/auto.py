@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.lineage.weights.align import Aligned, Unaligned, align
 from bornbiased_jax.lineage.weights.bilinear import bilinear_test
@@ -42,8 +42,8 @@ _OF_THE_VOCABULARY = ("coordinates", "bilinear")
 
 
 def auto_test(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     *,
     alpha: float = ALPHA,
     num_permutations: int = NUM_PERMUTATIONS,
@@ -66,7 +66,7 @@ def auto_test(
         InputError: a bad level, or weights that are damaged.
     """
     check_level(alpha, num_permutations)
-    births = base.is_birth or suspect.is_birth
+    births = base.is_initial or suspect.is_initial
     draws: dict[str, Any] = {"alpha": alpha, "num_permutations": num_permutations, "seed": seed}
     # Identity first, then the battery of tests.
     aligned = _aligned(base, suspect)
@@ -144,7 +144,7 @@ def auto_test(
     )
 
 
-def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned:
+def _aligned(base: Checkpoint, suspect: Checkpoint) -> Aligned | Unaligned:
     """Align two models once, for identity and two of the tests."""
     try:
         return align(base, suspect, shared_tokens(base, suspect), rotated=True)
@@ -152,9 +152,7 @@ def _aligned(base: WeightsReader, suspect: WeightsReader) -> Aligned | Unaligned
         return error
 
 
-def identify(
-    base: WeightsReader, suspect: WeightsReader, aligned: Aligned | Unaligned
-) -> tuple[Identity | None, Equal, str]:
+def identify(base: Checkpoint, suspect: Checkpoint, aligned: Aligned | Unaligned) -> tuple[Identity | None, Equal, str]:
     """Name in what way the weights of two models are the same, if they are.
 
     Returns:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.verdict import WORD, Verdict
 from bornbiased_jax.lineage.weights.outcome import ALPHA, Basis, check_level, unstated
 from bornbiased_jax.lineage.weights.tokens import MIN_TOKENS, SharedTokens, ordinary, shared_tokens
@@ -31,8 +31,8 @@ _EVADED = (
 
 
 def bilinear_test(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     *,
     ids: Iterable[int] | None = None,
     alpha: float = ALPHA,
@@ -60,14 +60,14 @@ def bilinear_test(
         InputError: a bad level or bad ids, or weights that are damaged.
     """
     check_level(alpha, num_permutations)
-    birth, other = (base, suspect) if base.is_birth else (suspect, base)
+    birth, other = (base, suspect) if base.is_initial else (suspect, base)
     tied = birth.cfg.tie_embeddings
     permuted = "the birth's vocabulary, embedding and head together" if tied else "the birth's embedding rows"
     # Rows are chosen by the other model's alone: the birth's stay exchangeable.
     tokens = shared_tokens(base, suspect, ids)
     if birth is suspect:
         tokens = tokens.swapped()
-    if birth.is_birth:
+    if birth.is_initial:
         tokens = tokens.kept(ordinary(other, tokens.suspect_I))
     # A random subset where there are too many.
     most = MAX_TOKENS_TIED if tied else MAX_TOKENS
@@ -76,7 +76,7 @@ def bilinear_test(
     facts = {"align": "none", "labels": "vocabulary", "num_tokens": len(tokens), "tokens_matched_by": tokens.matched_by}
     facts |= {"tied": tied}
     basis = Basis("bilinear", alpha, permuted, _INVARIANT, _EVADED, facts)
-    if not birth.is_birth:
+    if not birth.is_initial:
         return basis.undefined(
             "neither model is a birth: two trained models agree in what they learned, whatever they were born from; "
             "name a seed (seed:42@PRESET) or step 0 of a run"
@@ -102,7 +102,7 @@ def bilinear_test(
     )
 
 
-def _centred(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
+def _centred(reader: Checkpoint, module: str, ids_I: np.ndarray) -> np.ndarray:
     rows_ID = token_rows(reader, module, ids_I).astype(np.float64)
     return rows_ID - rows_ID.mean(axis=0)
 
@@ -113,7 +113,7 @@ def _norm(embed_ID: np.ndarray, head_ID: np.ndarray) -> float:
 
 
 def _tied(
-    basis: Basis, birth: WeightsReader, other: WeightsReader, tokens: SharedTokens, num_permutations: int, seed: int
+    basis: Basis, birth: Checkpoint, other: Checkpoint, tokens: SharedTokens, num_permutations: int, seed: int
 ) -> Verdict:
     # Bilinear forms of both models without their diagonals.
     forms = []

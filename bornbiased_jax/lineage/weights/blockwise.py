@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.view import block_modules
 
 _SIZES = (16, 32, 64, 128, 256)
@@ -18,13 +18,13 @@ _ROWS = 64
 _RECURRING, _TIMES = 2e-3, 5.0
 
 
-def blockwise(reader: WeightsReader) -> bool:
+def blockwise(reader: Checkpoint) -> bool:
     """Return whether a model was quantised in blocks, by its file or by numbers of the embedding or the first block.
 
     What was trained after it was quantised, or with numbers scaled by tiles, shows nothing.
     """
-    if reader.blocked or reader.is_birth or reader.kind == "run":
-        return reader.blocked
+    if reader.stored.is_block_quantized or reader.is_initial or reader.kind == "run":
+        return reader.stored.is_block_quantized
     matrices = (reader.read(f"blocks/{module}/kernel", 0) for module in block_modules(reader.cfg))
     if has_blocks(reader.read("embed/embedding")):
         return True

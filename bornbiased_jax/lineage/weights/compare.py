@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import TypedDict
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import Decision, Verdict
 from bornbiased_jax.lineage.weights.align import Aligned, Unaligned
@@ -94,8 +94,8 @@ _BASES: dict[tuple[Align, Labels], tuple[str, tuple[str, ...], str]] = {
 
 
 def weights_test(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     *,
     align: str = "none",
     labels: str | None = None,
@@ -147,8 +147,8 @@ def weights_test(
 
 
 def both_unit_tests(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     *,
     aligned: Aligned | Unaligned,
     alpha: float = ALPHA,
@@ -174,7 +174,7 @@ def both_unit_tests(
     if isinstance(aligned, Unaligned) or reason is not None:
         return rotated.undefined(str(reason)), matched.undefined(str(reason))
     outcomes: dict[tuple[int, int], tuple[float, Certified | None]] = {}
-    has_birth = base.is_birth or suspect.is_birth
+    has_birth = base.is_initial or suspect.is_initial
 
     def match_and_keep(pair: tuple[int, int], scores: UnitScores) -> None:
         """Match the units while their scores are there."""
@@ -214,8 +214,8 @@ def _basis(kind: tuple[Align, Labels], alpha: float, tokens: SharedTokens, signe
 
 def _by_coordinates(
     basis: Basis,
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     tokens: SharedTokens,
     signed: bool,
     draw: dict[str, int],
@@ -247,7 +247,7 @@ def _scores(aligned: Aligned, pair: tuple[int, int]) -> UnitScores:
     return unit_scores(aligned.base, aligned.suspect, pair, aligned.turn_DD)
 
 
-def _about_sizes(base: WeightsReader, suspect: WeightsReader, units: str = "") -> list[str]:
+def _about_sizes(base: Checkpoint, suspect: Checkpoint, units: str = "") -> list[str]:
     """List the notes on models of two sizes.
 
     Args:
@@ -257,7 +257,7 @@ def _about_sizes(base: WeightsReader, suspect: WeightsReader, units: str = "") -
     sizes = [(reader.cfg.d_model, reader.cfg.d_ff) for reader in (base, suspect)]
     unequal = units and sizes[0][1] != sizes[1][1]
     notes = [f"The MLPs have {sizes[0][1]} and {sizes[1][1]} hidden units: {units}."] if unequal else []
-    return [*notes, _SIZES] if base.is_birth and suspect.is_birth and sizes[0] != sizes[1] else notes
+    return [*notes, _SIZES] if base.is_initial and suspect.is_initial and sizes[0] != sizes[1] else notes
 
 
 def _by_units(
@@ -306,7 +306,7 @@ def _by_matching(
     """
     base, suspect, paired = aligned.base, aligned.suspect, aligned.pairs
     outcome_of = {} if outcomes is None else outcomes
-    has_birth = base.is_birth or suspect.is_birth
+    has_birth = base.is_initial or suspect.is_initial
     about = _about_sizes(base, suspect, "each of the smaller is matched with one of the larger")
 
     def matched(pair: tuple[int, int]) -> tuple[float, Certified | None]:

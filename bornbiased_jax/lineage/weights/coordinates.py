@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.lineage.weights.view import VOCABULARY, Matrix, folded, matrices, rows_of, unit_rows
 
@@ -39,7 +39,7 @@ class Coordinates(NamedTuple):
 
 
 def prepared_pairs(
-    base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens, left_out: Collection[Matrix] = ()
+    base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens, left_out: Collection[Matrix] = ()
 ) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray]]:
     """Yield every matrix that both models have in one size, prepared: (name, base [n, D], suspect [n, D]).
 
@@ -59,7 +59,7 @@ def prepared_pairs(
             yield matrix, base_nD, suspect_nD
 
 
-def _prepared(reader: WeightsReader, matrix: Matrix, ids_I: np.ndarray) -> np.ndarray:
+def _prepared(reader: Checkpoint, matrix: Matrix, ids_I: np.ndarray) -> np.ndarray:
     rows_nD = folded(reader, matrix)
     if matrix.module in VOCABULARY:
         rows_nD = rows_of(rows_nD, ids_I)
@@ -77,8 +77,8 @@ def column_norms(rows_nD: np.ndarray) -> np.ndarray:
 
 
 def coordinate_scores(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     tokens: SharedTokens,
     *,
     signed: bool = False,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.weights.align import Aligned
 from bornbiased_jax.lineage.weights.logits import SAME_LOGITS, fit_in_memory, logits_apart
@@ -106,7 +106,7 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def kinds_of(base: WeightsReader, suspect: WeightsReader, paths: Iterable[str]) -> list[str]:
+def kinds_of(base: Checkpoint, suspect: Checkpoint, paths: Iterable[str]) -> list[str]:
     """Name the kinds of parameters that differ, from their paths in either model: one item a kind."""
     table = parameter_table(suspect.cfg) | parameter_table(base.cfg)
     kinds = dict.fromkeys(_kind(table[path]) for path in paths)
@@ -213,7 +213,7 @@ def _norms_after(cfg: ModelConfig, sublayer: str) -> tuple[str, ...]:
     return (f"blocks/{sublayer}_{'post_norm' if cfg.norm_position == 'both' else 'norm'}",)
 
 
-def _at_stream(reader: WeightsReader, module: str, layer: int) -> np.ndarray:
+def _at_stream(reader: Checkpoint, module: str, layer: int) -> np.ndarray:
     """Return a bias in residual coordinates, as the next norm sees it: [D]; zeros where there is none."""
     cfg = reader.cfg
     path = f"{module}/bias"
@@ -224,7 +224,7 @@ def _at_stream(reader: WeightsReader, module: str, layer: int) -> np.ndarray:
     return bias_D - bias_D.mean() if cfg.norm == "layernorm" and cfg.norm_position == "pre" else bias_D
 
 
-def _read_bias(reader: WeightsReader, module: str, layer: int) -> np.ndarray:
+def _read_bias(reader: Checkpoint, module: str, layer: int) -> np.ndarray:
     """Return what a matrix gives for a stream that its norm makes zero: its bias and the norm's through it."""
     row = parameter_table(reader.cfg)[f"blocks/{module}/kernel"]
     bias = np.zeros(row.shape[-1], np.float32)
@@ -237,7 +237,7 @@ def _read_bias(reader: WeightsReader, module: str, layer: int) -> np.ndarray:
     return bias
 
 
-def _attention_biases(reader: WeightsReader, layer: int) -> list[np.ndarray]:
+def _attention_biases(reader: Checkpoint, layer: int) -> list[np.ndarray]:
     """Return Σ W_q b_k, Σ b_q W_k and Σ b_v W_o over heads [D], and Σ b_q·b_k [], in this order."""
     biases = {
         name: _by_head(reader.cfg, _read_bias(reader, f"attention/{name}", layer)[:, None])[..., 0]
@@ -265,7 +265,7 @@ def _by_head(cfg: ModelConfig, rows_nD: np.ndarray) -> np.ndarray:
     return np.repeat(rows_HKD, cfg.num_heads // len(rows_HKD), axis=0)
 
 
-def _head_shift(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
+def _head_shift(reader: Checkpoint, ids_I: np.ndarray) -> np.ndarray:
     """Return what the final norm's bias adds to the logits of some tokens, less its mean: [I]."""
     cfg = reader.cfg
     if not reader.has("final_norm/bias"):

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.align import Aligned, mlp_modules
 from bornbiased_jax.lineage.weights.differences import MatchedUnits, outputs_apart, parameters_apart, settings_apart
 from bornbiased_jax.lineage.weights.units import unit_cosines
@@ -65,7 +65,7 @@ class Equal(NamedTuple):
         return "embed/embedding" in self.paths and not any(path.startswith("blocks/") for path in self.paths)
 
 
-def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
+def same_source(base: Checkpoint, suspect: Checkpoint) -> str | None:
     """Describe base and suspect as one and the same model, by where they come from; None where they are not."""
     drawn_alike = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
     if drawn_alike and base.description == suspect.description:
@@ -76,7 +76,7 @@ def same_source(base: WeightsReader, suspect: WeightsReader) -> str | None:
     return None
 
 
-def same_files(base: WeightsReader, suspect: WeightsReader) -> bool:
+def same_files(base: Checkpoint, suspect: Checkpoint) -> bool:
     """Return whether the files that hold the weights are the same, byte for byte."""
     if not base.files or len(base.files) != len(suspect.files):
         return False
@@ -86,7 +86,7 @@ def same_files(base: WeightsReader, suspect: WeightsReader) -> bool:
     )
 
 
-def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
+def equal_tensors(base: Checkpoint, suspect: Checkpoint) -> Equal:
     """List which tensors of random numbers are equal; none of another architecture.
 
     Tensors of one repeated number are no evidence: all births share norm scales of one.
@@ -98,14 +98,14 @@ def equal_tensors(base: WeightsReader, suspect: WeightsReader) -> Equal:
     for path, row in base_table.items():
         for layer in range(row.shape[0]) if row.is_stacked else (None,):
             # The first row tells most tensors apart: what differs there is not read whole.
-            first_row = base.read_first(path, layer, 1)
+            first_row = base.read(path, layer, rows=1)
             alike = path in suspect_table and suspect_table[path].shape == row.shape
             if _constant(first_row) and _constant(base.read(path, layer)):
                 if alike and not np.array_equal(base.read(path, layer), suspect.read(path, layer)):
                     differing[path] = None
                 continue
             total += 1
-            if not alike or not np.array_equal(first_row, suspect.read_first(path, layer, 1)):
+            if not alike or not np.array_equal(first_row, suspect.read(path, layer, rows=1)):
                 continue
             if np.array_equal(base.read(path, layer), suspect.read(path, layer)):
                 equal.append(path if layer is None else f"{path}/{layer}")
@@ -187,7 +187,7 @@ def same_up_to(aligned: Aligned) -> Rewritten | None:
 
 
 def _same_units(
-    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
+    base: Checkpoint, suspect: Checkpoint, pair: tuple[int, int], turn_DD: np.ndarray
 ) -> MatchedUnits | None:
     """Match the hidden units of two blocks that are otherwise the same, and list changes; None where they are not."""
     cosines = unit_cosines(base, suspect, pair, turn_DD)
@@ -220,7 +220,7 @@ def _close(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _same_attention(
-    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], turn_DD: np.ndarray
+    base: Checkpoint, suspect: Checkpoint, pair: tuple[int, int], turn_DD: np.ndarray
 ) -> set[str] | None:
     """List changes to the heads of two blocks whose attention is otherwise the same; None where it is not."""
     if not base.cfg.attention or not suspect.cfg.attention:
@@ -241,7 +241,7 @@ def _same_attention(
     return changes
 
 
-def _attention_map(reader: WeightsReader, first: str, second: str, layer: int) -> np.ndarray:
+def _attention_map(reader: Checkpoint, first: str, second: str, layer: int) -> np.ndarray:
     """Sum over heads the first matrix times the second, as a map between residual coordinates: [D, D]."""
     heads = []
     for name in (first, second):

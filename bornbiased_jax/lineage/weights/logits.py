@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import hardware
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
@@ -26,14 +26,14 @@ _CONSTANT = 1e-5
 _BYTES = 8
 
 
-def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
+def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     """Return whether two models give the same logits on random ids, up to a constant at each position.
 
     Returns:
         None where that says nothing: other vocabularies, two births (their seeds tell), logits that do not vary over
         ids (as with a head of zeros), or a model that does not fit in memory.
     """
-    if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_birth and suspect.is_birth):
+    if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
         return None
     if not fit_in_memory(base, suspect):
         return None
@@ -41,13 +41,13 @@ def same_logits(base: WeightsReader, suspect: WeightsReader) -> bool | None:
     return None if apart is None else apart <= SAME_LOGITS
 
 
-def fit_in_memory(base: WeightsReader, suspect: WeightsReader) -> bool:
+def fit_in_memory(base: Checkpoint, suspect: Checkpoint) -> bool:
     """Return whether there is room for the logits of two models, one after the other."""
     free = hardware.available_memory()
     return free is None or max(_memory(reader) for reader in (base, suspect)) <= free
 
 
-def logits_apart(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens | None = None) -> float | None:
+def logits_apart(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens | None = None) -> float | None:
     """Return the largest difference of two models' logits on random ids, in standard deviations of the base's.
 
     Args:
@@ -71,7 +71,7 @@ def logits_apart(base: WeightsReader, suspect: WeightsReader, tokens: SharedToke
     return float(np.abs(base_PV - suspect_PV).max() / base_PV.std())
 
 
-def _centred_logits(reader: WeightsReader, draws_ST: np.ndarray, ids_I: np.ndarray | None) -> np.ndarray:
+def _centred_logits(reader: Checkpoint, draws_ST: np.ndarray, ids_I: np.ndarray | None) -> np.ndarray:
     """Return logits of the drawn tokens over all of them: [S · T, V], or [S · T, I] where their ids are given."""
     if ids_I is None:
         return probe_logits(reader, draws_ST)
@@ -79,7 +79,7 @@ def _centred_logits(reader: WeightsReader, draws_ST: np.ndarray, ids_I: np.ndarr
     return logits_PI - logits_PI.mean(axis=1, keepdims=True)
 
 
-def probe_logits(reader: WeightsReader, ids_ST: np.ndarray) -> np.ndarray:
+def probe_logits(reader: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
 
     One block is in memory at a time, and the embedding or the head; of a run all blocks.
@@ -114,7 +114,7 @@ def _logits(cfg: ModelConfig, outside: Params, stream_STD: jax.Array) -> jax.Arr
     return logits_of(cfg, outside, final_norm(cfg, outside, stream_STD))
 
 
-def _memory(reader: WeightsReader) -> int:
+def _memory(reader: Checkpoint) -> int:
     """Estimate the bytes that the logits of a model take at most."""
     table = parameter_table(reader.cfg)
     blocks = sum(math.prod(row.shape) for row in table.values() if row.is_stacked)
@@ -122,7 +122,7 @@ def _memory(reader: WeightsReader) -> int:
     return _BYTES * (outside + (blocks if _is_run(reader) else blocks // reader.cfg.num_layers))
 
 
-def _is_run(reader: WeightsReader) -> bool:
+def _is_run(reader: Checkpoint) -> bool:
     return reader.kind == "run"
 
 

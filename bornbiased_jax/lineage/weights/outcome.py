@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import WORD, Decision, Verdict, rests_on
 from bornbiased_jax.lineage.weights.blockwise import blockwise
@@ -97,8 +97,8 @@ class Basis:
     def decide(
         self,
         certified: Certified,
-        base: WeightsReader,
-        suspect: WeightsReader,
+        base: Checkpoint,
+        suspect: Checkpoint,
         *,
         tries: int = 1,
         where: str = "",
@@ -116,7 +116,7 @@ class Basis:
         if not math.isfinite(certified.z):
             return self.undefined(f"every order of {self.permuted} gives the same statistic", **more)
         # Notes say what the p depends on.
-        births = base.is_birth or suspect.is_birth
+        births = base.is_initial or suspect.is_initial
         blocks = not births and blockwise(base) and blockwise(suspect)
         about = [BLOCKWISE] if blocks else [] if births else [EXACT_IF]
         notes = [*more.pop("notes", ()), *about, WORD]
@@ -143,13 +143,13 @@ class Basis:
         )
 
 
-def unstated(labels: Exchangeable, *readers: WeightsReader) -> str | None:
+def unstated(labels: Exchangeable, *readers: Checkpoint) -> str | None:
     """Return why permuting these labels is not exact for models initialized as these were, or None where it may be.
 
     Only of a birth or a run of this package is it known how it was initialised; of one of two models the
     initialisation must leave the labels exchangeable.
     """
-    drawn_here = [reader.cfg for reader in readers if reader.is_birth or reader.kind == "run"]
+    drawn_here = [reader.cfg for reader in readers if reader.is_initial or reader.kind == "run"]
     schemes = {(cfg.init, cfg.init_groups) for cfg in drawn_here}
     refused = sorted(name for name, groups in schemes if labels not in exchangeable(rules_of(name, groups)))
     if not refused or len(schemes) > len(refused):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights.align import Unaligned, match_layers, mlp_modules, rotation
@@ -21,10 +21,10 @@ ALPHA, NUM_BIRTHS = 0.01, 199
 # Seeds far from those that people choose.
 _FIRST_SEED = 3_500_000_000
 
-Score = Callable[[WeightsReader, WeightsReader, SharedTokens], float]
+Score = Callable[[Checkpoint, Checkpoint, SharedTokens], float]
 
 
-def coordinate_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
+def coordinate_score(birth: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> float:
     """Sum over matrices and coordinates the cosine of a coordinate with its own: no D × D product."""
     total = 0.0
     for _, birth_nD, suspect_nD in prepared_pairs(birth, suspect, tokens):
@@ -33,7 +33,7 @@ def coordinate_score(birth: WeightsReader, suspect: WeightsReader, tokens: Share
     return total
 
 
-def rotation_score(birth: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> float:
+def rotation_score(birth: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> float:
     """Compute the trace of form A after Procrustes on the vocabulary, layers summed: no F × F product.
 
     Of MLPs of two sizes the first units are compared.
@@ -63,8 +63,8 @@ SCORES: dict[str, tuple[Score, tuple[str, ...], str]] = {
 
 
 def rank_test(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     *,
     align: str = "none",
     ids: Iterable[int] | None = None,
@@ -94,7 +94,7 @@ def rank_test(
         raise InputError(f"rank has no score with the alignment {align!r}: choose from {', '.join(SCORES)}")
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
-    if not base.is_birth or base.seed is None:
+    if not base.is_initial or base.seed is None:
         raise InputError(
             f"rank places a birth among births, and {base.description} is not known to be one: name a seed "
             "(seed:42@PRESET) or step 0 of a run"
@@ -131,14 +131,14 @@ def rank_test(
     )
 
 
-def _others(base: WeightsReader, suspect: WeightsReader, count: int) -> Iterator[WeightsReader]:
+def _others(base: Checkpoint, suspect: Checkpoint, count: int) -> Iterator[Checkpoint]:
     """Draw fresh initial weights as the base's: neither the base's seed nor, where it is known, the suspect's."""
     taken = {base.seed, suspect.seed}
     seeds = (seed for seed in range(_FIRST_SEED, _FIRST_SEED + count + 2) if seed not in taken)
-    return (birth_reader(base.cfg, next(seeds)) for _ in range(count))
+    return (Checkpoint.from_seed(base.cfg, next(seeds)) for _ in range(count))
 
 
-def _unfit(base: WeightsReader, suspect: WeightsReader, align: str) -> str | None:
+def _unfit(base: Checkpoint, suspect: Checkpoint, align: str) -> str | None:
     if align == "none":
         if base.cfg.d_model != suspect.cfg.d_model:
             return f"the widths differ ({base.cfg.d_model} and {suspect.cfg.d_model}): align by rotation"

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights.auto import auto_test
 from bornbiased_jax.lineage.weights.bilinear import bilinear_test
@@ -78,39 +77,13 @@ def _tested(
     test: Callable[..., Verdict], base: Side, suspect: Side, text: str | None = None, **options: Any
 ) -> Verdict:
     """Run a test on two sides, on the tokens of a text where one is given; the verdict gets both names."""
-    readers = side_reader(base), side_reader(suspect)
+    readers = base.checkpoint, suspect.checkpoint
     if text is not None:
         options["ids"] = seen_ids(*readers, text)
     return _named(test(*readers, **options), base, suspect, readers)
 
 
-def side_reader(side: Side) -> WeightsReader:
-    """Return the weights of one side, read when asked for.
-
-    Raises:
-        InputError: it is a stored fingerprint, without weights, or nothing that can be opened.
-    """
-    return checkpoint_reader(side.source) if isinstance(side.source, Checkpoint) else side.reader
-
-
-def checkpoint_reader(checkpoint: Checkpoint) -> WeightsReader:
-    """Return a reader of an open checkpoint; what is known of its initial weights comes from its reference."""
-    if checkpoint.streamed is not None:
-        return open_reader(checkpoint.reference)
-    held = params_reader(checkpoint.cfg, checkpoint.params)
-    if checkpoint.source_format in ("birth", "run", "gguf"):
-        referenced = open_reader(checkpoint.reference)
-        held = dataclasses.replace(held, is_birth=referenced.is_birth, seed=referenced.seed, blocked=referenced.blocked)
-    return dataclasses.replace(
-        held,
-        description=checkpoint.description,
-        kind=checkpoint.source_format,
-        files=checkpoint.files,
-        tokenizer_files=checkpoint.tokenizer_files,
-    )
-
-
-def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[WeightsReader, WeightsReader]) -> Verdict:
+def _named(verdict: Verdict, base: Side, suspect: Side, readers: tuple[Checkpoint, Checkpoint]) -> Verdict:
     """Add both names to a verdict, and a note where the two are one model."""
     files = same_files(*readers)
     settings = settings_apart(readers[0].cfg, readers[1].cfg)

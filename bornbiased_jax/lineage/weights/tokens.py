@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.weights.view import Matrix, folded, rows_of
 from bornbiased_jax.text import ByteTokenizer, Tokenizer, encode_documents, load_tokenizer, read_documents
@@ -50,7 +50,7 @@ class SharedTokens:
         return dataclasses.replace(self, base_I=self.suspect_I, suspect_I=self.base_I)
 
 
-def shared_tokens(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int] | None = None) -> SharedTokens:
+def shared_tokens(base: Checkpoint, suspect: Checkpoint, ids: Iterable[int] | None = None) -> SharedTokens:
     """List tokens that both models have, of those given (the tokens of some text) or of all, in the base's order.
 
     Two tokenizers that give a string another number have their tokens matched by strings, those alone that occur once
@@ -75,7 +75,7 @@ def shared_tokens(base: WeightsReader, suspect: WeightsReader, ids: Iterable[int
     return tokens.kept(np.isin(tokens.base_I, chosen_I))
 
 
-def _renumbered(base: WeightsReader, suspect: WeightsReader) -> SharedTokens | None:
+def _renumbered(base: Checkpoint, suspect: Checkpoint) -> SharedTokens | None:
     """Match tokens by their strings, where both tokenizers can be read and number some string differently."""
     if not (base.tokenizer_files and suspect.tokenizer_files):
         return None
@@ -105,7 +105,7 @@ def _numbers(path: Path, modified: int) -> dict[bytes, int]:
     return {piece: number for number, piece in enumerate(pieces) if piece is not None and count[piece] == 1}
 
 
-def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarray:
+def seen_ids(base: Checkpoint, suspect: Checkpoint, text: str) -> np.ndarray:
     """List the token ids that occur in a text, by the tokenizer of the base, else of the suspect: [I], ascending.
 
     Rows of tokens that training never saw are the birth's still, and anyone may overwrite them.
@@ -143,7 +143,7 @@ def seen_ids(base: WeightsReader, suspect: WeightsReader, text: str) -> np.ndarr
     return shared_I
 
 
-def ordinary(reader: WeightsReader, ids_I: np.ndarray) -> np.ndarray:
+def ordinary(reader: Checkpoint, ids_I: np.ndarray) -> np.ndarray:
     """Return whether the row of each token is no padding, judged by this model's own rows alone: [I] bool.
 
     Padding are rows of zeros, rows that occur twice (vocabularies padded or resized with a mean), and rows whose
@@ -173,7 +173,7 @@ def _once(rows_ID: np.ndarray) -> np.ndarray:
     return is_unique_I
 
 
-def ordinary_in_both(base: WeightsReader, suspect: WeightsReader, tokens: SharedTokens) -> SharedTokens:
+def ordinary_in_both(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> SharedTokens:
     """Keep the tokens that are padding in neither model."""
     tokens = tokens.kept(ordinary(base, tokens.base_I))
     return tokens.kept(ordinary(suspect, tokens.suspect_I))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights.align import mlp_modules
 from bornbiased_jax.lineage.weights.coordinates import Module, trace_z
 from bornbiased_jax.lineage.weights.view import Matrix, folded, unit_rows
@@ -44,7 +44,7 @@ class Cosines(NamedTuple):
 
 
 def unit_cosines(
-    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
+    base: Checkpoint, suspect: Checkpoint, pair: tuple[int, int], rotation_DD: np.ndarray | None
 ) -> Cosines:
     """Compute the cosines for one pair of blocks; base rows are rotated first where a rotation is given."""
     cosines = {module: _cosines(base, suspect, module, pair, rotation_DD) for module in mlp_modules(base)}
@@ -52,7 +52,7 @@ def unit_cosines(
 
 
 def unit_scores(
-    base: WeightsReader, suspect: WeightsReader, pair: tuple[int, int], rotation_DD: np.ndarray | None
+    base: Checkpoint, suspect: Checkpoint, pair: tuple[int, int], rotation_DD: np.ndarray | None
 ) -> UnitScores:
     """Compute the scores of one pair of blocks; base rows are rotated first where a rotation is given.
 
@@ -95,8 +95,8 @@ def _leading(scores_FF: np.ndarray) -> np.ndarray:
 
 
 def _cosines(
-    base: WeightsReader,
-    suspect: WeightsReader,
+    base: Checkpoint,
+    suspect: Checkpoint,
     module: str,
     pair: tuple[int, int],
     rotation_DD: np.ndarray | None,

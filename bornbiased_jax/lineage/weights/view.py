@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import WeightsReader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import GROUPS, parameter_table
 
@@ -52,7 +52,7 @@ def block_modules(cfg: ModelConfig) -> list[str]:
     return [row.module.removeprefix("blocks/") for row in ordered]
 
 
-def folded(reader: WeightsReader, matrix: Matrix) -> np.ndarray:
+def folded(reader: Checkpoint, matrix: Matrix) -> np.ndarray:
     """Read one matrix as rows over residual coordinates: [n, D] float32, the caller's to change."""
     cfg, table = reader.cfg, parameter_table(reader.cfg)
     is_centred = cfg.norm == "layernorm"
@@ -88,7 +88,7 @@ def unit_rows(rows_nD: np.ndarray) -> np.ndarray:
     return rows_nD
 
 
-def token_rows(reader: WeightsReader, module: str, ids_I: np.ndarray) -> np.ndarray:
+def token_rows(reader: Checkpoint, module: str, ids_I: np.ndarray) -> np.ndarray:
     """Return rows of "embed" or "head" of some tokens at unit norm: [I, D] float32.
 
     Those of the head are centred over the tokens first: a vector added to every column changes no probability.
@@ -104,7 +104,7 @@ def rows_of(rows_nD: np.ndarray, ids_I: np.ndarray) -> np.ndarray:
     return rows_nD if np.array_equal(ids_I, np.arange(len(rows_nD))) else rows_nD[ids_I]
 
 
-def _scale(reader: WeightsReader, norm: str, layer: int | None) -> np.ndarray | None:
+def _scale(reader: Checkpoint, norm: str, layer: int | None) -> np.ndarray | None:
     path = f"{norm}/scale"
     return reader.read(path, layer) if reader.has(path) else None
 

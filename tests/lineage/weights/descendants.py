@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from bornbiased_jax.checkpoints.reader import params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.init import init_seed
@@ -37,7 +37,7 @@ def descend(cfg, seed, drift=0.6, *, change=99):
 
 
 def reader(model):
-    return params_reader(*model)
+    return Checkpoint.from_params(*model)
 
 
 @functools.cache
@@ -47,7 +47,9 @@ def _born(cfg):
 
 def born(cfg, seed):
     """A birth drawn at once, for tests that need hundreds."""
-    return params_reader(cfg, jax.tree.map(np.asarray, _born(cfg)(np.uint32(seed))), seed=seed, is_birth=True)
+    return Checkpoint.from_params(
+        cfg, jax.tree.map(np.asarray, _born(cfg)(np.uint32(seed))), seed=seed, is_initial=True
+    )
 
 
 def orders(count, size, seed=2):

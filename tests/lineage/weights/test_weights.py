@@ -1,6 +1,5 @@
 """The exact tests in the weights: births found, unrelated models not, and what changes nothing."""
 
-import dataclasses
 import re
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
-from bornbiased_jax.checkpoints.reader import birth_reader, params_reader
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive import damage, symmetries
 from bornbiased_jax.errors import InputError
@@ -61,10 +60,10 @@ def test_a_birth_is_found_in_its_descendant_and_no_other(name):
     cfg = config(name, num_layers=2, d_model=48, d_ff=64, **ARCHITECTURES[name])
     suspect = reader(descend(cfg, 7))
     for test, options in TESTS.items():
-        own = weights_test(birth_reader(cfg, 7), suspect, **options)
+        own = weights_test(Checkpoint.from_seed(cfg, 7), suspect, **options)
         assert (own.verdict, own.detail["null"]) == ("same-lineage", "exact"), test
         assert own.z > 8 and own.log10_p < -12 and own.log10_p <= own.detail["log10_p_bound"] + 1e-9
-        other = weights_test(birth_reader(cfg, 8), suspect, **options)
+        other = weights_test(Checkpoint.from_seed(cfg, 8), suspect, **options)
         assert other.verdict == "unrelated" and other.p_value > 1e-4
         assert other.z < (4.5 if test == "matched" else 4)  # the best of four pairs
         written = own.to_json()
@@ -114,7 +113,7 @@ def test_what_a_copy_can_be_hidden_by(trained_like, change):
 def test_the_birth_is_found_behind_everything(trained_like):
     suspect = reader(everything(*trained_like))
     for seed, verdict in ((42, "same-lineage"), (43, "unrelated")):
-        birth = birth_reader(config(), seed)
+        birth = Checkpoint.from_seed(config(), seed)
         # Either model may be the birth.
         for pair in ((birth, suspect), (suspect, birth)):
             got = weights_test(*pair, align="units")
@@ -170,8 +169,8 @@ SMALL = dict(num_layers=2, d_model=32, d_ff=24)
     ],
 )
 def test_undefined_with_a_reason(suspect, options, reason):
-    other = zeroed(suspect) if isinstance(suspect, str) else birth_reader(config(**{**SMALL, **suspect}), 1)
-    verdict = weights_test(birth_reader(config(**SMALL), 5), other, **options)
+    other = zeroed(suspect) if isinstance(suspect, str) else Checkpoint.from_seed(config(**{**SMALL, **suspect}), 1)
+    verdict = weights_test(Checkpoint.from_seed(config(**SMALL), 5), other, **options)
     assert (verdict.verdict, verdict.p_value) == ("undefined", None)
     assert reason in verdict.reason
     assert verdict.to_json()["labels"] in ("coordinates", "units")
@@ -204,10 +203,10 @@ def test_mlps_of_two_sizes(trained_like):
                     assert (verdict.verdict == "same-lineage") == (test in seen.split()), (test, verdict.reason)
                     assert any("128" in note and "100" in note for note in verdict.detail["notes"])
     born_so = weights_test(
-        birth_reader(config(), 42), reader(with_units(trained_like, np.arange(1, 101))), align="units"
+        Checkpoint.from_seed(config(), 42), reader(with_units(trained_like, np.arange(1, 101))), align="units"
     )
     assert (born_so.verdict, born_so.detail["null"]) == ("same-lineage", "exact")
-    assert weights_test(birth_reader(config(), 43), suspect, align="units").verdict == "unrelated"
+    assert weights_test(Checkpoint.from_seed(config(), 43), suspect, align="units").verdict == "unrelated"
 
 
 @pytest.mark.slow
@@ -226,11 +225,11 @@ def test_unrelated_births_of_two_sizes_are_called_same_at_the_level(test):
 @pytest.mark.slow
 def test_one_seed_at_two_widths_is_one_seed():
     """Matrices are drawn from their beginning: the wider birth holds numbers of the narrower, as the verdict says."""
-    narrow, wide = (birth_reader(config(num_layers=2, d_model=size), 3) for size in (96, 112))
+    narrow, wide = (Checkpoint.from_seed(config(num_layers=2, d_model=size), 3) for size in (96, 112))
     verdict = weights_test(narrow, wide, align="rotation")
     assert verdict.verdict == "same-lineage"
     assert any("Births of one seed at two sizes share numbers" in note for note in verdict.detail["notes"])
-    other = weights_test(narrow, birth_reader(wide.cfg, 4), align="rotation")
+    other = weights_test(narrow, Checkpoint.from_seed(wide.cfg, 4), align="rotation")
     assert other.verdict == "unrelated"
 
 
@@ -260,7 +259,7 @@ def test_a_verdict_says_where_the_birth_is(trained_like, parts, said, shared):
 
 
 def test_all_zero_tensors_are_dropped():
-    verdict = weights_test(birth_reader(config(**SMALL), 5), zeroed("mlp/"))
+    verdict = weights_test(Checkpoint.from_seed(config(**SMALL), 5), zeroed("mlp/"))
     assert verdict.verdict == "same-lineage"
     assert not any("mlp" in entry["module"] for entry in verdict.detail["by_module"])
 
@@ -279,7 +278,7 @@ def test_all_zero_tensors_are_dropped():
     ],
 )
 def test_bad_calls_are_refused(options, reason):
-    base = birth_reader(config(), 1)
+    base = Checkpoint.from_seed(config(), 1)
     with pytest.raises(InputError, match=re.escape(reason)):
         weights_test(base, base, **options)
 
@@ -309,23 +308,23 @@ def test_seen_ids_alone():
         return leaf
 
     suspect = reader(rotated(*edited(cfg, params, edit)))
-    every = weights_test(birth_reader(cfg, 9), suspect, align="rotation")
-    seen = weights_test(birth_reader(cfg, 9), suspect, align="rotation", ids=range(100))
+    every = weights_test(Checkpoint.from_seed(cfg, 9), suspect, align="rotation")
+    seen = weights_test(Checkpoint.from_seed(cfg, 9), suspect, align="rotation", ids=range(100))
     assert (every.detail["num_tokens"], seen.detail["num_tokens"]) == (256, 100)
     assert seen.z > 1.2 * every.z
 
 
 def test_no_more_than_a_few_tensors_are_held_at_a_time():
     model = descend(config(num_layers=2), 4)
-    source = params_reader(*model)
-    asked = []
+    spied = Checkpoint.from_params(*model)
+    asked, real = [], spied.read
 
-    def read(path, layer, rows):
+    def read(path, layer=None, *, rows=None):
         asked.append((path, layer))
-        return np.array(source.read(path, layer))[:rows]
+        return np.array(real(path, layer, rows=rows))
 
-    spied = dataclasses.replace(source, _read=read)
-    weights_test(birth_reader(model[0], 4), spied)
+    spied.read = read
+    weights_test(Checkpoint.from_seed(model[0], 4), spied)
     # Each matrix once, with the scale of its norm: nothing is read again, nothing in advance.
     kernels = [entry for entry in asked if not entry[0].endswith("/scale")]
     assert len(kernels) == len(set(kernels)) == 2 * 7 + 2

@@ -10,8 +10,10 @@ model lies once in ``RUN/base``, and what is read back is the adapted model.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
 
@@ -19,15 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval, Len
+from orbax.checkpoint import v1 as ocp
 from typing_extensions import TypedDict
 
 from bornbiased_jax import files, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
+from bornbiased_jax.checkpoints.tensors import Piece, StoredModel, load_params
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge, merge_parameter
-from bornbiased_jax.model.memory import check_weights
+from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge_parameter
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.ranges import Length, Seed, Steps
 
@@ -35,6 +38,8 @@ RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
 BASE = "base"
+# Bytes of a run's parameters that are held beside the one that was asked for.
+_ROOM = 64 << 20
 
 
 class RunSettings(TypedDict):
@@ -57,19 +62,6 @@ class RunRecord(TypedDict):
     initial_digest: str | None
     parameters: NotRequired[Annotated[int, Interval(ge=1)]]
     provenance: NotRequired[dict[str, Any]]
-
-
-class RunInfo(TypedDict, total=False):
-    """What a run knows about one of its checkpoints; empty for models of other origin."""
-
-    run: str
-    """Its folder."""
-    seed: int
-    step: int
-    """Updates before it."""
-    context: int
-    """Tokens of a sequence in training."""
-    tokenizer_file: str | None
 
 
 @jax.jit
@@ -149,72 +141,101 @@ def trained_shapes(cfg: ModelConfig, adapter: Adapter | None) -> Params:
     return parameter_shapes(cfg) if adapter is None else adapter_shapes(cfg, adapter)
 
 
-def restore_params(
-    run_dir: Path | str, seed: int | None = None, step: int | None = None
-) -> tuple[ModelConfig, Params, RunInfo]:
-    """Restore the weights of one seed at one step, on the host, for probing; of an adapted model with its adapter.
+def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> StoredModel:
+    """Open one seed of a run at one step, with the adapter that it trained merged in, and read no weights.
 
     Args:
         run_dir: a run's folder.
         seed: which of its seeds; None when it has only one.
         step: after how many updates; None for the last checkpoint.
 
-    Returns:
-        The architecture, the weights as numpy arrays without a leading axis of seeds, and :class:`RunInfo`.
-
     Raises:
-        InputError: not a run, no such seed or step (the sentence names those that exist), or a damaged checkpoint: the
-            sentence names the newest whole one.
+        InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
-    place = locate_run(run_dir, seed, step)
-    params = _load_trained(place)
-    if place.adapter is not None:
-        params = merge(place.adapter, load_frozen(place.folder, place.trained), params)
-    info: RunInfo = {
-        "run": str(place.folder),
-        "seed": place.seed,
-        "step": place.steps[-1],
-        "context": place.context,
-        "tokenizer_file": tokenizer_file(place.folder),
-    }
-    return place.cfg, params, info
+    place = _place_of(run_dir, seed, step)
+    step = place.steps[-1]
+    adapter = place.adapter
+    saved = _trained_tree(place) if adapter is None else frozen_tree(place.folder)
+
+    @functools.cache
+    def adapter_tensors() -> dict[str, np.ndarray]:
+        return flatten(_trained_tree(place).load_all())
+
+    def load(path: str) -> np.ndarray:
+        # What an adapter adds to the model is read as it is; what it changes is merged.
+        trained = {} if adapter is None else adapter_tensors()
+        tensor = trained[path] if path in trained else saved.load(path)
+        if adapter is not None and path not in trained:
+            tensor = merge_parameter(adapter, path, tensor, trained)
+        if not np.all(np.isfinite(tensor)):
+            raise InputError(f"{path} of run {place.folder} holds NaN or infinite values: choose an earlier step")
+        return tensor
+
+    # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
+    held: dict[str, np.ndarray] = {}
+
+    def read(path: str) -> np.ndarray:
+        if path not in held:
+            # A copy: what was loaded is of all seeds.
+            tensor = load(path).copy()
+            while held and tensor.nbytes + sum(parameter.nbytes for parameter in held.values()) > _ROOM:
+                del held[next(iter(held))]
+            held[path] = tensor
+        return held[path]
+
+    def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
+        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda rows: get(path))]
+
+    description = f"run {run_dir}, seed {place.seed}, step {step}"
+    # Loaded all at once, no parameter is held beside its copy on the device.
+    load_all = functools.partial(load_params, StoredModel(place.cfg, description, pieces(load)))
+    tokenizer = tokenizer_file(place.folder)
+    return StoredModel(
+        place.cfg,
+        description,
+        pieces(read),
+        tokenizer_files=() if tokenizer is None else (Path(tokenizer),),
+        seed=place.seed,
+        is_initial=step == 0 and read_run(place.folder)["config"].get("init_from") is None,
+        info={
+            "run": str(place.folder),
+            "seed": place.seed,
+            "step": step,
+            "context": place.context,
+            "tokenizer_file": tokenizer,
+        },
+        load=load_all,
+    )
 
 
 def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> tuple[RunPlace, Params]:
     """Restore the adapter that a run trained, apart from its model: where it lies, its settings, its parameters.
 
     Raises:
-        InputError: as of :func:`restore_params`, or the run trained a whole model.
+        InputError: as of :func:`read_headers`, a damaged checkpoint, or the run trained a whole model.
     """
-    place = locate_run(run_dir, seed, step)
+    place = _place_of(run_dir, seed, step)
     if place.adapter is None:
         raise InputError(f"{place.folder} trained a whole model, no adapter: export the model")
-    return place, _load_trained(place)
+    return place, _trained_tree(place).load_all()
 
 
-def _load_trained(place: RunPlace) -> Params:
-    """Load what a run trained, of its seed at its last located step.
-
-    Raises:
-        InputError: it is damaged, or cannot be read.
-    """
-    path = place.folder / FOLDER / str(place.steps[-1])
-    try:
-        return _load_tree(path, place.trained, place.adapter, place.seeds, place.seeds.index(place.seed))
-    except Exception as error:  # whatever a damaged file makes of itself in the layers below
-        raise _unreadable(place, error) from error
+def _trained_tree(place: RunPlace, step: int | None = None) -> SavedTree:
+    """Return what a run trained, of its seed at a step; by default its last located step."""
+    path = place.folder / FOLDER / str(place.steps[-1] if step is None else step)
+    shapes = flatten(trained_shapes(place.trained, place.adapter))
+    refuse = functools.partial(_unreadable, place)
+    return SavedTree(path, shapes, place.seeds, place.seeds.index(place.seed), refuse)
 
 
-def load_frozen(folder: Path, cfg: ModelConfig) -> Params:
-    """Load the model that the adapter of a run belongs to.
+def frozen_tree(folder: Path) -> SavedTree:
+    """Return the model that the adapter of a run belongs to.
 
     Raises:
-        InputError: it is missing or damaged, or cannot be read.
+        InputError: not a run.
     """
-    try:
-        return _load_tree(folder / BASE, cfg, None, (0,), 0)
-    except Exception as error:  # as above
-        raise _frozen_unreadable(folder, error) from error
+    shapes = flatten(parameter_shapes(_architecture(read_run(folder)["config"])[0]))
+    return SavedTree(folder / BASE, shapes, (0,), 0, functools.partial(_frozen_unreadable, folder))
 
 
 def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
@@ -235,10 +256,11 @@ def _unreadable(place: RunPlace, error: Exception) -> InputError:
     reason = f"{where} is damaged ({first_line(error)})"
     for candidate in reversed(find_steps(folder)):
         if candidate != step:
-            path = folder / FOLDER / str(candidate)
+            saved = _trained_tree(place, candidate)
             try:
-                _load_tree(path, place.trained, place.adapter, place.seeds, place.seeds.index(seed))
-            except Exception:  # as above: it is damaged too
+                for name in saved.shapes:
+                    saved.read(name)
+            except Exception:  # whatever a damaged file makes of itself in the layers below
                 continue
             return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={candidate}")
     return InputError(f"{reason}, and no other is whole: put one back from a copy, or train again")
@@ -267,7 +289,7 @@ class RunPlace(NamedTuple):
     adapter: Adapter | None
 
 
-def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
+def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
     """Locate the checkpoints of a run that are meant, without reading any.
 
     Raises:
@@ -294,70 +316,58 @@ def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = 
     return RunPlace(folder, adapted(cfg, adapter), seeds, seed, chosen, config["context"], cfg, adapter)
 
 
-def _load_tree(path: Path, cfg: ModelConfig, adapter: Adapter | None, seeds: tuple[int, ...], index: int) -> Params:
-    from orbax.checkpoint import v1 as ocp
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedTree:
+    """Parameters as Orbax wrote them, each read alone and held against its checksum.
 
-    shapes = flatten(trained_shapes(cfg, adapter))
-    count = len(seeds)
-    check_weights(cfg, copies=count if adapter is None else 1)
-    empty = {name: np.empty((count, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
-    with silent_libraries():
-        params = ocp.load(path, unflatten(empty), checkpointable_name="params")
-    flat = flatten(params)
-    if not np.array_equal(np.asarray(checksums(unflatten(flat))), _saved_sums(path, seeds, len(flat))):
-        raise ValueError("its checksums do not match")
-    return unflatten({name: leaf[index] for name, leaf in flat.items()})
-
-
-class SavedParameters:
-    """The parameters of a run's last located step, each read alone and held against its checksum.
-
-    The checksums, and an adapter, which is small, are read once.
+    Attributes:
+        path: the checkpoint.
+        shapes: of all its parameters, as ``jax.ShapeDtypeStruct`` by path.
+        seeds, index: those of the checkpoint, and which of them is read.
+        refuse: from what went wrong to a sentence.
     """
 
-    def __init__(self, place: RunPlace) -> None:
-        self._place = place
-        is_model = place.adapter is None
-        self._path = place.folder / FOLDER / str(place.steps[-1]) if is_model else place.folder / BASE
-        self._seeds = place.seeds if is_model else (0,)
-
-    @functools.cached_property
-    def _adapter(self) -> dict[str, Any]:
-        return {} if self._place.adapter is None else dict(flatten(_load_trained(self._place)))
+    path: Path
+    shapes: dict[str, Any]
+    seeds: tuple[int, ...]
+    index: int
+    refuse: Callable[[Exception], InputError]
 
     @functools.cached_property
     def _sums(self) -> dict[str, int]:
-        names = flatten(parameter_shapes(self._place.trained))
-        order = jax.tree.leaves(unflatten({name: name for name in names}))
-        return dict(zip(order, _saved_sums(self._path, self._seeds, len(order)).tolist(), strict=True))
+        order = jax.tree.leaves(unflatten({name: name for name in self.shapes}))
+        return dict(zip(order, _saved_sums(self.path, self.seeds, len(order)).tolist(), strict=True))
 
     def load(self, name: str) -> np.ndarray:
-        """Load one parameter, of all layers where it has them.
+        """Load one parameter, of all blocks where it has them.
 
         Raises:
             InputError: it is damaged, or cannot be read.
         """
-        place, adapter = self._place, self._place.adapter
-        if name in self._adapter:
-            return np.asarray(self._adapter[name])
         try:
-            tensor = self._leaf(name)
+            return self.read(name)
         except Exception as error:  # whatever a damaged file makes of itself in the layers below
-            raise (_unreadable(place, error) if adapter is None else _frozen_unreadable(place.folder, error)) from error
-        return tensor if adapter is None else merge_parameter(adapter, name, tensor, self._adapter)
+            raise self.refuse(error) from error
 
-    def _leaf(self, name: str) -> np.ndarray:
-        from orbax.checkpoint import v1 as ocp
+    def load_all(self) -> Params:
+        """Load all parameters.
 
-        shape = flatten(parameter_shapes(self._place.trained))[name]
-        abstract = np.empty((len(self._seeds), *shape.shape), shape.dtype)
+        Raises:
+            InputError: one is damaged, or cannot be read.
+        """
+        return unflatten({name: self.load(name) for name in self.shapes})
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one parameter; what goes wrong is raised as it is."""
+        leaf = self.shapes[name]
+        abstract = np.empty((len(self.seeds), *leaf.shape), leaf.dtype)
         partial = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         expected = self._sums[name]
         with silent_libraries(), ocp.Context(pytree_options=partial):
-            loaded = flatten(ocp.load(self._path, unflatten({name: abstract}), checkpointable_name="params"))[name]
+            loaded = flatten(ocp.load(self.path, unflatten({name: abstract}), checkpointable_name="params"))[name]
         if int(checksums({name: loaded})[0]) != expected:
             raise ValueError(f"the checksum of {name} does not match")
-        return np.asarray(loaded)[self._seeds.index(self._place.seed) if self._place.adapter is None else 0]
+        return np.asarray(loaded)[self.index]
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
@@ -366,8 +376,6 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
     Raises:
         ValueError: it is a checkpoint of other seeds, or of the same in another order.
     """
-    from orbax.checkpoint import v1 as ocp
-
     place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimiser_leaves(path), np.uint32))
     with silent_libraries():
         progress = ocp.load(path, place, checkpointable_name="progress")
@@ -378,8 +386,6 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
 
 
 def _optimiser_leaves(path: Path) -> int:
-    from orbax.checkpoint import v1 as ocp
-
     metadata = ocp.checkpointables_metadata(path).metadata
     sums = metadata["progress"]["checksums"]
     params = len(jax.tree.leaves(metadata["params"]))

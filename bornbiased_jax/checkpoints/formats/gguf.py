@@ -16,9 +16,8 @@ import numpy as np
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.families import GGUF, Family
-from bornbiased_jax.checkpoints.huggingface import Opened, opened
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
-from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source
+from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import frequencies
@@ -26,11 +25,11 @@ from bornbiased_jax.schema import shown
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
-# Types that keep each number by itself; all others are quantised in blocks.
+# Types that keep each number by itself; all others are quantized in blocks.
 _WHOLE = tuple(gguf.GGMLQuantizationType[name] for name in ("F64", "F32", "F16", "BF16"))
 # Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
 _LLAMA3_FACTORS = (8.0, 32.0)
-# Numbers dequantised together.
+# Numbers dequantized together.
 _CHUNK = 1 << 20
 ROPE_DIVISORS = "rope_freqs.weight"
 
@@ -56,20 +55,11 @@ class _Metadata:
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def open_gguf(path: Path, *, dtype: Any = None, sharding: Shardings | None = None) -> Opened:
-    """Load a GGUF file.
-
-    Raises:
-        InputError: it is damaged, of another family, split, or has a field, tensor or type that is not understood.
-    """
-    return opened(locate_gguf(path), dtype=dtype, sharding=sharding)
-
-
-def locate_gguf(path: Path) -> Located:
+def read_headers(path: Path) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
 
     Raises:
-        InputError: as :func:`open_gguf`, but for what only the numbers tell.
+        InputError: it is damaged, of another family, split, or has a field, tensor or type that is not understood.
     """
     try:
         reader = gguf.GGUFReader(path)
@@ -89,10 +79,10 @@ def locate_gguf(path: Path) -> Located:
     biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
 
     def read(name: str) -> np.ndarray:
-        return _dequantised(path, tensors[name], shapes[name])
+        return _dequantized(path, tensors[name], shapes[name])
 
     def first(name: str, axis: int, count: int) -> np.ndarray:
-        return _dequantised(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
+        return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
     # The architecture, then where each of its parameters lies.
     cfg = _config(metadata, family, shapes, biases)
@@ -100,14 +90,19 @@ def locate_gguf(path: Path) -> Located:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
     entries = gguf_entries(own_shapes, interleaved=family.interleaved)
-    source = Source(str(path), shapes, read, first)
-    ignored = {ROPE_DIVISORS}.__contains__
-    description = f"{architecture} model of GGUF file {path}"
-    blocked = any(tensor.tensor_type not in _WHOLE for tensor in tensors.values())
-    return Located(cfg, source, entries, own_shapes, description, (path,), (path,), ignored, blocked)
+    source = NamedTensors(str(path), shapes, read, first)
+    check_entries(source, entries, own_shapes, {ROPE_DIVISORS}.__contains__)
+    return StoredModel(
+        cfg,
+        f"{architecture} model of GGUF file {path}",
+        file_pieces(cfg, source, entries),
+        files=(path,),
+        tokenizer_files=(path,),
+        is_block_quantized=any(tensor.tensor_type not in _WHOLE for tensor in tensors.values()),
+    )
 
 
-def _dequantised(
+def _dequantized(
     path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
 ) -> np.ndarray:
     """Read a tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.

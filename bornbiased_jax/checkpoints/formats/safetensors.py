@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.streaming import Source
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
 _TYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -30,7 +30,7 @@ class _Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-def open_safetensors(folder: Path, paths: list[Path]) -> Source:
+def open_safetensors(folder: Path, paths: list[Path]) -> NamedTensors:
     """Locate the tensors of all files, none read yet.
 
     Raises:
@@ -62,7 +62,7 @@ def open_safetensors(folder: Path, paths: list[Path]) -> Source:
         # A copy: the mapping goes when this returns.
         return np.array(mapped[(slice(None),) * axis + (slice(count),)])
 
-    return Source(str(folder), {name: place.shape for name, place in places.items()}, read, first)
+    return NamedTensors(str(folder), {name: place.shape for name, place in places.items()}, read, first)
 
 
 def _places(path: Path) -> dict[str, _Place]:

@@ -1,0 +1,67 @@
+"""Initial weights of a seed, each parameter drawn when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import hardware, keys
+from bornbiased_jax.checkpoints.tensors import Piece, Shardings, StoredModel
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.init import distribution, draw, init_seed
+from bornbiased_jax.model.memory import check_weights, largest_tensor_bytes
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
+
+
+def read_headers(cfg: ModelConfig, seed: int) -> StoredModel:
+    """Describe the initial weights of a seed, and draw none.
+
+    Raises:
+        InputError: the seed is out of range, or the largest tensor does not fit in memory.
+    """
+    key = keys.init_key(keys.check_seed(seed))
+    table = parameter_table(cfg)
+    hardware.check_memory(2 * largest_tensor_bytes(cfg), "the largest tensor of this model", "choose a smaller one")
+
+    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
+        shape, drawn = table[path].block_shape, distribution(cfg, table[path])
+        # The first numbers of independent draws do not depend on how many follow.
+        if rows is not None and drawn.is_independent:
+            shape = (min(rows, shape[0]), *shape[1:])
+        block = None if layer is None else np.uint32(layer)
+        return np.asarray(_draw(keys.leaf_key(key, path), shape, drawn, block))[:rows]
+
+    def pieces(path: str) -> list[Piece]:
+        layers = range(table[path].shape[0]) if table[path].is_stacked else (None,)
+        return [
+            Piece(path, () if layer is None else (layer,), functools.partial(read, path, layer)) for layer in layers
+        ]
+
+    load = functools.partial(_load, cfg, int(seed))
+    return StoredModel(cfg, f"birth of seed {seed}", pieces, seed=int(seed), is_initial=True, load=load)
+
+
+_draw = jax.jit(draw, static_argnums=(1, 2))
+"""One program for all parameters of a shape and a distribution."""
+
+
+def _load(cfg: ModelConfig, seed: int, dtype: Any, sharding: Shardings | None) -> Params:
+    """Draw all parameters on the devices where they are to lie."""
+    check_weights(cfg)
+    initialize = functools.partial(init_seed, cfg)
+    if sharding is None:
+        params = initialize(jnp.uint32(seed))
+    else:
+        # Each in a program of its own, so that the random bits of no other lie alongside.
+        flat = {}
+        for path, row in parameter_table(cfg).items():
+            program = jax.jit(
+                lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(path, row.shape)
+            )
+            flat[path] = jax.block_until_ready(program(jnp.uint32(seed)))
+        params = unflatten(flat)
+    return params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params)

@@ -1,0 +1,295 @@
+"""Tensors of a stored model, read when asked for, and the parameters that they make up."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from typing_extensions import TypedDict
+
+from bornbiased_jax.checkpoints.layout import Entry, Shapes, leading_axis, shape_in_file, unpack
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.memory import FLOAT, check_weights
+from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
+
+Shardings = Callable[[str, tuple[int, ...]], Any]
+"""From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""
+Region = tuple[tuple[int, int], ...]
+ALIGNMENT = 64
+"""Bytes of which the address of a CPU's array is a multiple."""
+# Columns copied together where a matrix is transposed: as many as caches hold of both sides.
+_COLUMNS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedTensors:
+    """The tensors of a file (or several) under the names that it gives them.
+
+    Attributes:
+        where: what to call the file in an error.
+        shapes: of every tensor, as the file lays it out.
+        read: one tensor by name, in whatever float type the file has.
+        first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
+    """
+
+    where: str
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], np.ndarray]
+    first: Callable[[str, int, int], np.ndarray]
+
+
+class Piece(NamedTuple):
+    """A parameter, or the part of it that one tensor of a format holds.
+
+    Attributes:
+        name: of the tensor and where it lies, for errors.
+        place: indices on the leading axes of the parameter: none, the block, or the block and the expert.
+        read: from a number of rows (None: all) to the piece; one that holds several blocks is always read whole.
+    """
+
+    name: str
+    place: tuple[int, ...]
+    read: Callable[[int | None], np.ndarray]
+
+
+class RunInfo(TypedDict, total=False):
+    """What a run knows about one of its checkpoints; empty for models of other origin."""
+
+    run: str
+    """Its folder."""
+    seed: int
+    step: int
+    """Updates before it."""
+    context: int
+    """Tokens of a sequence in training."""
+    tokenizer_file: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+    """A model as its format stores it: the headers are read, and the tensors are not.
+
+    Attributes:
+        config: its architecture.
+        description: one line for a reader.
+        pieces: from a parameter's path to what makes it up; nothing for a bias that the file lacks, which is zero.
+        files: the files that hold the weights; none of initial weights, or of a run.
+        tokenizer_files: where its tokenizer may be.
+        seed: of initial weights or a run, None where it is not known.
+        is_initial: whether these weights are as initialization left them, known from where they come.
+        is_block_quantized: whether the file says that its numbers were quantized in contiguous blocks.
+        info: what else the source knows (a run: its seed and step).
+        load: loads all parameters faster than piece by piece, from a type and shardings.
+    """
+
+    config: ModelConfig
+    description: str
+    pieces: Callable[[str], list[Piece]]
+    files: tuple[Path, ...] = ()
+    tokenizer_files: tuple[Path, ...] = ()
+    seed: int | None = None
+    is_initial: bool = False
+    is_block_quantized: bool = False
+    info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
+    load: Callable[[Any, Shardings | None], Params] | None = None
+
+
+def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) -> Callable[[str], list[Piece]]:
+    """Return what makes up each parameter of a file. Fused matrices come apart as the architecture says."""
+    pieces: dict[str, list[Piece]] = {}
+    for entry in entries:
+        for index, path in enumerate(entry.paths):
+
+            def read(rows: int | None, entry: Entry = entry, index: int = index) -> np.ndarray:
+                first = None if rows is None else (leading_axis(entry), rows)
+                return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
+
+            pieces.setdefault(path, []).append(Piece(f"{entry.name} of {source.where}", entry.place, read))
+    return lambda path: pieces.get(path, [])
+
+
+def memory_pieces(params: Params) -> Callable[[str], list[Piece]]:
+    """Return what makes up each parameter of weights in memory."""
+    flat = flatten(params)
+    return lambda path: [Piece(path, (), lambda rows: on_host(flat[path]))]
+
+
+def check_entries(
+    source: NamedTensors, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool] = lambda name: False
+) -> None:
+    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that no parameter needs.
+
+    Args:
+        source: the file.
+        entries: what should lie where in it.
+        shapes: of the parameters that the file holds.
+        ignored: tensors of the file that are known to be no parameters.
+
+    Raises:
+        InputError: naming the tensor.
+    """
+    for entry in entries:
+        if entry.name not in source.shapes:
+            raise InputError(
+                f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again"
+            )
+        shape, expected = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
+        if shape != expected:
+            raise InputError(
+                f"tensor {entry.name} of {source.where} has shape {list(shape)}, but its configuration asks for "
+                f"{list(expected)}: the weights and the configuration are of different models"
+            )
+    names = {entry.name for entry in entries}
+    extra = sorted(name for name in source.shapes if name not in names and not ignored(name))
+    if extra:
+        more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
+        raise InputError(
+            f"{source.where} has a tensor {extra[0]}{more} that an architecture of its configuration does not: "
+            "it is a model of another kind"
+        )
+
+
+def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
+    """Read one tensor of a file as the file has it.
+
+    Args:
+        source: the file.
+        name: of the tensor.
+        first: an axis and a count: only the beginning along that axis, all by default.
+
+    Raises:
+        InputError: it holds NaN or infinity.
+    """
+    tensor = source.read(name) if first is None else source.first(name, *first)
+    # A sum is finite only if every term is, and is found without an array of flags; one that overflows
+    # is looked at term by term.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(tensor, dtype=np.float32)
+    if not np.isfinite(total) and not np.all(np.isfinite(tensor.astype(np.float32))):
+        raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: fetch or train it again")
+    return tensor
+
+
+def read_parameter(
+    pieces: list[Piece], block_shape: tuple[int, ...], layer: int | None, rows: int | None = None
+) -> np.ndarray:
+    """Read one parameter, of one block where it lies in the blocks; float32, not to be written to.
+
+    Args:
+        pieces: of the parameter.
+        block_shape: of the parameter in one block.
+        layer: the block, from 0; None outside the blocks.
+        rows: how many of a matrix's first rows; None for all.
+    """
+    lead = () if layer is None else (layer,)
+    held = [piece for piece in pieces if piece.place[: len(lead)] == lead or not piece.place]
+    if not held:  # a bias that the configuration has and the file has not
+        return np.zeros(block_shape, np.float32)[:rows]
+    if len(held[0].place) > len(lead):
+        # One tensor for each expert, which are the rows.
+        return np.stack([np.asarray(piece.read(None), np.float32) for piece in held[:rows]])
+    is_whole = held[0].place == lead
+    tensor = held[0].read(rows if is_whole else None)
+    return np.asarray((tensor if is_whole else tensor[layer])[:rows], np.float32)
+
+
+def load_params(model: StoredModel, dtype: Any = None, sharding: Shardings | None = None) -> Params:
+    """Load all parameters, each stacked over blocks and put where its sharding says before the next is read.
+
+    Beyond the result itself, at most one parameter and one tensor of the file are in host memory. Where
+    parameters are sharded, a host holds only the parts that its own devices need.
+
+    Args:
+        model: where they lie.
+        dtype: of the result; float32 by default.
+        sharding: where each parameter goes; by default the default device.
+
+    Raises:
+        InputError: a tensor holds NaN or infinity, or the weights do not fit in memory or in ``dtype``.
+    """
+    if model.load is not None:
+        return model.load(dtype, sharding)
+    dtype = jnp.dtype(dtype or jnp.float32)
+    check_weights(model.config, copies=dtype.itemsize / FLOAT)
+    flat = {}
+    for path, row in parameter_table(model.config).items():
+        target = sharding(path, row.shape) if sharding is not None else None
+        flat[path] = _load_parameter(model.pieces(path), row.shape, dtype, target)
+    return unflatten(flat)
+
+
+def _load_parameter(pieces: list[Piece], shape: tuple[int, ...], dtype: Any, target: Any) -> jax.Array:
+    full_region: Region = tuple((0, size) for size in shape)
+    regions = {None: full_region} if target is None else _regions(target, shape)
+    buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in regions.values()}
+    for piece in pieces:
+        touched = {region: buffer for region, buffer in buffers.items() if _touches(region, piece.place)}
+        if not touched:
+            continue
+        tensor = piece.read(None)
+        if dtype == np.float16 and np.max(np.abs(tensor), initial=0) > np.finfo(np.float16).max:
+            raise InputError(f"tensor {piece.name} does not fit in float16: choose another dtype")
+        for region, buffer in touched.items():
+            part = tuple(slice(*ends) for ends in region)
+            # The tensor is one block's, or one expert's of a block: a part of the buffer's leading axes.
+            depth = len(piece.place)
+            inside = tuple(index - axis.start for index, axis in zip(piece.place, part[:depth], strict=True))
+            buffer[inside] = tensor[part[depth:]]
+        del tensor
+    # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
+    # next parameter is read.
+    if target is None:
+        return jax.block_until_ready(jax.device_put(buffers[full_region], may_alias=True))
+    parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in regions.items()]
+    return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
+
+
+def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: int) -> Params:
+    """Read all parameters of one block (from 0) to the device, as :func:`bornbiased_jax.model.apply` takes them."""
+    flat = {}
+    for path, row in parameter_table(cfg).items():
+        if row.is_stacked:
+            flat[path.removeprefix("blocks/")] = _on_device(read(path, layer))
+    return unflatten(flat)
+
+
+def _on_device(tensor: np.ndarray) -> jax.Array:
+    """Copy a tensor in C order to where a device wants it; most matrices are transposed in their file."""
+    buffer = aligned_zeros(list(tensor.shape), np.dtype(np.float32))
+    if tensor.ndim == 2 and not tensor.flags.c_contiguous:
+        # Some columns at a time: transposed as a whole, every number of a large matrix would come from memory alone.
+        for start in range(0, tensor.shape[1], _COLUMNS):
+            buffer[:, start : start + _COLUMNS] = tensor[:, start : start + _COLUMNS]
+    else:
+        buffer[...] = tensor
+    # Nobody writes to the buffer any more, so that a CPU's array may be it.
+    return jax.block_until_ready(jax.device_put(buffer, may_alias=True))
+
+
+def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:
+    """Allocate zeros that begin where arrays of a CPU do, so that jax takes them as they are, unlike NumPy's own."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+def _touches(region: Region, place: tuple[int, ...]) -> bool:
+    return all(start <= index < stop for index, (start, stop) in zip(place, region[: len(place)], strict=True))
+
+
+def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
+    """Return the part of an array that each device of this process holds."""
+    indices = target.addressable_devices_indices_map(shape)
+    return {
+        device: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        for device, index in indices.items()
+    }
