@@ -221,8 +221,10 @@ SCHEMES: Mapping[str, Mapping[Group, Rule]] = {
         head=_ZEROS,
     ),
     "gemma-jax": _scheme(Rule("normal", 0.01)),
-    "t-fixup": _xavier(value=_FIXUP, output=_FIXUP, gate=_FIXUP, up=_FIXUP, down=_FIXUP)
-    | {"embedding": Rule("normal", "t-fixup-embedding")},
+    "t-fixup": {
+        **_xavier(value=_FIXUP, output=_FIXUP, gate=_FIXUP, up=_FIXUP, down=_FIXUP),
+        "embedding": Rule("normal", "t-fixup-embedding"),
+    },
     "rezero": _xavier(output=_ZEROS, down=_ZEROS),
     "xavier": _xavier(),
     "kaiming": _scheme(Rule("normal", "sqrt(2/fan_in)"), embedding=_VECTORS, positions=_VECTORS),

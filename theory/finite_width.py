@@ -109,13 +109,13 @@ def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) ->
     if activation in PIECEWISE:
         b, w = normal_panels()
         mean, std = (std_n * np.sqrt(rho_n))[:, None] * b, (std_n * np.sqrt(1 - rho_n))[:, None]
-        power, slope = PIECEWISE[activation]
-        above = _rectified(mean, std, power * highest)[power - 1 :: power]
+        degree, slope = PIECEWISE[activation]
+        above = _rectified(mean, std, degree * highest)[degree - 1 :: degree]
         if slope == 0.0:
             return above, w
         # Below 0 the activation is slope·u: powers of −slope times those of the rectified −u.
         signs = (-slope) ** np.arange(1, highest + 1)[:, None, None]
-        return above + signs * _rectified(-mean, std, power * highest)[power - 1 :: power], w
+        return above + signs * _rectified(-mean, std, degree * highest)[degree - 1 :: degree], w
     b, w = normal_lattice(float(np.max(checks.std(std_n, "std_n", kernels.LARGEST_STD), initial=0.0)))
     moments = np.empty((highest, std_n.size, b.size))
     for i, (std, rho) in enumerate(zip(std_n, rho_n, strict=True)):

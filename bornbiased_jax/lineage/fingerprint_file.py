@@ -371,7 +371,7 @@ def _decoded(payload: _Payload, source: _SourceFacts, arrays: dict[str, np.ndarr
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
         tensors=tuple(
-            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence)
+            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence=is_evidence)
             for name, shape, is_evidence, digest, row in zip(*columns, strict=True)
         ),
         repeats=tuple(

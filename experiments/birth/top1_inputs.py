@@ -72,7 +72,8 @@ def shared_tokens(sets: Sequence[Sequence[Mapping[str, Any]]], count: int) -> tu
         >>> shared_tokens([first, second], 2)
         (1.5, 0.0)
     """
-    same, other = [], []
+    same: list[int] = []
+    other: list[int] = []
     for first, second in itertools.combinations(sets, 2):
         for (place, a), (other_place, b) in itertools.product(enumerate(first), enumerate(second)):
             overlap = len(set(a["ids"][:count]) & set(b["ids"][:count]))

@@ -28,6 +28,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
@@ -93,7 +94,7 @@ def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[s
 
         def logits(params: Params, inputs: Inputs, ids_I: np.ndarray) -> np.ndarray:
             advance()
-            return np.asarray(logits_of(run.cfg, params, last_outputs(run.cfg, params, inputs)))[:, ids_I]
+            return np.asarray(logits_of(run.cfg, params, jnp.asarray(last_outputs(run.cfg, params, inputs))))[:, ids_I]
 
         for name in names:
             inputs, ids_I = inputs_by_vocabulary[name], ids_by_vocabulary[name]

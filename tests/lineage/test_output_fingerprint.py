@@ -24,13 +24,12 @@ VECTORS = inputs.gaussian(50, 6, 16)
 
 
 def born(seed, cfg=CFG):
-    params = models.init_seed(cfg, seed)
-    return Checkpoint(cfg, params, f"seed:{seed}", "birth", f"birth of seed {seed}")
+    return Checkpoint.from_seed(cfg, seed)
 
 
 def changed(checkpoint, change):
-    flat = {path: change(path, leaf) for path, leaf in models.flatten(checkpoint.params).items()}
-    return dataclasses.replace(checkpoint, params=models.unflatten(flat), description="changed")
+    flat = {path: change(path, leaf) for path, leaf in models.flatten(checkpoint.params()).items()}
+    return Checkpoint.from_params(checkpoint.config, models.unflatten(flat), reference="changed")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def base():
 
 @pytest.mark.slow
 def test_outputs_are_the_models_last_position_whatever_the_batch(base):
-    params = born(42).params
+    params = born(42).params()
     x = TOKENS.batch(0, 50)
     direct = models.apply(CFG, params, x, logits=False, capture=("residual",))
     np.testing.assert_allclose(base.outputs_ND, direct.final_BTD[:, -1], rtol=0, atol=2e-5)
@@ -54,7 +53,7 @@ def test_outputs_are_the_models_last_position_whatever_the_batch(base):
 
 def test_vectors_take_the_embeddings_moments_or_the_given_ones():
     own = fp.fingerprint_outputs(born(42), VECTORS)
-    table = np.asarray(born(42).params["embed"]["embedding"], np.float64)
+    table = np.asarray(born(42).params()["embed"]["embedding"], np.float64)
     assert own.inputs["std"] == pytest.approx(table.std(), rel=1e-6)
     assert own.inputs["mean"] == pytest.approx(table.mean(), abs=1e-8)
     other = fp.fingerprint_outputs(born(43), VECTORS)
@@ -106,7 +105,7 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
 def test_unrelated_births_and_a_noisy_descendant(base):
     other = compare(base, fp.fingerprint_outputs(born(43), TOKENS))
     assert other.verdict == "unrelated" and other.detail["identical_tensors"] == 0
-    keys_by_path = {path: index for index, path in enumerate(models.flatten(born(42).params))}
+    keys_by_path = {path: index for index, path in enumerate(models.flatten(born(42).params()))}
 
     def noisy(path, leaf):
         if "norm" in path:
@@ -133,7 +132,7 @@ def test_identity_comes_first(base):
 
 
 def test_frozen_tensors_are_named(base):
-    fresh = models.flatten(born(43).params)
+    fresh = models.flatten(born(43).params())
     mixed = changed(born(42), lambda path, leaf: leaf if path == "embed/embedding" else fresh[path])
     verdict = compare(base, fp.fingerprint_outputs(mixed, TOKENS))
     assert verdict.detail["identical_tensors"] == 1

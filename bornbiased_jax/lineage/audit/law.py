@@ -125,7 +125,7 @@ def _finding(summary: Summary, groups: list[tuple[Group, float]]) -> Finding:
         text += f"{'; '.join(parts[:3])}{more}."
     elif scheme.nearest_scheme is not None:
         text += f" No named scheme fits every group; the nearest is {scheme.nearest_scheme}."
-    nearest = {row.group: row.nearest for row in scheme.groups}
+    nearest: dict[str, tuple[str, ...]] = {row.group: row.nearest for row in scheme.groups}
     return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
 
 
