@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Source:
     """A file (or several) of named tensors.
 
@@ -34,12 +34,14 @@ class Source:
         shapes: of every tensor, as the file lays it out.
         read: one tensor by name, in whatever float type the file has.
         first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
+        types: of every tensor, as the file's format calls them; empty where nobody asks.
     """
 
     where: str
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
     first: Callable[[str, int, int], np.ndarray]
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Located(NamedTuple):
