@@ -21,7 +21,10 @@ from flax import traverse_util
 from bornbiased_jax.config import ModelConfig
 
 Params = dict[str, Any]
-Axis = Literal["layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix"]
+Axis = Literal[
+    "layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix", "channel"
+]
+"""Of files read by names, "channel" is an axis that has no symmetry of ours: pixels, state-space channels."""
 Group = Literal[
     "embedding",
     "positions",
@@ -41,7 +44,9 @@ Group = Literal[
     "sink_logit",
     "norm",
     "bias",
+    "other",
 ]
+"""Of files read by names, "other" is what no group describes: its module says what it is."""
 AXES: tuple[Axis, ...] = get_args(Axis)
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -155,6 +160,7 @@ def axis_sizes(cfg: ModelConfig) -> dict[Axis, int]:
         "head_dim": cfg.key_dim,
         "expert": cfg.num_experts or 0,
         "prefix": cfg.prefix_length or 0,
+        "channel": 0,
     }
 
 
