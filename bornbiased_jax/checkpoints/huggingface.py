@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Len
-from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import files
 from bornbiased_jax.checkpoints.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
 from bornbiased_jax.checkpoints.streaming import Located, Shardings, Source, check_entries, load
+from bornbiased_jax.checkpoints.weight_files import choose_weights
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
@@ -49,12 +47,6 @@ def training_context(folder: Path) -> int | None:
     """Return the tokens of a sequence in training, where a directory's config.json says so."""
     tokens = files.read_json(folder / "config.json").get(TRAINING_CONTEXT)
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else None
-
-
-class IndexFile(TypedDict):
-    """``model.safetensors.index.json``: from tensors to the files that hold them."""
-
-    weight_map: Annotated[dict[str, str], Len(1)]
 
 
 class Opened(NamedTuple):
@@ -112,23 +104,13 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a directory.
 
     Raises:
-        InputError: there are none, or the index names one that is not there.
+        InputError: there are none, there are two sets of weights, or the index names one that is not there.
     """
-    index = folder / INDEX
-    if index.is_file():
-        table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
-        paths = [folder / Path(name).name for name in sorted(set(table.values()))]
-        for path in paths:
-            # Not Path.is_file, which raises where no file can have such a name.
-            if not os.path.isfile(path):
-                raise InputError(f"{schema.cut(path.name)} is missing, though {index} names it: fetch that shard")
-        return paths
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    for pattern in PICKLES:
-        for path in sorted(folder.glob(pattern)):
-            raise InputError(f"{path} {HOW_TO_CONVERT}")
-    raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
+    if not (folder / INDEX).is_file() and not any(folder.glob("*.safetensors")):
+        for pattern in PICKLES:
+            for path in sorted(folder.glob(pattern)):
+                raise InputError(f"{path} {HOW_TO_CONVERT}")
+    return choose_weights(folder).paths
 
 
 def _as_named_in(source: Source, read: Read, entries: list[Entry]) -> list[Entry]:

@@ -190,11 +190,11 @@ def _read_scaled(source: Source, name: str, scale_name: str, settings: _Settings
     numbers = source.read(name).astype(np.float32)
     scale = source.read(scale_name).astype(np.float32)
     if (zero := f"{name}_zero_point") in source.shapes:
-        numbers = numbers - _spread(source.read(zero).astype(np.float32), numbers.shape, settings.block())
-    return np.asarray(numbers * _spread(scale, numbers.shape, settings.block()), np.float32)
+        numbers = numbers - _repeated(source.read(zero).astype(np.float32), numbers.shape, settings.block())
+    return np.asarray(numbers * _repeated(scale, numbers.shape, settings.block()), np.float32)
 
 
-def _spread(scale: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
+def _repeated(scale: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
     """Repeat scales until they stand at every number."""
     if scale.size == 1:
         return scale.reshape((1,) * len(shape))
