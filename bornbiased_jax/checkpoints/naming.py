@@ -19,10 +19,12 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import files, schema
+from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.huggingface import TOKENIZERS
-from bornbiased_jax.checkpoints.native_roles import canonical_key
+from bornbiased_jax.checkpoints.native_roles import canonical_key, open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors, decode
-from bornbiased_jax.checkpoints.roles import Role, Shape
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
 from bornbiased_jax.checkpoints.torch_file import open_torch_files
 from bornbiased_jax.checkpoints.weight_files import choose_weights
@@ -889,3 +891,32 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
         rows=() if roles_file is None else read_roles_file(roles_file),
         tokenizer_files=tokenizer_files,
     )
+
+
+def open_role_source(ref: str | Path, *, file: str | None = None, roles_file: Path | None = None) -> RoleSource:
+    """Open any model for reading by role: by the table of parameters where this package runs it, else by names.
+
+    Args:
+        ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes, or a folder of any model's weights.
+        file: which set of weights, where a folder holds several.
+        roles_file: what the conventions of names do not know.
+
+    Raises:
+        InputError: nothing is there, or what is there is corrupted or not understood.
+    """
+    reference = parse_ref(ref).fetched()
+    if reference.kind != "huggingface" or reference.path is None:
+        return open_roles(ref)
+    if file is not None or roles_file is not None:
+        return open_by_names(reference.path, file=file, roles_file=roles_file)
+    try:
+        return open_roles(ref)
+    except InputError as refusal:
+        # A comparison needs no forward pass: what stands in its way may not matter here.
+        try:
+            return open_by_names(reference.path)
+        except InputError as error:
+            place = reference.path / "config.json"
+            config = files.read_json(place) if place.is_file() else {}
+            is_known = isinstance(config, dict) and config.get("model_type") in FAMILIES
+            raise (refusal if is_known else error) from error

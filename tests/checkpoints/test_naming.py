@@ -1,6 +1,7 @@
 """Roles by names: every tensor that transformers writes has a role, and its axes are symmetries of the model."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import safetensors.numpy
 
 from bornbiased_jax.checkpoints import naming
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
+from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors
 from bornbiased_jax.errors import InputError
 
@@ -298,3 +300,29 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
     (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
     with pytest.raises(InputError, match="upp"):
         open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
+
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"])
+def test_names_and_the_table_of_parameters_give_the_same_roles(name):
+    native, named = open_roles(HF / name), open_by_names(HF / name)
+    arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
+    assert named.unread == ()
+    assert named.shape("language") == native.shape("language")
+    for role in named.roles:
+        axes, array, scale = arrays.pop(role.path)
+        assert role.axes == axes, role.path
+        assert np.array_equal(named.read(role), array), role.path
+        assert (scale is None) == (named.norm_scale(role) is None), role.path
+        assert scale is None or np.array_equal(scale, named.norm_scale(role)), role.path
+    # Biases that a configuration has and a file has not are zeros there.
+    assert not any(np.any(array) for _, array, _ in arrays.values())
+
+
+def test_a_refused_configuration_is_read_by_names(tmp_path):
+    _write_model("phi3", tmp_path)
+    source = naming.open_role_source(tmp_path)
+    assert source.naming == "names"
+    assert naming.open_role_source(HF / "llama").naming == "native"
