@@ -24,7 +24,10 @@ from bornbiased_jax.schemes import GROUPS, Group
 __all__ = ["GROUPS", "Group"]
 
 Params = dict[str, Any]
-Axis = Literal["layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix"]
+Axis = Literal[
+    "layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix", "channel"
+]
+"""Of files read by names, "channel" is an axis that has no symmetry of ours: pixels, state-space channels."""
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 
@@ -137,6 +140,7 @@ def axis_sizes(cfg: ModelConfig) -> dict[Axis, int]:
         "head_dim": cfg.key_dim,
         "expert": cfg.num_experts or 0,
         "prefix": cfg.prefix_length or 0,
+        "channel": 0,
     }
 
 

@@ -49,7 +49,9 @@ Group = Literal[
     "sink_logit",
     "norm",
     "bias",
+    "other",
 ]
+"""Of files read by names, "other" is what no group describes: its module says what it is."""
 GROUPS: tuple[Group, ...] = get_args(Group)
 Kind = Literal["normal", "truncated2", "truncated3", "uniform", "orthogonal", "zeros", "ones"]
 Structure = Literal["none", "balanced", "centered", "mirrored", "repeated"]

@@ -13,7 +13,20 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"code", "config", "schemes", "files", "folders", "hardware", "hub", "keys", "parallel", "progress", "ranges", "record"}
+    {
+        "code",
+        "config",
+        "schemes",
+        "files",
+        "folders",
+        "hardware",
+        "hub",
+        "keys",
+        "parallel",
+        "progress",
+        "ranges",
+        "record",
+    }
     | {"schema", "sealed", "sweep"},
     {"parameters", "init"},
     {"ledger"},

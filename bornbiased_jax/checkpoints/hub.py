@@ -22,9 +22,9 @@ from bornbiased_jax.checkpoints.formats.huggingface import (
     PICKLES,
     TOKENIZERS,
     WEIGHTS,
-    IndexFile,
     weight_files,
 )
+from bornbiased_jax.checkpoints.weight_files import IndexFile
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"

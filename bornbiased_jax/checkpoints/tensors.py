@@ -38,12 +38,14 @@ class NamedTensors:
         shapes: of every tensor, as the file lays it out.
         read: one tensor by name, in whatever float type the file has.
         first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
+        types: of every tensor, as the file's format calls them; empty where nobody asks.
     """
 
     where: str
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
     first: Callable[[str, int, int], np.ndarray]
+    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Piece(NamedTuple):

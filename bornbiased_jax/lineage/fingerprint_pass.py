@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.native_roles import canonical_key, open_roles
+from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.native_roles import canonical_key
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
@@ -63,7 +64,7 @@ def fingerprint(
         >>> made.components["language"].neurons[0].token["up"].shape
         (352, 16)
     """
-    source = open_roles(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
+    source = open_role_source(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
         settings = fitted(source, settings, max_bytes)

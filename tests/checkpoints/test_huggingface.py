@@ -154,6 +154,23 @@ def test_fields_that_are_not_understood_are_refused_by_name(copy, change, words)
 
 
 @pytest.mark.parametrize(
+    "name, change",
+    [
+        ("llama", dict(sliding_window=None, num_experts=None, custom_pipelines={}, max_sequence_length=2048)),
+        ("llama", dict(layer_types=["full_attention"] * 2, use_mrope=False, auto_map={"AutoConfig": "x.Y"})),
+        ("gpt2", dict(n_special=0, predict_special_tokens=True, output_past=True, _num_labels=1)),
+        ("gpt_neox", dict(rotary_pct=0.25, partial_rotary_factor=0.25)),
+    ],
+)
+def test_fields_of_published_configurations_that_change_nothing_are_accepted(copy, name, change):
+    folder = copy(name)
+    before = open_checkpoint(folder)
+    edit_config(folder, **change)
+    after = open_checkpoint(folder)
+    assert (after.cfg, after.digest()) == (before.cfg, before.digest())
+
+
+@pytest.mark.parametrize(
     "change, words",
     [
         (dict(use_sliding_window=True, layer_types=["full_attention"] * 3), "does not list 2 layers"),

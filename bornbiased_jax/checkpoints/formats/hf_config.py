@@ -30,24 +30,25 @@ _MUST_BE: dict[str, Any] = {
 # Fields that change nothing about the logits in inference: training, generation, labels, bookkeeping.
 HARMLESS = frozenset(
     """
-    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path architectures
-    attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward classifier_dropout decoder_start_token_id diversity_penalty do_sample dtype
-    early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
-    finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout
-    hidden_dropout_prob id2label initializer_range is_decoder is_llama_config label2id length_penalty max_length
-    min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
-    output_attentions output_hidden_states output_router_logits output_scores pad_token_id prefix pretraining_tp
-    problem_type
-    remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_pdrop return_dict
-    router_aux_loss_coef router_jitter_noise
-    return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels
-    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss
-    tokenizer_class top_k top_p torch_dtype torchscript training_context transformers.js_config transformers_version
-    typical_p
-    unsloth_fixed unsloth_version use_bfloat16 use_cache
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels
+    architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop auto_map bad_words_ids
+    begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout decoder_start_token_id
+    diversity_penalty do_sample dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    hidden_dropout hidden_dropout_prob id2label initializer_range is_decoder is_llama_config label2id length_penalty
+    max_length max_sequence_length min_length model_max_length model_type n_ctx n_special neftune_noise_alpha
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+    output_hidden_states output_past output_router_logits output_scores pad_token_id predict_special_tokens prefix
+    pretraining_tp problem_type remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_pdrop
+    return_dict router_aux_loss_coef router_jitter_noise return_dict_in_generate sep_token_id summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params
+    temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript training_context
+    transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
     """.split()
 )
+
+# Two names of one fact: the second counts where both have one value.
+_SAME_FACT = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
 
 
 class Read(NamedTuple):
@@ -117,5 +118,14 @@ def _refuse_the_rest(fields: Fields) -> None:
                 quantised = name == "quantization_config"
                 remedy = "so save it dequantised first" if quantised else f"but only {supported!r} is supported"
                 raise fields.refuse(name, value, remedy)
-        elif name not in fields.asked and name not in HARMLESS:
+        elif name not in fields.asked and name not in HARMLESS and not _changes_nothing(fields, name, value):
             raise fields.refuse(name, value, "a field that is not understood: it may change the model")
+
+
+def _changes_nothing(fields: Fields, name: str, value: Any) -> bool:
+    """Tell whether a field that nobody asks for is empty, or says what another field or the architecture says."""
+    if value is None or value is False or value in ({}, []):
+        return True
+    if name == "layer_types":
+        return isinstance(value, list) and all(kind == "full_attention" for kind in value)
+    return name in _SAME_FACT and value == fields.values.get(_SAME_FACT[name])

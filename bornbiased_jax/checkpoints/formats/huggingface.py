@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Len
-from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import files
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.weight_files import choose_weights
 from bornbiased_jax.errors import InputError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -39,12 +37,6 @@ TOKENIZERS = (
 
 TRAINING_CONTEXT = "training_context"
 """Where an exported run's config.json says how many tokens a sequence had in training."""
-
-
-class IndexFile(TypedDict):
-    """``model.safetensors.index.json``: from tensors to the files that hold them."""
-
-    weight_map: Annotated[dict[str, str], Len(1)]
 
 
 def read_headers(folder: Path) -> StoredModel:
@@ -78,23 +70,13 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a directory.
 
     Raises:
-        InputError: there are none, or the index names one that is not there.
+        InputError: there are none, there are two sets of weights, or the index names one that is not there.
     """
-    index = folder / INDEX
-    if index.is_file():
-        table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
-        paths = [folder / Path(name).name for name in sorted(set(table.values()))]
-        for path in paths:
-            # Not Path.is_file, which raises where no file can have such a name.
-            if not os.path.isfile(path):
-                raise InputError(f"{schema.cut(path.name)} is missing, though {index} names it: fetch that shard")
-        return paths
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    for pattern in PICKLES:
-        for path in sorted(folder.glob(pattern)):
-            raise InputError(f"{path} {HOW_TO_CONVERT}")
-    raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
+    if not (folder / INDEX).is_file() and not any(folder.glob("*.safetensors")):
+        for pattern in PICKLES:
+            for path in sorted(folder.glob(pattern)):
+                raise InputError(f"{path} {HOW_TO_CONVERT}")
+    return choose_weights(folder).paths
 
 
 def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list[Entry]:

@@ -20,7 +20,24 @@ from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
-_TYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+_TYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+# Numbers of quantized models, which mean something only together with their scales.
+_QUANTIZED = {
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
 
 
 class _Place(NamedTuple):
@@ -30,8 +47,13 @@ class _Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-def open_safetensors(folder: Path, paths: list[Path]) -> NamedTensors:
+def open_safetensors(folder: Path, paths: list[Path], *, allows_quantized: bool = False) -> NamedTensors:
     """Locate the tensors of all files, none read yet.
+
+    Args:
+        folder: what to call the files in an error.
+        paths: of the files.
+        allows_quantized: whether tensors of integers and of eight-bit floats are read, as they are stored.
 
     Raises:
         InputError: a file is truncated or no safetensors file, a name occurs twice, or (when read) a type is no float.
@@ -43,13 +65,15 @@ def open_safetensors(folder: Path, paths: list[Path]) -> NamedTensors:
                 raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
             places[name] = place
 
+    types = {**_TYPES, **_QUANTIZED} if allows_quantized else _TYPES
+
     def located(name: str) -> tuple[_Place, np.dtype]:
         place = places[name]
-        if place.kind not in _TYPES:
+        if place.kind not in types:
             raise InputError(
-                f"tensor {name} of {folder} is of type {place.kind}, not F32, F16 or BF16: save it as a float"
+                f"tensor {name} of {folder} is of type {place.kind}, not F64, F32, F16 or BF16: save it as a float"
             )
-        return place, _TYPES[place.kind]
+        return place, types[place.kind]
 
     def read(name: str) -> np.ndarray:
         place, dtype = located(name)
@@ -62,7 +86,8 @@ def open_safetensors(folder: Path, paths: list[Path]) -> NamedTensors:
         # A copy: the mapping goes when this returns.
         return np.array(mapped[(slice(None),) * axis + (slice(count),)])
 
-    return NamedTensors(str(folder), {name: place.shape for name, place in places.items()}, read, first)
+    shapes = {name: place.shape for name, place in places.items()}
+    return NamedTensors(str(folder), shapes, read, first, {name: place.kind for name, place in places.items()})
 
 
 def _places(path: Path) -> dict[str, _Place]:

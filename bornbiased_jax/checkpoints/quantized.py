@@ -1,0 +1,329 @@
+"""Quantized tensors of files, decoded to float32 one at a time.
+
+A scheme is known by the names that stand beside a weight. Sources: the formats' own specifications (OCP microscaling
+formats 1.0 for FP4; DeepSeek-V3's report for block scales) and the published packing of GPTQ, AWQ, compressed-tensors
+and bitsandbytes. Products are those of the exact numbers in float32; libraries that multiply in half precision round
+once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import schema
+from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.errors import InputError
+
+FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
+"""Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
+_AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
+_PLAIN_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_DEFAULT_BLOCK = (128, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+    """Tensors of a model's files by name, as float32 whatever the files hold.
+
+    Attributes:
+        where: what to call the files in an error.
+        shapes: of every tensor, decoded.
+        read: one tensor by name.
+        stored_as: the storage type of one tensor by name.
+        notes: what was found in the files, one sentence each.
+    """
+
+    where: str
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], np.ndarray]
+    stored_as: Callable[[str], str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decoded:
+    """One tensor that is decoded when it is read."""
+
+    scheme: str
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+    parts: tuple[str, ...]
+
+
+class _Settings:
+    """What ``quantization_config`` says of the packing."""
+
+    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+        found = config.get("quantization_config") or config.get("compression_config") or {}
+        self._values: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        self._where = where
+
+    def bits(self) -> int:
+        """Return the bits of a packed number; four unless said."""
+        groups = self._values.get("config_groups")
+        weights = [group.get("weights") for group in groups.values()] if isinstance(groups, dict) else []
+        stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
+        bits = self._values.get("bits", self._values.get("w_bit", stated[0] if stated else 4))
+        if bits not in (2, 4, 8):
+            raise InputError(
+                f"{self._where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read"
+            )
+        return int(bits)
+
+    def block(self) -> tuple[int, int]:
+        """Return rows and columns of a block that shares a scale."""
+        block = self._values.get("weight_block_size")
+        is_pair = isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block)
+        return (block[0], block[1]) if is_pair else _DEFAULT_BLOCK
+
+    def zero_offset(self) -> int:
+        """Return what GPTQ's first format subtracted from each zero before it was packed."""
+        return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
+
+
+def decode(source: NamedTensors, config: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Tensors:
+    """Wrap tensors of files, so that quantized ones are decoded when they are read.
+
+    Raises:
+        InputError: (when read) a scheme that is not known, or parts whose shapes contradict each other.
+    """
+    settings = _Settings(config, source.where)
+    decoded: dict[str, _Decoded] = {}
+    for name in source.shapes:
+        decoded.update(_decoded(source, settings, name))
+    absorbed = {part for tensor in decoded.values() for part in tensor.parts}
+    plain = {name: shape for name, shape in source.shapes.items() if name not in absorbed and name not in decoded}
+    shapes = dict(sorted((plain | {name: tensor.shape for name, tensor in decoded.items()}).items()))
+
+    def read(name: str) -> np.ndarray:
+        if name not in decoded:
+            array = source.read(name)
+            if array.dtype.kind in "iub" or array.dtype.itemsize == 1:
+                raise InputError(
+                    f"tensor {name} of {source.where} is of type {array.dtype} and no scales that we know stand beside "
+                    "it: save it as a float"
+                )
+            return np.asarray(array, np.float32)
+        with np.errstate(invalid="ignore"):
+            array = decoded[name].read()
+        if array.shape != decoded[name].shape:
+            raise InputError(f"the parts of the quantized tensor {name} of {source.where} contradict each other")
+        return array
+
+    def stored_as(name: str) -> str:
+        if name in decoded:
+            return decoded[name].scheme
+        return _PLAIN_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
+
+    schemes = sorted({tensor.scheme for tensor in decoded.values()})
+    said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
+    return Tensors(source.where, shapes, read, stored_as, (*notes, *said))
+
+
+def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[tuple[str, _Decoded]]:
+    """Yield the tensor whose packed numbers lie under a name, if they do."""
+    shapes, kind = source.shapes, source.types.get(name, "")
+    base, _, last = name.rpartition(".")
+    beside = functools.partial("{}.{}".format, base)
+
+    def parts(*names: str) -> tuple[str, ...]:
+        return tuple(part for part in names if part in shapes)
+
+    if last == "qweight" and {beside("qzeros"), beside("scales")} <= shapes.keys():
+        used = parts(name, beside("qzeros"), beside("scales"), beside("g_idx"))
+        per_word, out = 32 // settings.bits(), shapes[beside("scales")][-1]
+        is_gptq = shapes[name][1] == out
+        rows = shapes[name][0] * (per_word if is_gptq else 1)
+        reader = _read_gptq if is_gptq else _read_awq
+        read = functools.partial(reader, source, base, settings)
+        yield beside("weight"), _Decoded("GPTQ" if is_gptq else "AWQ", (out, rows), read, used)
+    elif last.endswith("_blocks") and (scales := f"{name.removesuffix('_blocks')}_scales") in shapes:
+        *lead, rows, groups, half = shapes[name]
+        read = functools.partial(_read_mxfp4, source, name, scales)
+        yield name.removesuffix("_blocks"), _Decoded("MXFP4", (*lead, groups * half * 2, rows), read, (name, scales))
+    elif last == "weight_packed" and beside("weight_scale") in shapes:
+        used = parts(
+            name, *(beside(f"weight_{part}") for part in ("scale", "global_scale", "shape", "zero_point", "g_idx"))
+        )
+        used += parts(beside("input_global_scale"), beside("input_scale"))
+        rows = shapes[name][0]
+        if kind == "U8":
+            read = functools.partial(
+                _read_nvfp4, source, name, beside("weight_scale"), beside("weight_global_scale"), True
+            )
+            yield beside("weight"), _Decoded("NVFP4", (rows, shapes[name][1] * 2), read, used)
+        else:
+            columns = shapes[name][1] * (32 // settings.bits())
+            if beside("weight_shape") in shapes:
+                columns = int(source.read(beside("weight_shape"))[1])
+            read = functools.partial(_read_packed, source, base, settings, columns)
+            yield beside("weight"), _Decoded("compressed-tensors", (rows, columns), read, used)
+    elif last == "weight" and kind == "U8" and beside("weight_scale_2") in shapes:
+        used = parts(beside("weight_scale"), beside("weight_scale_2"), beside("input_scale"))
+        read = functools.partial(_read_nvfp4, source, name, beside("weight_scale"), beside("weight_scale_2"), False)
+        yield name, _Decoded("NVFP4", (shapes[name][0], shapes[name][1] * 2), read, used)
+    elif last == "weight" and kind == "U8" and f"{name}.absmax" in shapes:
+        used = tuple(part for part in shapes if part.startswith(f"{name}."))
+        state = _bitsandbytes_state(source, used)
+        yield (
+            name,
+            _Decoded(str(state["quant_type"]), state["shape"], functools.partial(_read_nf4, source, name, state), used),
+        )
+    elif last == "weight" and kind == "I8" and beside("SCB") in shapes:
+        read = functools.partial(_read_int8, source, name, beside("SCB"))
+        yield name, _Decoded("bitsandbytes int8", shapes[name], read, parts(beside("SCB"), beside("weight_format")))
+    elif kind in ("F8_E4M3", "F8_E5M2", "I8"):
+        scale = next((part for part in (f"{name}_scale_inv", f"{name}_scale") if part in shapes), None)
+        if scale is not None:
+            used = parts(scale, f"{name}_zero_point", beside("input_scale"), beside("activation_scale"))
+            read = functools.partial(_read_scaled, source, name, scale, settings)
+            yield name, _Decoded("int8" if kind == "I8" else "float8", shapes[name], read, used)
+
+
+def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: _Settings) -> np.ndarray:
+    """Multiply eight-bit numbers by a scale per tensor, per channel, per group of columns or per block."""
+    numbers = source.read(name).astype(np.float32)
+    scale = source.read(scale_name).astype(np.float32)
+    if (zero := f"{name}_zero_point") in source.shapes:
+        numbers = numbers - _repeated(source.read(zero).astype(np.float32), numbers.shape, settings.block())
+    return np.asarray(numbers * _repeated(scale, numbers.shape, settings.block()), np.float32)
+
+
+def _repeated(scale: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
+    """Repeat scales until they stand at every number."""
+    if scale.size == 1:
+        return scale.reshape((1,) * len(shape))
+    if scale.ndim == 1 and len(shape) == 2:
+        scale = scale[:, None]
+    if scale.ndim != len(shape):
+        return scale
+    for axis, size in enumerate(shape):
+        count = scale.shape[axis]
+        if count in (1, size):
+            continue
+        # Groups of columns have a size that follows from their number; blocks may be cut short at the end.
+        side = block[axis - len(shape) + 2] if axis >= len(shape) - 2 else 1
+        width = side if -(-size // side) == count else -(-size // count)
+        scale = np.repeat(scale, width, axis=axis).take(range(size), axis=axis)
+    return scale
+
+
+def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
+    """Unpack unsigned numbers from 32-bit words along an axis, the lowest bits first."""
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    words = np.moveaxis(words.view(np.uint32), axis, -1)
+    numbers = (words[..., None] >> shifts) & np.uint32(2**bits - 1)
+    return np.moveaxis(numbers.reshape(*words.shape[:-1], -1), -1, axis).astype(np.int32)
+
+
+def _read_gptq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarray:
+    bits = settings.bits()
+    numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
+    zeros_GO = _unpack(source.read(f"{base}.qzeros"), bits, 1) + settings.zero_offset()
+    scales_GO = source.read(f"{base}.scales").astype(np.float32)
+    if f"{base}.g_idx" in source.shapes:
+        group_I = source.read(f"{base}.g_idx").astype(np.int64)
+        if group_I.shape != numbers_IO.shape[:1] or not np.all((group_I >= 0) & (group_I < len(scales_GO))):
+            raise InputError(f"{base}.g_idx of {source.where} names groups that are not there: fetch it again")
+    else:
+        group_I = np.arange(len(numbers_IO)) // -(-len(numbers_IO) // len(scales_GO))
+    return np.asarray(scales_GO[group_I] * (numbers_IO - zeros_GO[group_I]).astype(np.float32), np.float32).T
+
+
+def _read_awq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarray:
+    bits = settings.bits()
+    if bits != 4:
+        raise InputError(f"{base}.qweight of {source.where} is AWQ of {bits} bits, of which only 4 are read")
+
+    def ordered(words: np.ndarray) -> np.ndarray:
+        numbers = _unpack(words, bits, 1)
+        return numbers.reshape(len(numbers), -1, len(_AWQ_ORDER))[..., _AWQ_ORDER].reshape(numbers.shape)
+
+    numbers_IO, zeros_GO = ordered(source.read(f"{base}.qweight")), ordered(source.read(f"{base}.qzeros"))
+    scales_GO = source.read(f"{base}.scales").astype(np.float32)
+    group_I = np.arange(len(numbers_IO)) // -(-len(numbers_IO) // len(scales_GO))
+    return np.asarray((numbers_IO - zeros_GO[group_I]).astype(np.float32) * scales_GO[group_I], np.float32).T
+
+
+def _read_packed(source: NamedTensors, base: str, settings: _Settings, columns: int) -> np.ndarray:
+    bits = settings.bits()
+    numbers_OI = _unpack(source.read(f"{base}.weight_packed"), bits, 1)[:, :columns] - 2 ** (bits - 1)
+    scale_OG = source.read(f"{base}.weight_scale").astype(np.float32)
+    if (zero := f"{base}.weight_zero_point") in source.shapes:
+        zeros_OG = _unpack(source.read(zero), bits, 0)[: len(scale_OG)] - 2 ** (bits - 1)
+    else:
+        zeros_OG = np.zeros(scale_OG.shape, np.int32)
+    if (order := f"{base}.weight_g_idx") in source.shapes and np.all((group := source.read(order)) >= 0):
+        scale_OI, zeros_OI = scale_OG[:, group], zeros_OG[:, group]
+    else:
+        width = -(-columns // scale_OG.shape[1])
+        scale_OI, zeros_OI = (np.repeat(part, width, axis=1)[:, :columns] for part in (scale_OG, zeros_OG))
+    return np.asarray((numbers_OI - zeros_OI).astype(np.float32) * scale_OI, np.float32)
+
+
+def _nibbles(packed: np.ndarray, *, is_high_first: bool = False) -> np.ndarray:
+    """Unpack two numbers from each byte, along the last axis."""
+    low, high = packed & np.uint8(15), packed >> np.uint8(4)
+    pairs = (high, low) if is_high_first else (low, high)
+    return np.stack(pairs, axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _read_mxfp4(source: NamedTensors, name: str, scales: str) -> np.ndarray:
+    """Read experts [expert, in, out] of blocks of 32 numbers with a power of two."""
+    numbers = FP4[_nibbles(source.read(name))]
+    exponents = source.read(scales).astype(np.int32) - 127
+    values = np.ldexp(numbers, exponents[..., None])
+    return np.swapaxes(values.reshape(*values.shape[:-2], -1), -1, -2)
+
+
+def _read_nvfp4(source: NamedTensors, name: str, scale: str, global_scale: str, divides: bool) -> np.ndarray:
+    numbers_OI = FP4[_nibbles(source.read(name))]
+    whole = source.read(global_scale).astype(np.float32).reshape(-1)[0]
+    local_OG = source.read(scale).astype(np.float32)
+    scale_OG = local_OG / whole if divides else local_OG * whole
+    return np.asarray(numbers_OI * np.repeat(scale_OG, numbers_OI.shape[1] // scale_OG.shape[1], axis=1), np.float32)
+
+
+def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
+    scale_O = source.read(absmax).astype(np.float32) * np.float32(1.0 / 127.0)
+    return np.asarray(source.read(name).astype(np.float32) * scale_O[:, None], np.float32)
+
+
+def _bitsandbytes_state(source: NamedTensors, parts: tuple[str, ...]) -> dict[str, Any]:
+    """Read the JSON text that bitsandbytes keeps as bytes beside a tensor."""
+    place = next((part for part in parts if ".quant_state.bitsandbytes__" in part), None)
+    if place is None:
+        raise InputError(f"{parts[0]} of {source.where} has no quant_state beside it: save it with bitsandbytes again")
+    state = schema.parse_json(source.read(place).tobytes(), f"{place} of {source.where}")
+    shape = state.get("shape") if isinstance(state, dict) else None
+    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        raise InputError(f"{place} of {source.where} says no shape: save it with bitsandbytes again")
+    return {
+        "quant_type": "nf4",
+        "blocksize": 64,
+        "nested_offset": 0.0,
+        "nested_blocksize": 256,
+        **state,
+        "shape": tuple(shape),
+    }
+
+
+def _read_nf4(source: NamedTensors, name: str, state: Mapping[str, Any]) -> np.ndarray:
+    """Look numbers up in the table of the file, and multiply them by their block's largest."""
+    numbers = source.read(f"{name}.quant_map").astype(np.float32)[
+        _nibbles(source.read(name).reshape(-1), is_high_first=True)
+    ]
+    absmax = source.read(f"{name}.absmax")
+    if absmax.dtype == np.uint8:
+        # The largest of the blocks are quantized too, less their mean.
+        table = source.read(f"{name}.nested_quant_map").astype(np.float32)
+        nested = np.repeat(source.read(f"{name}.nested_absmax").astype(np.float32), int(state["nested_blocksize"]))
+        absmax = table[absmax] * nested[: len(absmax)] + np.float32(state["nested_offset"])
+    scale = np.repeat(absmax.astype(np.float32), int(state["blocksize"]))
+    count = int(np.prod(state["shape"]))
+    return np.asarray(numbers[:count] * scale[:count], np.float32).reshape(state["shape"])

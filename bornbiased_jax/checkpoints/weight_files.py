@@ -1,0 +1,83 @@
+"""Which files of a folder hold its weights: one set of them, and what else lies there is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from annotated_types import Len
+from typing_extensions import TypedDict
+
+from bornbiased_jax import files, schema
+from bornbiased_jax.errors import InputError
+
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+
+
+class IndexFile(TypedDict):
+    """``model.safetensors.index.json``: from tensors to the files that hold them."""
+
+    weight_map: Annotated[dict[str, str], Len(1)]
+
+
+class WeightFiles(NamedTuple):
+    """One set of weights: its name, its files, and what was noticed beside them."""
+
+    name: str
+    paths: list[Path]
+    notes: tuple[str, ...] = ()
+
+
+def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
+    """Return the files of a folder's weights: safetensors, or pickles where there are none.
+
+    Args:
+        folder: of the model.
+        file: which set of weights, by the name of its file or index, where there are several.
+
+    Raises:
+        InputError: there are none, there are two sets and none is chosen, or a shard is missing.
+    """
+    if file is not None:
+        return _named_set(folder, file)
+    for single in (SAFETENSORS, PICKLE):
+        index = folder / f"{single}.index.json"
+        is_whole = (folder / single).is_file()
+        if index.is_file() and is_whole:
+            # The index of an earlier save names shards that have gone, or lists the single file itself.
+            if not any(os.path.isfile(path) for path in _shards(index) if path.name != single):
+                return WeightFiles(single, [folder / single], (f"{index.name} is stale: its shards are not there",))
+            raise InputError(
+                f"{folder} holds two sets of weights, {single} and {index.name}: choose one with --file NAME"
+            )
+        if index.is_file():
+            return _named_set(folder, index.name)
+        if is_whole:
+            return WeightFiles(single, [folder / single])
+    others = sorted(path for path in folder.glob("*.safetensors"))
+    if len(others) == 1:
+        return WeightFiles(others[0].name, others)
+    if len(others) > 1:
+        names = f"{others[0].name} and {others[1].name}" + (f" and {len(others) - 2} more" if len(others) > 2 else "")
+        raise InputError(f"{folder} holds {names}, and no index: choose one with --file NAME")
+    raise InputError(f"{folder} has neither {SAFETENSORS} nor {SAFETENSORS}.index.json: fetch the model's weights")
+
+
+def _named_set(folder: Path, file: str) -> WeightFiles:
+    path = folder / Path(file).name
+    if not os.path.isfile(path):
+        raise InputError(f"{path} does not exist: choose a file of weights, or an index, that is in {folder}")
+    if not path.name.endswith(".index.json"):
+        return WeightFiles(path.name, [path])
+    shards = _shards(path)
+    for shard in shards:
+        # Not Path.is_file, which raises where no file can have such a name.
+        if not os.path.isfile(shard):
+            raise InputError(f"{schema.cut(shard.name)} is missing, though {path} names it: fetch that shard")
+    return WeightFiles(path.name, shards)
+
+
+def _shards(index: Path) -> list[Path]:
+    table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
+    return [index.parent / Path(name).name for name in sorted(set(table.values()))]

@@ -1,0 +1,328 @@
+"""Roles by names: every tensor that transformers writes has a role, and its axes are symmetries of the model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bornbiased_jax.checkpoints import naming
+from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
+from bornbiased_jax.checkpoints.native_roles import open_roles
+from bornbiased_jax.checkpoints.quantized import Tensors
+from bornbiased_jax.errors import InputError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+SIZES = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=64,
+    max_position_embeddings=64,
+)
+ALL_HEADS = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+GPT = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=64)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+DEEPSEEK = dict(
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_shared_experts=1,
+    moe_intermediate_size=24,
+    first_k_dense_replace=1,
+)
+LATENT = dict(
+    **DEEPSEEK,
+    num_key_value_heads=4,
+    q_lora_rank=12,
+    kv_lora_rank=8,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=6,
+    n_group=1,
+    topk_group=1,
+)
+VISION = dict(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4
+)
+LINEAR = dict(
+    shared_expert_intermediate_size=24,
+    linear_num_value_heads=4,
+    linear_num_key_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    layer_types=["linear_attention", "full_attention"],
+)
+FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=48)
+ROPE = dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=1e4))
+# Class of the configuration and its sizes; the row "a name" is not an architecture but one of its layouts.
+MODELS = {
+    "llama": ("Llama", SIZES),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen3": ("Qwen3", dict(**SIZES, head_dim=8)),
+    "qwen3_moe": ("Qwen3Moe", dict(**SIZES, **EXPERTS, head_dim=8)),
+    "qwen3_next": ("Qwen3Next", dict(**SIZES, **EXPERTS, **LINEAR, head_dim=8)),
+    "gemma": ("Gemma", dict(**SIZES, head_dim=8)),
+    "gemma2": ("Gemma2", dict(**SIZES, head_dim=8)),
+    "gemma3": ("Gemma3Text", dict(**SIZES, head_dim=8)),
+    "phi": ("Phi", ALL_HEADS),
+    "phi3": ("Phi3", dict(**SIZES, pad_token_id=0)),
+    "mistral": ("Mistral", SIZES),
+    "mixtral": ("Mixtral", dict(**SIZES, num_local_experts=4)),
+    "deepseek_v2": ("DeepseekV2", {**SIZES, **LATENT}),
+    "deepseek_v3": ("DeepseekV3", {**SIZES, **LATENT}),
+    "olmo": ("Olmo", SIZES),
+    "olmo2": ("Olmo2", SIZES),
+    "starcoder2": ("Starcoder2", SIZES),
+    "gpt_bigcode": ("GPTBigCode", dict(**GPT, n_inner=48)),
+    "gpt2": ("GPT2", GPT),
+    "gptj": ("GPTJ", dict(**GPT, rotary_dim=4)),
+    "gpt_neox": ("GPTNeoX", ALL_HEADS),
+    "falcon, groups": ("Falcon", dict(**FALCON, new_decoder_architecture=True, num_kv_heads=2)),
+    "falcon, one key head": ("Falcon", dict(**FALCON, new_decoder_architecture=False, multi_query=True)),
+    "stablelm": ("StableLm", SIZES),
+    "smollm3": ("SmolLM3", dict(**SIZES, pad_token_id=0)),
+    "gpt_oss": ("GptOss", dict(**SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2)),
+    "glm4": ("Glm4", dict(**SIZES, head_dim=8, pad_token_id=0)),
+    "glm4_moe": ("Glm4Moe", dict(**SIZES, **DEEPSEEK, head_dim=8, use_qk_norm=True)),
+    "granite": ("Granite", SIZES),
+    "granitemoe": ("GraniteMoe", dict(**SIZES, num_local_experts=4, num_experts_per_tok=2)),
+    "cohere": ("Cohere", dict(**SIZES, use_qk_norm=True)),
+    "llama4": (
+        "Llama4Text",
+        dict(**SIZES, head_dim=8, intermediate_size_mlp=48, num_local_experts=4, interleave_moe_layer_step=1),
+    ),
+    "mpt": ("Mpt", dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64)),
+    "bloom": ("Bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=64)),
+    "llava": ("Llava", dict(image_token_id=5)),
+    "qwen2_vl": ("Qwen2VL", {}),
+}
+# The position of a head is in ALiBi's slope, so that heads are not exchangeable.
+FIXED_HEADS = {"mpt", "bloom"}
+
+
+def _config(name):
+    kind, sizes = MODELS[name]
+    sizes = dict(sizes)
+    if name == "llava":
+        sizes["vision_config"] = transformers.CLIPVisionConfig(**VISION, projection_dim=16)
+        sizes["text_config"] = transformers.LlamaConfig(**SIZES)
+    if name == "qwen2_vl":
+        vision = dict(depth=1, embed_dim=24, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4)
+        sizes |= {"vision_config": {**vision, "temporal_patch_size": 2}, "text_config": {**SIZES, **ROPE}}
+    return getattr(transformers, f"{kind}Config")(**sizes)
+
+
+def _auto(name):
+    several = name in ("llava", "qwen2_vl")
+    return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM
+
+
+def _write_model(name, folder):
+    """Write a random model in which no vector is constant; return its tensors and its configuration."""
+    torch.manual_seed(1)
+    model = _auto(name).from_config(_config(name))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    return tensors, json.loads((folder / "config.json").read_text())
+
+
+def _source(tensors, config, **options):
+    shapes = {name: array.shape for name, array in tensors.items()}
+    return NamedRoles(Tensors("here", shapes, tensors.__getitem__, lambda name: "float32"), config, **options)
+
+
+def _logits(name, folder):
+    model = _auto(name).from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits = model(torch.arange(10, 34).reshape(2, 12)).logits.numpy()
+    assert np.all(np.isfinite(logits))
+    return logits
+
+
+class _Symmetry:
+    """A permutation of every axis, applied to the tensors of the files by the roles that they have."""
+
+    def __init__(self, tensors, config, name):
+        # Tensors of their own entries' numbers show where in the files an entry of a role lies.
+        numbers = {key: np.arange(array.size, dtype=np.float64).reshape(array.shape) for key, array in tensors.items()}
+        self.source = _source(tensors, config)
+        self.places = _source(numbers, {**config, "tie_word_embeddings": False})
+        self.tensors = tensors
+        self.rng = np.random.default_rng(3)
+        shape = self.source.shape("language")
+        self.heads = shape.num_heads
+        width = self.source.array_shape(next(role for role in self.source.roles if role.group == "embedding"))[-1]
+        groups = self.rng.permutation(shape.num_kv_heads)
+        per_group = self.heads // shape.num_kv_heads
+        order = np.concatenate([group * per_group + self.rng.permutation(per_group) for group in groups])
+        if name in FIXED_HEADS:
+            groups, order = np.arange(shape.num_kv_heads), np.arange(self.heads)
+        num_experts = max((role.expert or 0 for role in self.source.roles), default=0)
+        self.experts = self.rng.permutation(num_experts)
+        self.hidden = {}
+        self.orders = {
+            ("residual",): self.rng.permutation(width),
+            ("head",): order,
+            ("kv_head",): groups,
+            ("expert",): self.experts,
+        }
+
+    def _order(self, role, names, size):
+        if names == ("hidden",):
+            neurons = role.component, role.block, role.expert, role.is_shared
+            return self.hidden.setdefault(neurons, self.rng.permutation(size))
+        if names[:1] not in self.orders or (names == ("residual",) and role.component == "vision"):
+            return np.arange(size)
+        if names[0] in ("head", "kv_head") and role.component == "vision":
+            return np.arange(size)
+        order = self.orders[names[:1]]
+        width = size // len(order)
+        return (order[:, None] * width + np.arange(width)).reshape(-1)
+
+    def _place(self, role):
+        is_offset = role.group == "norm" and self.places.read(role).reshape(-1)[0] == 1.0
+        return self.places.read(role).astype(np.int64) - is_offset
+
+    def permuted(self):
+        result = {key: array.copy() for key, array in self.tensors.items()}
+        by_place = {(*_key(role), role.expert): role for role in self.source.roles}
+        for role in self.source.roles:
+            if "+" in role.name:
+                self._permute_latent(role, result)
+                continue
+            # What comes here was another expert's, with its neurons in another order.
+            other = role if role.expert is None else by_place[*_key(role), int(self.experts[role.expert - 1]) + 1]
+            places = self._place(role)
+            orders = [self._order(other, names, size) for names, size in zip(role.axes, places.shape, strict=True)]
+            moved = self._place(other)[np.ix_(*orders)]
+            result[role.name].reshape(-1)[places] = self.tensors[other.name].reshape(-1)[moved]
+        return result
+
+    def _permute_latent(self, role, result):
+        # Of latent attention the heads and the residual stream: they lie in the second and the first matrix.
+        first, *_, second = role.name.split("+")
+        result[first][...] = self.tensors[first][:, self.orders["residual",]]
+        heads = self.tensors[second].reshape(self.heads, -1, self.tensors[second].shape[-1])
+        result[second][...] = heads[self.orders["head",]].reshape(self.tensors[second].shape)
+
+
+def _key(role):
+    return role.component, role.block, role.group, role.leaf, role.module, role.is_shared
+
+
+FAST = ("phi3", "gpt_neox", "gpt_oss", "llava")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+def test_permuting_the_axes_of_roles_leaves_the_logits_of_transformers(tmp_path, name):
+    tensors, config = _write_model(name, tmp_path)
+    symmetry = _Symmetry(tensors, config, name)
+    source = symmetry.source
+    # Every tensor has a role, every role a path of its own and the shape that it says.
+    assert source.unread == ()
+    parts = {part for role in source.roles for part in role.name.split("+")}
+    assert parts == set(tensors)
+    assert len({role.path for role in source.roles}) == len(source.roles)
+    assert all(source.read(role).shape == source.array_shape(role) for role in source.roles)
+    before = _logits(name, tmp_path)
+    safetensors.numpy.save_file(symmetry.permuted(), tmp_path / "model.safetensors", {"format": "pt"})
+    after = _logits(name, tmp_path)
+    assert np.abs(after - before).max() < 1e-4 * before.std()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("gpt_oss", ("interleaved", "halves")), ("gpt_neox", ("grouped", "joined"))]
+)
+def test_wrong_split_of_a_fused_matrix_changes_the_logits(tmp_path, monkeypatch, name, wrong):
+    tensors, config = _write_model(name, tmp_path)
+    rows = tuple(row._replace(split=wrong[1]) if row.split == wrong[0] else row for row in naming.CONVENTIONS)
+    monkeypatch.setattr(naming, "CONVENTIONS", rows)
+    before = _logits(name, tmp_path)
+    permuted = _Symmetry(tensors, config, name).permuted()
+    safetensors.numpy.save_file(permuted, tmp_path / "model.safetensors", {"format": "pt"})
+    assert np.abs(_logits(name, tmp_path) - before).max() > 0.01 * before.std()
+
+
+def _tiny(rng, prefix=""):
+    shapes = {
+        "model.embed_tokens.weight": (11, 8),
+        "model.layers.0.input_layernorm.weight": (8,),
+        "model.layers.0.mlp.up_proj.weight": (12, 8),
+        "model.layers.0.mlp.down_proj.weight": (8, 12),
+    }
+    return {prefix + name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_prefixes_are_taken_away_and_said(rng):
+    source = _source(_tiny(rng, "module._orig_mod."), {})
+    assert source.unread == ()
+    assert "module." in source.notes[0]
+    assert source.roles == _source(_tiny(rng, "module._orig_mod."), {}).roles
+    assert source.norm_scale(next(role for role in source.roles if role.group == "up")).shape == (8,)
+
+
+def test_tied_table_stored_under_the_name_of_the_head(rng):
+    tensors = _tiny(rng)
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    source = _source(tensors, {})
+    assert source.shape("language").is_tied
+    tables = [role for role in source.roles if role.block is None]
+    assert [(role.group, role.name) for role in tables] == [("embedding", "lm_head.weight")]
+
+
+def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them(tmp_path, rng):
+    tensors = {"net.3.alpha": rng.normal(size=(12, 8)).astype(np.float32), "table": np.ones((5, 8), np.float32)}
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="net.3.alpha"):
+        open_by_names(tmp_path)
+    rows = [{"name": "net.{block}.alpha", "group": "up"}, {"name": "table", "group": "embedding"}]
+    (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
+    source = open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
+    assert [(role.group, role.block) for role in source.roles] == [("embedding", None), ("up", 4)]
+    assert np.array_equal(source.read(source.roles[1]), tensors["net.3.alpha"].T)
+    rows[0]["group"] = "upp"
+    (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
+    with pytest.raises(InputError, match="upp"):
+        open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
+
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"])
+def test_names_and_the_table_of_parameters_give_the_same_roles(name):
+    native, named = open_roles(HF / name), open_by_names(HF / name)
+    arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
+    assert named.unread == ()
+    assert named.shape("language") == native.shape("language")
+    for role in named.roles:
+        axes, array, scale = arrays.pop(role.path)
+        assert role.axes == axes, role.path
+        assert np.array_equal(named.read(role), array), role.path
+        assert (scale is None) == (named.norm_scale(role) is None), role.path
+        assert scale is None or np.array_equal(scale, named.norm_scale(role)), role.path
+    # Biases that a configuration has and a file has not are zeros there.
+    assert not any(np.any(array) for _, array, _ in arrays.values())
+
+
+def test_a_refused_configuration_is_read_by_names(tmp_path):
+    _write_model("phi3", tmp_path)
+    source = naming.open_role_source(tmp_path)
+    assert source.naming == "names"
+    assert naming.open_role_source(HF / "llama").naming == "native"

@@ -1,0 +1,230 @@
+"""Which files are a model's weights, pickles read as data, and decoded storage types."""
+
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
+from bornbiased_jax.checkpoints.quantized import FP4, decode
+from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.torch_file import open_torch_files
+from bornbiased_jax.checkpoints.weight_files import choose_weights
+from bornbiased_jax.errors import InputError
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_two_sets_of_weights_are_refused_with_both_names_and_file_chooses(tmp_path):
+    tensors = {"a": np.ones(3, np.float32)}
+    for name in ("model.safetensors", "model-00001-of-00001.safetensors"):
+        safetensors.numpy.save_file(tensors, tmp_path / name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
+    with pytest.raises(InputError, match=r"model\.safetensors and model\.safetensors\.index\.json.*--file"):
+        choose_weights(tmp_path)
+    assert choose_weights(tmp_path, index.name).paths == [tmp_path / "model-00001-of-00001.safetensors"]
+    (tmp_path / "model-00001-of-00001.safetensors").unlink()
+    stale = choose_weights(tmp_path)
+    assert stale.paths == [tmp_path / "model.safetensors"]
+    assert "stale" in stale.notes[0]
+
+
+def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
+    torch.manual_seed(0)
+    base = torch.randn(6, 4)
+    tensors = {
+        "plain": base,
+        "turned": base.T,
+        "part": base[2:, 1:3],
+        "half": base.to(torch.bfloat16),
+        "parameter": torch.nn.Parameter(base.double()),
+        "empty": torch.zeros(0, 3),
+    }
+    torch.save({"state_dict": tensors, "epoch": 3}, tmp_path / "pytorch_model.bin")
+    source = open_torch_files(tmp_path, [tmp_path / "pytorch_model.bin"])
+    assert source.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        assert np.array_equal(source.read(name).astype(np.float64), tensor.detach().double().numpy())
+    assert source.types["half"] == "BF16"
+
+
+class _Harmful:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return open, (str(self.place), "w")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol):
+    data = pickle.dumps({"weight": _Harmful(tmp_path / "written")}, protocol)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", data)
+    with pytest.raises(InputError, match="could run code"):
+        open_torch_files(tmp_path, [tmp_path / "pytorch_model.bin"])
+    assert not (tmp_path / "written").exists()
+
+
+def test_mutated_torch_files_are_read_or_refused_in_one_sentence(tmp_path):
+    buffer = io.BytesIO()
+    torch.save({"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4)}, buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    pickled = next(name for name in members if name.endswith("data.pkl"))
+    rng = np.random.default_rng(0)
+    path = tmp_path / "pytorch_model.bin"
+    num_refused = 0
+    for _ in range(300):
+        data = bytearray(members[pickled])
+        for place in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[place] = rng.integers(0, 256)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, bytes(data) if name == pickled else content)
+        try:
+            source = open_torch_files(tmp_path, [path])
+            for name in source.shapes:
+                assert source.read(name).size < 100
+        except InputError as error:
+            num_refused += 1
+            assert "\n" not in str(error)
+    assert num_refused > 100
+
+
+def _decoded(arrays, config=None):
+    kinds = {"float8_e4m3fn": "F8_E4M3", "int8": "I8", "uint8": "U8", "int32": "I32"}
+    types = {name: kinds.get(array.dtype.name, "F32") for name, array in arrays.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    source = NamedTensors("here", shapes, arrays.__getitem__, lambda name, axis, count: arrays[name], types)
+    return decode(source, {} if config is None else {"quantization_config": config})
+
+
+def _float8(tensor):
+    import ml_dtypes
+
+    return tensor.to(torch.float8_e4m3fn).view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("scale_shape", [(1,), (70, 1), (3, 2)], ids=["tensor", "channel", "blocks"])
+def test_float8_times_its_scales_as_torch_computes_it(tmp_path, scale_shape):
+    torch.manual_seed(0)
+    weight, scale = torch.randn(70, 40).to(torch.float8_e4m3fn), torch.rand(scale_shape)
+    name = "m.weight_scale_inv" if scale_shape == (3, 2) else "m.weight_scale"
+    tensors = _decoded({"m.weight": _float8(weight.float()), name: scale.numpy()}, {"weight_block_size": [32, 32]})
+    if scale_shape == (3, 2):
+        scale = scale.repeat_interleave(32, 0)[:70].repeat_interleave(32, 1)[:, :40]
+    assert np.array_equal(tensors.read("m.weight"), (weight.float() * scale).numpy())
+    assert list(tensors.shapes) == ["m.weight"]
+    assert tensors.stored_as("m.weight") == "float8"
+
+
+def test_float8_tensors_are_read_from_safetensors(tmp_path):
+    tensors = {"m.weight": torch.randn(8, 4).to(torch.float8_e4m3fn), "m.weight_scale": torch.tensor(0.5)}
+    from safetensors.torch import save_file
+
+    save_file(tensors, tmp_path / "model.safetensors")
+    source = open_safetensors(tmp_path, [tmp_path / "model.safetensors"], allows_quantized=True)
+    assert np.array_equal(decode(source, {}).read("m.weight"), (tensors["m.weight"].float() * 0.5).numpy())
+
+
+def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
+    from gguf.quants import MXFP4
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    blocks = rng.integers(0, 256, (3, 10, 2, 16), dtype=np.uint8)
+    scales = rng.integers(100, 140, (3, 10, 2), dtype=np.uint8)
+    tensors = _decoded({"e.gate_up_proj_blocks": blocks, "e.gate_up_proj_scales": scales})
+    values = tensors.read("e.gate_up_proj")
+    assert values.shape == tensors.shapes["e.gate_up_proj"] == (3, 64, 10)
+    expected = convert_moe_packed_tensors(torch.tensor(blocks), torch.tensor(scales), dtype=torch.float32)
+    assert np.array_equal(values, expected.numpy())
+    # gguf keeps the numbers of a block in two halves and not in pairs.
+    nibbles = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(-1, 32)
+    halves = nibbles[:, :16] | (nibbles[:, 16:] << 4)
+    packed = np.concatenate([scales.reshape(-1, 1), halves], axis=1)
+    assert np.array_equal(MXFP4.dequantize_blocks(packed).reshape(3, 10, 64).swapaxes(1, 2), values)
+
+
+def _pack(numbers, axis, order=range(8)):
+    numbers = np.moveaxis(numbers, axis, -1).reshape(*np.moveaxis(numbers, axis, -1).shape[:-1], -1, 8)
+    words = sum(numbers[..., place].astype(np.uint32) << np.uint32(4 * index) for index, place in enumerate(order))
+    return np.moveaxis(words.view(np.int32), -1, axis)
+
+
+@pytest.mark.parametrize("scheme", ["gptq", "awq"])
+def test_four_bit_groups_by_the_published_formula(rng, scheme):
+    q_IO, z_GO = rng.integers(0, 16, (64, 24)), rng.integers(0, 15, (4, 24))
+    scale_GO = rng.uniform(0.01, 0.1, (4, 24)).astype(np.float16)
+    group_I = rng.permutation(np.arange(64) % 4) if scheme == "gptq" else np.arange(64) // 16
+    expected = scale_GO.astype(np.float64)[group_I] * (q_IO - z_GO[group_I] - (scheme == "gptq"))
+    # AWQ interleaves eight numbers of a word: the first four stand at the even places.
+    order = range(8) if scheme == "gptq" else (0, 2, 4, 6, 1, 3, 5, 7)
+    arrays = {
+        "m.qweight": _pack(q_IO, 0 if scheme == "gptq" else 1, order),
+        "m.qzeros": _pack(z_GO, 1, order),
+        "m.scales": scale_GO,
+    }
+    if scheme == "gptq":
+        arrays["m.g_idx"] = group_I.astype(np.int32)
+    tensors = _decoded(arrays, {"bits": 4})
+    assert list(tensors.shapes) == ["m.weight"]
+    assert np.array_equal(tensors.read("m.weight"), expected.T.astype(np.float32))
+
+
+def test_compressed_tensors_and_nvfp4_by_the_published_formula(rng):
+    q_OI = rng.integers(0, 16, (6, 32))
+    scale_OG = rng.uniform(0.01, 0.1, (6, 2)).astype(np.float32)
+    arrays = {
+        "m.weight_packed": _pack(q_OI, 1),
+        "m.weight_scale": scale_OG,
+        "m.weight_shape": np.array([6, 32], np.int64),
+    }
+    expected = (q_OI - 8) * np.repeat(scale_OG.astype(np.float64), 16, axis=1)
+    assert np.array_equal(_decoded(arrays).read("m.weight"), expected.astype(np.float32))
+    packed = (q_OI[:, ::2] | (q_OI[:, 1::2] << 4)).astype(np.uint8)
+    local = _float8(torch.rand(6, 2) * 100)
+    arrays = {"m.weight": packed, "m.weight_scale": local, "m.weight_scale_2": np.float32(0.25)[None]}
+    expected = FP4[q_OI].astype(np.float64) * np.repeat(local.astype(np.float64) * 0.25, 16, axis=1)
+    assert np.array_equal(_decoded(arrays).read("m.weight"), expected.astype(np.float32))
+
+
+def test_bitsandbytes_by_the_published_formula(rng):
+    numbers = rng.integers(-127, 128, (5, 6)).astype(np.int8)
+    largest = rng.uniform(1, 2, 5).astype(np.float32)
+    expected = numbers * largest.astype(np.float64)[:, None] / 127
+    values = _decoded({"m.weight": numbers, "m.SCB": largest}).read("m.weight")
+    np.testing.assert_allclose(values, expected, rtol=2e-7)
+    # Four bits, the first number of a byte in its high half, with block maxima that are quantized themselves.
+    codes = rng.integers(0, 16, 192)
+    table = np.sort(rng.normal(size=16)).astype(np.float32)
+    state = {"quant_type": "nf4", "blocksize": 64, "shape": [12, 16], "nested_blocksize": 256, "nested_offset": 0.5}
+    nested_table = np.linspace(-1, 1, 256, dtype=np.float32)
+    arrays = {
+        "m.weight": (codes[::2] << 4 | codes[1::2]).astype(np.uint8)[:, None],
+        "m.weight.quant_map": table,
+        "m.weight.absmax": np.array([3, 200, 255], np.uint8),
+        "m.weight.nested_absmax": np.array([2.0], np.float32),
+        "m.weight.nested_quant_map": nested_table,
+        "m.weight.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(state).encode(), np.uint8),
+    }
+    absmax = nested_table[[3, 200, 255]].astype(np.float64) * 2 + 0.5
+    expected = table.astype(np.float64)[codes] * np.repeat(absmax, 64)
+    tensors = _decoded(arrays)
+    assert list(tensors.shapes) == ["m.weight"]
+    np.testing.assert_allclose(tensors.read("m.weight"), expected.reshape(12, 16), rtol=3e-7)
+
+
+def test_integers_without_scales_are_refused():
+    with pytest.raises(InputError, match="no scales"):
+        _decoded({"m.weight": np.ones((2, 2), np.int8)}).read("m.weight")
