@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import open_streamed
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file
@@ -63,8 +63,8 @@ def write_model(folder: Path, cfg: ModelConfig, seed: int) -> None:
             tensors[entry.name] = tensor.astype(ml_dtypes.bfloat16)
             table[entry.name] = name
         save_file(tensors, folder / name, metadata={"format": "pt"})
-    files.write_json(folder / "config.json", config_json(cfg, family, dtype="bfloat16", tokenizer=None))
-    files.write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
+    io.write_json(folder / "config.json", config_json(cfg, family, dtype="bfloat16", tokenizer=None))
+    io.write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
 
 
 def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.ledger.drive import Request, fulfil
 from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.ledger.pages import Chunk, Compute
@@ -121,17 +121,17 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
     store = Folder(folder, MAKER)
     for path in (array, value):
         if path.exists() and not _whole(store, path):
-            aside = files.set_aside(path)
+            aside = io.set_aside(path)
             progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
         computed = compute(folder)
         if isinstance(computed, np.ndarray):
-            stream = io.BytesIO()
+            stream = BytesIO()
             np.save(stream, computed)
             store.write_bytes(array.name, stream.getvalue())
         else:
             store.write_json(value.name, {"identity": jsonable(identity), "value": jsonable(computed)})
-    return np.load(array) if array.exists() else files.read_json(value)["value"]
+    return np.load(array) if array.exists() else io.read_json(value)["value"]
 
 
 def _whole(store: Folder, path: Path) -> bool:
@@ -139,7 +139,7 @@ def _whole(store: Folder, path: Path) -> bool:
     if store.knows(path.name):
         return store.owns(path.name)
     try:
-        return np.load(path) is not None if path.suffix == ".npy" else "value" in files.read_json(path)
+        return np.load(path) is not None if path.suffix == ".npy" else "value" in io.read_json(path)
     except (InputError, ValueError, EOFError, OSError, TypeError):
         return False
 

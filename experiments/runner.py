@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import experiments
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
@@ -100,7 +100,7 @@ def reproduce(
     # Check the output before anything is computed.
     folder = output_folder(out, overwrite)
     out = folder.path
-    target = files.check_writable(out / PAGE)
+    target = io.check_writable(out / PAGE)
     folder.claim()
     completed: list[str] = []
     unchanged: list[str] = []
@@ -221,7 +221,7 @@ def _check_data(data: str | None) -> None:
     for _, source in split_data(data):
         # What has a scheme or names a part of a run is not a plain path, and left to the experiment.
         plain = source and not {":", "@", ","} & set(source)
-        if plain and not files.user_path(source).exists():
+        if plain and not io.user_path(source).exists():
             raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
@@ -230,7 +230,7 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
     if not path.exists():
         return False
     try:
-        record = files.read_json(path)
+        record = io.read_json(path)
     except InputError:
         return False
     expected = {**_identity(experiment, scale, data), "status": "complete"}
@@ -267,7 +267,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
     if old:
         for path in (folder.path / PAGE, *(folder.path / RECORDS).glob("*.json")):
             if path.is_file():
-                folder.note(str(path.relative_to(folder.path)), files.sha256(path))
+                folder.note(str(path.relative_to(folder.path)), io.sha256(path))
     return folder
 
 
@@ -295,7 +295,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
-        moved_path = files.set_aside(folder.path / name)
+        moved_path = io.set_aside(folder.path / name)
         progress.warn(f"{folder.path / name} was damaged or changed: set aside as {moved_path.name}, and made again")
     folder.write_json(name, record)
     return failure
@@ -329,7 +329,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
             continue
         experiment = load(name)
         try:
-            record = files.read_json(path)
+            record = io.read_json(path)
             shown = section(experiment, record, out)
             sections.append(shown if new is None else dataclasses.replace(shown, figures=FIGURES))
         except Exception as error:
@@ -359,7 +359,7 @@ def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
     sentences = {}
     for name in (name for name in experiments.MODULES if name in names):
         path = record_path(out, name)
-        record = files.read_json(path) if path.exists() else {}
+        record = io.read_json(path) if path.exists() else {}
         if record.get("status") == "complete" and (sentence := load(name).headline(record)):
             sentences[name] = sentence
     return sentences

@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"code", "config", "files", "folders", "hardware", "hub", "keys", "parallel", "progress", "ranges", "record"}
-    | {"schema", "sealed", "sweep"},
+    {"code", "config", "hardware", "hub", "io", "keys", "parallel", "progress", "ranges", "record", "schema", "sweep"},
     {"parameters", "init"},
     {"ledger"},
     {"stats"},

@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
-from bornbiased_jax import code, files, hardware, schema
+from bornbiased_jax import code, hardware, io, schema
 from bornbiased_jax.checkpoints.checkpoint import Checkpoint
 from bornbiased_jax.checkpoints.digests import is_constant, tensor_digest, value_digest
 from bornbiased_jax.checkpoints.huggingface import training_context
@@ -22,7 +22,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.run import RunInfo
 from bornbiased_jax.checkpoints.streaming import aligned_zeros
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streamed import StreamedWeights
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
@@ -147,12 +147,12 @@ class _Facts:
         """Read each tensor once, or take what an earlier call found."""
         if self._place.is_file():
             try:
-                stored: TensorFacts = schema.check(TensorFacts, files.read_json(self._place), str(self._place))
+                stored: TensorFacts = schema.check(TensorFacts, io.read_json(self._place), str(self._place))
                 return stored
             except InputError:
                 pass  # made again
         facts = tensor_facts(self._reader)
-        files.write_json(self._place, facts)
+        io.write_json(self._place, facts)
         return facts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 
@@ -19,10 +19,10 @@ def named_for_others(reference: str) -> dict[str, Any]:
     """
     if reference.startswith("seed:"):
         return {"checkpoint": reference}
-    path = files.user_path(reference)
+    path = io.user_path(reference)
     before, at, after = reference.rpartition("@")
     if not path.exists() and at:
-        return {"checkpoint": f"{files.user_path(before).absolute()}@{after}"}
+        return {"checkpoint": f"{io.user_path(before).absolute()}@{after}"}
     return {"checkpoint": str(path.absolute())}
 
 

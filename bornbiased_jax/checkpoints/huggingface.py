@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.safetensors_file import open_safetensors
@@ -47,7 +47,7 @@ TRAINING_CONTEXT = "training_context"
 
 def training_context(folder: Path) -> int | None:
     """Return the tokens of a sequence in training, where a directory's config.json says so."""
-    tokens = files.read_json(folder / "config.json").get(TRAINING_CONTEXT)
+    tokens = io.read_json(folder / "config.json").get(TRAINING_CONTEXT)
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else None
 
 
@@ -96,7 +96,7 @@ def locate_directory(folder: Path) -> Located:
     Raises:
         InputError: as :func:`open_directory`, but for what only the numbers tell.
     """
-    read = read_config(files.read_json(folder / "config.json"), str(folder / "config.json"))
+    read = read_config(io.read_json(folder / "config.json"), str(folder / "config.json"))
     paths = weight_files(folder)
     source = open_safetensors(folder, paths)
     shapes = file_shapes(read.cfg, read.biases)
@@ -116,7 +116,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / INDEX
     if index.is_file():
-        table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
+        table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
         paths = [folder / Path(name).name for name in sorted(set(table.values()))]
         for path in paths:
             # Not Path.is_file, which raises where no file can have such a name.

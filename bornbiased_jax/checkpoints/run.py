@@ -21,7 +21,7 @@ import numpy as np
 from annotated_types import Interval, Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -113,10 +113,10 @@ def read_run(folder: Path | str) -> RunRecord:
     Raises:
         InputError: the folder is not a run, or the file is damaged: the sentence names the field.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     if not (folder / RUN_FILE).is_file():
         raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
-    content: RunRecord = files.read_json(folder / RUN_FILE)
+    content: RunRecord = io.read_json(folder / RUN_FILE)
     place = str(folder / RUN_FILE)
     schema.check(RunRecord, content, place, "it was edited or damaged, or is of another version")
     try:
@@ -273,7 +273,7 @@ def locate_run(run_dir: Path | str, seed: int | None = None, step: int | None = 
     Raises:
         InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
-    folder = files.user_path(run_dir).resolve()
+    folder = io.user_path(run_dir).resolve()
     config = read_run(folder)["config"]
     cfg, adapter = _architecture(config)
     seeds = tuple(int(value) for value in config["seeds"])

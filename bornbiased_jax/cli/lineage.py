@@ -83,7 +83,7 @@ def fingerprint(
       bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
       bornbiased fingerprint model --out model.fingerprint --storage bfloat16
     """
-    from bornbiased_jax import files, parallel
+    from bornbiased_jax import io, parallel
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.fingerprint import save_fingerprint
     from bornbiased_jax.results import sentences
@@ -93,7 +93,7 @@ def fingerprint(
     ledger_settings = engines.ledger(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
-    files.check_writable(Path(out))
+    io.check_writable(Path(out))
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or ledger_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
@@ -117,7 +117,7 @@ def fingerprint(
     }
     # Of the file, so that it can be published: the same model and inputs give the same bytes.
     about["weights_digest"] = outputs.weights_digest
-    about["digest"] = files.sha256(out) if Path(out).is_file() else None
+    about["digest"] = io.sha256(out) if Path(out).is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}", err=json_file == "-")
     options.tell(sentences.fingerprint(facts), to_stderr=json_file == "-")
@@ -195,7 +195,7 @@ def seedprint(
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
       bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
     """
-    from bornbiased_jax import files
+    from bornbiased_jax import io
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
@@ -203,7 +203,7 @@ def seedprint(
 
     options.prepare_json(json_file)
     if page is not None:
-        files.check_writable(page)
+        io.check_writable(page)
     options.start(quiet=quiet)
     pair: tuple[Any, Any] = (base, suspect)
     place = options.scratch_folder(stream, scratch)
@@ -224,5 +224,5 @@ def seedprint(
         from bornbiased_jax.report.lineage_page import draw_verdict
 
         command = options.command_line("page", "json_file", "quiet")
-        files.write_text(page, draw_verdict(result.to_json(), command=command))
+        io.write_text(page, draw_verdict(result.to_json(), command=command))
     click.echo(result.text(), err=json_file == "-")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
 from bornbiased_jax.checkpoints.huggingface import HOW_TO_CONVERT, open_safetensors
@@ -25,7 +25,7 @@ from bornbiased_jax.checkpoints.run import read_run, restore_adapter
 from bornbiased_jax.checkpoints.streaming import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import IN, OUT
 from bornbiased_jax.model.adapters import Adapter as Trained
 from bornbiased_jax.parameters import Params, flatten, unflatten
@@ -83,7 +83,7 @@ def read_adapter(folder: str | Path) -> Adapter:
         InputError: a file is missing, damaged or a pickle; a field is not understood, or changes what the adapter
             computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     config = _read_config(folder)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
@@ -118,7 +118,7 @@ def read_adapter(folder: str | Path) -> Adapter:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
-    config = files.read_json(folder / CONFIG)
+    config = io.read_json(folder / CONFIG)
     if not isinstance(config, dict):
         raise InputError(f"{folder / CONFIG} is not a JSON object: it should be a PEFT adapter's configuration")
     for name, value in config.items():

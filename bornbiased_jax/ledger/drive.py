@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import io
 import random
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger.engines import Engine, WorkersLostError, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks
@@ -128,9 +128,9 @@ def put(page: Page, name: str, array: np.ndarray) -> str:
     Raises:
         InputError: it cannot be written.
     """
-    buffer = io.BytesIO()
+    buffer = BytesIO()
     np.save(buffer, array, allow_pickle=False)
-    return str(files.write_bytes(page.path / f"{name}.npy", buffer.getvalue()).resolve())
+    return str(io.write_bytes(page.path / f"{name}.npy", buffer.getvalue()).resolve())
 
 
 def results(

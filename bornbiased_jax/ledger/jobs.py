@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger.pages import TASK_FILE, Chunk, Compute, Ledger, Page, Task, TaskRecord, resolve, task_of
 
@@ -46,7 +46,7 @@ def perform(text: str) -> None:
     """
     job = parse_job(text)
     place = Path(job.ledger) / job.key / TASK_FILE
-    requested = Task(**schema.check(TaskRecord, files.read_json(place), str(place), "remove its folder"))
+    requested = Task(**schema.check(TaskRecord, io.read_json(place), str(place), "remove its folder"))
     local_task = task_of(requested.function, requested.settings)
     for name in ("code", "libraries", "device"):
         requested_part, local_part = getattr(requested, name), getattr(local_task, name)

@@ -6,12 +6,12 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import io
 import json
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -20,10 +20,10 @@ import numpy as np
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, schema
+from bornbiased_jax import io, progress, schema
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.record import library_versions
 
 MAKER = "bornbiased ledger"
@@ -182,7 +182,7 @@ class Ledger:
         for name in self._folder.entries():
             if (self.path / name / TASK_FILE).is_file():
                 place = self.path / name / TASK_FILE
-                task = Task(**schema.check(TaskRecord, files.read_json(place), str(place), _EDITED))
+                task = Task(**schema.check(TaskRecord, io.read_json(place), str(place), _EDITED))
                 if task.key != name:
                     raise InputError(f"{place} does not belong into its folder: {_EDITED}")
                 pages.append(self.page(task))
@@ -217,8 +217,8 @@ class Page:
         self.ledger.claim()
         for name, content in ((TASK_FILE, self.task._asdict()), _asked(requested)):
             if not (self.path / name).is_file():
-                files.write_json(self.path / name, content)
-        files.check_writable(self.path / TASK_FILE)
+                io.write_json(self.path / name, content)
+        io.check_writable(self.path / TASK_FILE)
 
     def asked(self) -> set[Chunk]:
         """Return every chunk that was requested so far."""
@@ -226,7 +226,7 @@ class Page:
         for name in self.names():
             if name.startswith(ASKED):
                 place = str(self.path / name)
-                note = schema.check(AskedRecord, files.read_json(place), place, _EDITED)
+                note = schema.check(AskedRecord, io.read_json(place), place, _EDITED)
                 requested |= {Chunk(seed, start, stop) for seed in note["seeds"] for start, stop in note["ranges"]}
         return requested
 
@@ -238,10 +238,10 @@ class Page:
         """
         flat = _flatten(tree)
         about = {"page": self.task.key, "chunk": chunk.name, "names": list(flat), "sha256": _digest(flat)}
-        buffer = io.BytesIO()
+        buffer = BytesIO()
         arrays: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
         np.savez(buffer, about=np.asarray(json.dumps(about)), **arrays)
-        files.write_bytes(self.path / chunk.name, buffer.getvalue())
+        io.write_bytes(self.path / chunk.name, buffer.getvalue())
         (self.path / f"{FAILED}{chunk.name}.json").unlink(missing_ok=True)
 
     def read(self, chunk: Chunk) -> dict[str, Any] | None:
@@ -250,7 +250,7 @@ class Page:
         if not os.path.lexists(path):
             return None
         try:
-            with files.check_regular(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            with io.check_regular(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                 about = json.loads(str(stored["about"]))
                 flat = {name: stored[f"leaf{i}"] for i, name in enumerate(about["names"])}
             if (about["page"], about["chunk"]) != (self.task.key, chunk.name):
@@ -259,7 +259,7 @@ class Page:
                 raise ValueError("it is not what was written")
             return _unflatten(flat)
         except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-            place = files.set_aside(path)
+            place = io.set_aside(path)
             progress.warn(f"{path} is damaged ({error}): set aside as {place.name}, and computed again")
             return None
 
@@ -267,7 +267,7 @@ class Page:
         """Note that chunks could not be computed, and why."""
         text = schema.cut(f"{type(error).__name__}: {error}")
         for chunk in chunks:
-            files.write_json(self.path / f"{FAILED}{chunk.name}.json", {"chunk": list(chunk), "error": text})
+            io.write_json(self.path / f"{FAILED}{chunk.name}.json", {"chunk": list(chunk), "error": text})
 
     def failures(self) -> dict[Chunk, str]:
         """Return chunks that failed and were not computed since, with the reason."""
@@ -276,7 +276,7 @@ class Page:
             if name.startswith(FAILED):
                 place = str(self.path / name)
                 try:
-                    entry = schema.check(FailedRecord, files.read_json(place), place, _EDITED)
+                    entry = schema.check(FailedRecord, io.read_json(place), place, _EDITED)
                 except InputError:
                     # The chunk was computed meanwhile: its note is gone.
                     if os.path.lexists(place):

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import MARKER, Folder
+from bornbiased_jax.io import MARKER, Folder
 from bornbiased_jax.ledger.pages import MAKER, Ledger, Page, resolve
 
 WINDOW = 3600.0
@@ -56,10 +56,10 @@ def status(folder: Path | str) -> Status:
     Raises:
         InputError: there is none, or a page cannot be read.
     """
-    path = files.user_path(folder)
+    path = io.user_path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is no folder: name the one that was given to --resume")
-    markers = sorted(files.below(path, MARKER))
+    markers = sorted(io.below(path, MARKER))
     places = [marker.parent for marker in markers if Folder(marker.parent, MAKER).made_here]
     if not places:
         raise InputError(f"{path} holds no ledger: name the folder that was given to --resume")

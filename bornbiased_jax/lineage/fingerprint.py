@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, record, schema
+from bornbiased_jax import io, record, schema
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger import drive
@@ -160,7 +160,7 @@ def save_fingerprint(path: Path | str, saved: Fingerprint) -> Path:
     tensor = {"dtype": "F32", "shape": list(outputs_ND.shape), "data_offsets": [0, outputs_ND.nbytes]}
     header = json.dumps({"__metadata__": metadata, "outputs": tensor}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return files.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
+    return io.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
 
 
 def load_fingerprint(path: Path | str) -> Fingerprint:
@@ -169,7 +169,7 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
     Raises:
         InputError: it is missing, damaged, or another kind of file.
     """
-    path = files.check_regular(path)
+    path = io.check_regular(path)
     try:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import checkpoints, files, progress
+from bornbiased_jax import checkpoints, io, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
 from bornbiased_jax.config import ModelConfig
@@ -61,7 +61,7 @@ class Side:
     def stored(self) -> Fingerprint | None:
         """The fingerprint, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
-            path = files.user_path(self.source)
+            path = io.user_path(self.source)
             return prints.load_fingerprint(path) if path.is_file() and prints.is_fingerprint(path) else None
         return self.source if isinstance(self.source, Fingerprint) else None
 

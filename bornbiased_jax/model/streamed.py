@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import code, files, progress
+from bornbiased_jax import code, io, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.scratch import NOTHING, Page
@@ -157,8 +157,8 @@ def _stream(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading
     cfg = weights.cfg
     key, shapes = _identify(weights, batches, reading)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
-    files.check_writable(page.path / "lock")
-    with files.locked(page.path / "lock", wait=False) as held:
+    io.check_writable(page.path / "lock")
+    with io.locked(page.path / "lock", wait=False) as held:
         if not held:
             raise InputError(
                 f"another process is at the same work in {page.path}: wait for it, or choose another folder"

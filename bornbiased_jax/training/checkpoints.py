@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
@@ -53,7 +53,7 @@ class _Preservation:
 
 def _read_interrupted(folder: Path) -> frozenset[int]:
     try:
-        return frozenset(step for step in files.read_json(folder / INTERRUPTED) if isinstance(step, int))
+        return frozenset(step for step in io.read_json(folder / INTERRUPTED) if isinstance(step, int))
     except (InputError, TypeError):
         return frozenset()
 
@@ -122,7 +122,7 @@ class Checkpointer:
         """
         self._preservation.passing |= {step}
         if jax.process_index() == 0:
-            files.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
+            io.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
 
     def save(self, step: int, state: State, iterator: dict[str, Any]) -> None:
         """Begin to save; returns as soon as the arrays were copied. An earlier save is waited for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.run import RUN_FILE, read_run
 from bornbiased_jax.errors import InputError
@@ -40,7 +40,7 @@ def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
         InputError: one model for several seeds.
     """
     path, _, rest = reference.partition("@")
-    run = files.user_path(path)
+    run = io.user_path(path)
     references = [reference]
     if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
         references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NotRequired
 from annotated_types import Interval
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, schema
+from bornbiased_jax import io, progress, schema
 from bornbiased_jax.errors import InputError
 
 Measured = Annotated[float, Interval(ge=-3.5e38, le=3.5e38)]
@@ -56,9 +56,9 @@ def mend_metrics(folder: Path | str) -> None:
     lines, damage = _read(folder)
     if damage is not None:
         path = Path(folder) / METRICS_FILE
-        place = files.set_aside(path)
+        place = io.set_aside(path)
         progress.warn(f"{damage}: set aside as {place.name}; the {len(lines)} whole lines stay")
-        files.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        io.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _read(folder: Path | str) -> tuple[list[dict[str, Any]], InputError | None]:
@@ -98,7 +98,7 @@ class MetricsWriter:
         self._path, self._seeds = folder / METRICS_FILE, seeds
         self._events: Any = None
         earlier = [line for line in read_metrics(folder) if line["step"] <= step]
-        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in earlier))
+        io.write_text(self._path, "".join(json.dumps(line) + "\n" for line in earlier))
         try:
             self._stream = self._path.open("a")
             if tensorboard:

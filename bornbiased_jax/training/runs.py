@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.errors import InputError
@@ -25,11 +25,11 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     Raises:
         InputError: there is no such folder, or no whole run in it.
     """
-    root = files.user_path(folder)
+    root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
     runs, strange = [], None
-    for path in sorted(files.below(root, RUN_FILE)):
+    for path in sorted(io.below(root, RUN_FILE)):
         try:
             runs.append(describe(path.parent))
         except (InputError, OSError) as error:

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bornbiased_jax import files, hardware, parallel, progress, record
+from bornbiased_jax import hardware, io, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file, trained_shapes
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import count_trained, init_adapter
 from bornbiased_jax.model.loss import unrolled_blocks
 from bornbiased_jax.model.memory import FLOAT, check_weights, forward_bytes, weights_bytes
@@ -89,8 +89,8 @@ def holding(folder: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if jax.process_index() == 0:
-            files.check_writable(folder / LOCK)
-            if not stack.enter_context(files.locked(folder / LOCK, wait=False)):
+            io.check_writable(folder / LOCK)
+            if not stack.enter_context(io.locked(folder / LOCK, wait=False)):
                 raise InputError(f"another process is training in {folder}: wait until it ends, or name another --out")
         yield
 
@@ -237,13 +237,13 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         if before["steps"] < steps and jax.process_index() == 0:
             longer = {**before, "config": {**before["config"], "steps": steps}, "steps": steps}
             longer["config"]["schedule_steps"] = scheduled(before["config"])
-            files.write_json(folder / RUN_FILE, longer)
+            io.write_json(folder / RUN_FILE, longer)
         if config.adapter is not None and not (folder / BASE).exists():
             save_frozen(folder, initial)
         parallel.agree("ready", "folder")
         return folder
     if jax.process_index() == 0:
-        files.check_writable(folder / RUN_FILE)
+        io.check_writable(folder / RUN_FILE)
         Folder(folder, MAKER).claim()
         # A new run: tokenizer first, the record last, so that a record means a complete folder.
         data.tokenizer.save(folder / TOKENIZER)
@@ -258,7 +258,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         if config.adapter is not None:
             counts["trained_parameters"] = count_trained(config.model, config.adapter)
             save_frozen(folder, initial)
-        files.write_json(folder / RUN_FILE, {**run, **counts, "provenance": made_of})
+        io.write_json(folder / RUN_FILE, {**run, **counts, "provenance": made_of})
     parallel.agree("ready", "folder")
     return folder
 

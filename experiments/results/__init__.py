@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import OF_THE_MACHINE
 from experiments import runner
@@ -22,7 +22,7 @@ TOLERANCE = 1e-3
 def committed(name: str, scale: str) -> Record | None:
     """Return the committed record of an experiment, or None."""
     path = FOLDER / scale / f"{name}.json"
-    return files.read_json(path) if path.exists() else None
+    return io.read_json(path) if path.exists() else None
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -63,7 +63,7 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
     Raises:
         InputError: there is none, or one of them is not of a clean tree, or holds a path; nothing is copied then.
     """
-    records = [files.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
+    records = [io.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
     finished = [_portable(record) for record in records if record.get("status") == "complete"]
     if not finished:
         raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
@@ -75,7 +75,7 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
         if "code" not in record["provenance"]:
             raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
     return [
-        files.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
+        io.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
         for record in finished
     ]
 

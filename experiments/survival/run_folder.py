@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.run import RunRecord, find_steps, read_run, restore_params
 from bornbiased_jax.config import ModelConfig
@@ -132,7 +132,7 @@ def open_run(folder: Path | str) -> RunFolder:
     Raises:
         InputError: it is none, holds no checkpoint after the first step, or went on from other weights than births.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     content = read_run(folder)
     if content["initial_digest"] is not None:
         raise InputError(f"{folder} went on from given weights: name a run that began with births")

@@ -14,14 +14,14 @@ import pytest
 from bornbiased_jax.cli import engines as cli_engines
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from bornbiased_jax.ledger import drive, engines, pages
 from bornbiased_jax.ledger.engines import WorkersLostError, engine_named, local
 from bornbiased_jax.ledger.jobs import Job, compute_chunks, parse_job, perform
 from bornbiased_jax.ledger.pages import Chunk, Ledger, Task, task_of
 from bornbiased_jax.ledger.status import status
 from tests.ledger import toy
-from tests.test_files import an_ordinary_user
+from tests.test_io import an_ordinary_user
 
 FUNCTION = "tests.ledger.toy:compute"
 CHUNKS = [Chunk(seed, start, start + 10) for start in (0, 10) for seed in (0, 7, 4_000_000_000)]
@@ -191,7 +191,7 @@ def test_a_page_names_functions_of_this_project_alone():
     with pytest.raises(InputError, match="none of this project"):
         pages.resolve("os:system")
     with pytest.raises(InputError, match="not to be had"):
-        pages.resolve("bornbiased_jax.files:compute")
+        pages.resolve("bornbiased_jax.io:compute")
 
 
 def test_a_failure_is_noted_until_the_chunk_is_there(tmp_path):

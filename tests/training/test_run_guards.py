@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import digest
 from bornbiased_jax.checkpoints.run import restore_params
 from bornbiased_jax.cli.main import run as command
@@ -140,7 +140,7 @@ def test_other_versions_are_told(calm, capsys):
 
 def test_one_process_trains_in_a_folder(calm):
     config = copied(calm, "held")
-    with files.locked(Path(config.out) / ".lock") as held:
+    with io.locked(Path(config.out) / ".lock") as held:
         assert held
         before = content(config.out)
         with pytest.raises(InputError, match="another process is training"):
