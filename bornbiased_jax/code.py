@@ -24,7 +24,13 @@ _LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
 
 SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
-    *("bornbiased_jax.code", "bornbiased_jax.ledger", "experiments.base", "experiments.runner"),
+    *(
+        "bornbiased_jax.code",
+        "bornbiased_jax.store",
+        "bornbiased_jax.executors",
+        "experiments.base",
+        "experiments.runner",
+    ),
 )
 """What no number depends on: display, the command line, and the machinery that keeps records."""
 

@@ -216,7 +216,7 @@ def sweep(
             be multiples of their number. It may be of several processes, which all call this alike and get all results.
         weights: the parameters, the same for every seed, where ``work.birth`` is None.
         advance: called with the number of (real) seeds after each batch, for a progress display.
-        steady: the same bits for a seed whatever else is asked for (see :func:`plan`): for what is kept in a ledger.
+        steady: the same bits for a seed whatever else is asked for (see :func:`plan`): for what is kept in a store.
 
     Raises:
         InputError: no seeds, or a bad seed.

@@ -18,12 +18,11 @@ import numpy as np
 from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.io import Folder
-from bornbiased_jax.ledger.drive import Request, fulfil
-from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.ledger.pages import Chunk, Compute
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
+from bornbiased_jax.store import Chunk, Compute, Request, fulfill
 
 MAKER = "bornbiased reproduce"
 
@@ -85,7 +84,7 @@ class Context:
         """Compute values of the parts of a long loop, each kept, with the engine of ``--engine``.
 
         Args:
-            name: of the ledger's folder, shared by the output folder's experiments.
+            name: of the store's folder, shared by the output folder's experiments.
             function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
             settings: all that the values depend on besides the span and the function's code.
             spans: of the loop, the ends left out; a loop in a loop names chunks, the outer place in place of a seed.
@@ -95,7 +94,7 @@ class Context:
         """
         chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
         request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
-        outcomes = fulfil(request, self.work.parent / name, self.engine, advance)
+        outcomes = fulfill(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in outcomes]
 
 

@@ -19,8 +19,8 @@ import experiments
 from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.io import Folder
-from bornbiased_jax.ledger.engines import Engine, local
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -86,7 +86,7 @@ def reproduce(
         quiet: show no progress.
         mesh: passed on to the experiments.
         overwrite: take a folder that holds other things; files in the way of records and page are replaced.
-        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.ledger.engines`).
+        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.executors`).
 
     Raises:
         InputError: an unknown name or scale, or an output that cannot be written or holds other things.

@@ -61,7 +61,7 @@ def _tests() -> str:
 )
 @_probe_options
 @options.process_options
-@engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
+@engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given.")
 @options.stream_options
 @options.result_options
 def fingerprint(
@@ -90,12 +90,12 @@ def fingerprint(
 
     options.prepare_json(json_file)
     # Check the options before any work.
-    ledger_settings = engines.ledger(arguments)
+    store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
     io.check_writable(Path(out))
     place = options.scratch_folder(stream, scratch)
-    if place is not None and (mesh is not None or ledger_settings.get("resume") is not None):
+    if place is not None and (mesh is not None or store_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
@@ -103,7 +103,7 @@ def fingerprint(
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
     outputs = trace.read_outputs(
-        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **ledger_settings
+        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **store_settings
     )
     save_fingerprint(out, outputs)
     side.close()

@@ -1,4 +1,4 @@
-"""Probes in a ledger: what one task is about, and its chunks computed in whatever process."""
+"""Probes in a store: what one task is about, and its chunks computed in whatever process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from bornbiased_jax import sweep
 from bornbiased_jax.checkpoints.elsewhere import open_again
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
 from bornbiased_jax.probes.measure import Batches, order_inputs, stream, work_of
 from bornbiased_jax.probes.subject import Subject, given, newborn
+from bornbiased_jax.store import Chunk
 from bornbiased_jax.sweep import Mode, Work
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"

@@ -10,13 +10,11 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax import parallel
+from bornbiased_jax import executors, parallel, store
 from bornbiased_jax.checkpoints.elsewhere import named_for_others
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
-from bornbiased_jax.ledger import drive, engines
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.model.overflow import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
@@ -31,6 +29,7 @@ from bornbiased_jax.probes.measure import (
     stream,
 )
 from bornbiased_jax.probes.subject import Subject
+from bornbiased_jax.store import Chunk
 from bornbiased_jax.sweep import Mode, plan, sweep
 
 
@@ -62,7 +61,7 @@ def probe(
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
     resume: Path | None = None,
-    engine: engines.Engine = engines.local,
+    engine: executors.Engine = executors.local,
     range_size: int | None = None,
 ) -> Iterator[ProbeRecord]:
     """Measure preference and contraction of every seed on the same inputs, one record a seed, in order.
@@ -79,13 +78,13 @@ def probe(
         chunk: as of :func:`bornbiased_jax.sweep.sweep`.
         mesh: as of :func:`bornbiased_jax.sweep.sweep`.
         advance: called with the number of sequences probed since the last call.
-        resume: a ledger, in which finished seeds are kept, so that a killed probe goes on and a finished one can be
+        resume: a store, in which finished seeds are kept, so that a killed probe goes on and a finished one can be
             extended by further seeds, bit for bit as if all had been asked for at once. Several processes may share it.
-        engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
-        range_size: sequences in a chunk of the ledger; chosen by the sizes of the model and the inputs unless given.
+        engine: who computes what the store lacks (:mod:`bornbiased_jax.executors`).
+        range_size: sequences in a chunk of the store; chosen by the sizes of the model and the inputs unless given.
 
     Raises:
-        InputError: inputs that do not fit the model, a ledger that cannot be written, or another engine without one.
+        InputError: inputs that do not fit the model, a store that cannot be written, or another engine without one.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -112,15 +111,15 @@ def probe(
     probe_pass = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1, shards)
     layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
     if resume is None:
-        # Without a ledger: one sweep over all inputs.
-        drive.check(resume, engine)
+        # Without a store: one sweep over all inputs.
+        store.check(resume, engine)
         if range_size is not None:
-            raise InputError("ranges of inputs need a ledger: name a folder to resume in")
+            raise InputError("ranges of inputs need a store: name a folder to resume in")
         work = probe_pass.work(partial=False)
         ticker = _Ticker(advance, batches)
         rows = sweep(work, seeds, lambda: stream(inputs, batches), advance=ticker, **layout)
     else:
-        # With a ledger: programs whose results do not depend on how many seeds are computed together.
+        # With a store: programs whose results do not depend on how many seeds are computed together.
         steady = plan(probe_pass.work(partial=False), None, len(seeds) or 1, steady=True, **layout)
         probe_pass = probe_pass._replace(mode=steady.mode, at_once=steady.at_once)
         rows = iter(_from_ledger(probe_pass, seeds, resume, engine, steady.chunk, mesh, range_size, advance))
@@ -132,18 +131,18 @@ def _from_ledger(
     probe_pass: chunks.Pass,
     seeds: Sequence[int],
     folder: Path,
-    engine: engines.Engine,
+    engine: executors.Engine,
     block: int,
     mesh: jax.sharding.Mesh | None,
     range_size: int | None,
     advance: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each seed's result by way of a ledger, in the order of the seeds."""
-    drive.check(folder, engine)
+    """Yield each seed's result by way of a store, in the order of the seeds."""
+    store.check(folder, engine)
     distinct = list(dict.fromkeys(check_seed(seed) for seed in seeds))
     if not distinct:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    elsewhere, reference = engine is not engines.local, probe_pass.subject.reference
+    elsewhere, reference = engine is not executors.local, probe_pass.subject.reference
     if elsewhere and probe_pass.subject.weights is not None and reference is None:
         raise InputError("other processes cannot have weights that lie in this one alone: give their reference as well")
     if elsewhere and mesh is not None:
@@ -156,7 +155,7 @@ def _from_ledger(
 
     # One chunk for each seed and range of inputs.
     requested = [Chunk(seed, *span) for span in ranges for seed in distinct]
-    request = drive.Request(
+    request = store.Request(
         chunks.FUNCTION,
         probe_pass.settings(),
         requested,
@@ -165,7 +164,7 @@ def _from_ledger(
         sources={} if reference is None else named_for_others(reference),
         arrays=arrays_of(probe_pass.inputs),
     )
-    results = dict(zip(requested, drive.fulfil(request, folder, engine, advance), strict=True))
+    results = dict(zip(requested, store.fulfill(request, folder, engine, advance), strict=True))
     # A seed's result is that of one range, or the sums of several put together.
     for seed in seeds:
         parts = [results[Chunk(seed, *span)] for span in ranges]

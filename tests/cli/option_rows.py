@@ -37,7 +37,7 @@ CALLS = {
 INPUTS = "bornbiased_jax.probes.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
-NAMED = "bornbiased_jax.ledger.engines:engine_named"
+NAMED = "bornbiased_jax.executors:engine_named"
 STREAMED = "bornbiased_jax.checkpoints:open_streamed"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
 READ = "bornbiased_jax.checkpoints.reader:open_reader"
@@ -317,7 +317,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--data builtin:prose --dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
         *prepared(),
     ],
-    "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],
+    "status": [("<directory>", "bornbiased_jax.store:status", {"folder": "folder"}), *prepared()],
     "runs": [("<directory>", "bornbiased_jax.training:list_runs", {"folder": "folder"}), *prepared()],
     "plot": [
         ("<directory>", "bornbiased_jax.training:plot_run", {"folder": "runs/a"}),

@@ -1,6 +1,4 @@
-"""Probes by way of a ledger: the same numbers, whoever computes them and however they are cut."""
-
-import json
+"""Probes by way of a store: the same numbers, whoever computes them and however they are cut."""
 
 import numpy as np
 import pytest
@@ -10,13 +8,12 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger.jobs import perform
-from bornbiased_jax.ledger.pages import Chunk, Ledger, task_of
 from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import given, newborn
+from bornbiased_jax.store import Chunk, Store, compute_in_worker, task_of
 from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
@@ -146,21 +143,20 @@ SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_moves_the_last_digit_has_a_page_of_its_own(changed):
+def test_what_moves_the_last_digit_has_a_task_of_its_own(changed):
     usual = task_of(FUNCTION, SETTINGS.settings())
     assert task_of(FUNCTION, SETTINGS._replace(**changed).settings()).key != usual.key
     assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key
 
 
-def test_inputs_that_are_not_those_of_the_page_are_refused(tmp_path):
+def test_inputs_that_are_not_those_of_the_task_are_refused(tmp_path):
     probed(tmp_path, "text", engine=elsewhere)
-    (page,) = Ledger(tmp_path).pages()
+    (tasks,) = Store(tmp_path).tasks()
     other = tmp_path / "other.npy"
     np.save(other, (TEXT.tokens_NT + 1) % 40)
-    (page.path / Chunk(1, 0, N).name).unlink()
-    job = {"ledger": str(tmp_path), "key": page.task.key, "chunks": [[1, 0, N]], "sources": {"tokens": str(other)}}
-    with pytest.raises(InputError, match="digest"):
-        perform(json.dumps(job))
+    chunk = Chunk(1, 0, N)
+    (tasks.path / chunk.name).unlink()
+    assert "digest" in compute_in_worker(str(tmp_path), tasks.task.key, [chunk], {"tokens": str(other)})
 
 
 @pytest.mark.parametrize(
