@@ -170,6 +170,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     """Probe; return the configuration, and of each seed and length that part of its record."""
     from bornbiased_jax import parallel, progress
     from bornbiased_jax.probes.inputs import parse_inputs
+    from bornbiased_jax.probes.run import ProbeOptions
     from bornbiased_jax.probes.subject import given, newborn
     from bornbiased_jax.results.birth import measured
 
@@ -194,6 +195,10 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         subject = newborn(cfg, fixed_embedding_seed=fixed)
+    probe_options = ProbeOptions(
+        range_size=store_settings.pop("range_size"),
+        **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},
+    )
     # One pass over the inputs for each length.
     records: list[dict[str, Any]] = []
     for seq_len in lengths:
@@ -213,9 +218,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
                 seeds,
                 inputs,
                 part,
-                batch_size=arguments["batch_size"],
-                mode=arguments["mode"],
-                chunk=arguments["chunk"],
+                probe_options,
                 mesh=mesh,
                 advance=advance,
                 **store_settings,

@@ -97,7 +97,7 @@ def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
     """A ledger, its ranges and its engines."""
     return [
         ("--resume kept", target, {"resume": "kept"}),
-        ("--resume kept --range 5", target, {"range_size": 5}),
+        ("--resume kept --range 5", target, {"options.range_size" if target == SWEEP else "range_size": 5}),
         ("--resume kept --engine processes ", target, {"engine": "the engine"}),
         *engines("--resume kept "),
     ]
@@ -124,9 +124,9 @@ PROBE = [
     ("--fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 0}),
     ("--embedding-seed 5", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 5}),
     *kept_by(SWEEP),
-    ("--chunk 3", SWEEP, {"chunk": 3}),
-    ("--mode map", SWEEP, {"mode": "map"}),
-    ("--batch-size 2", SWEEP, {"batch_size": 2}),
+    ("--chunk 3", SWEEP, {"options.chunk": 3}),
+    ("--mode map", SWEEP, {"options.mode": "map"}),
+    ("--batch-size 2", SWEEP, {"options.batch_size": 2}),
     ("--theory", "bornbiased_jax.results.beside_theory:check", {"input_spec": "tokens"}),
     ("--dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
 ]

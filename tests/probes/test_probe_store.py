@@ -8,10 +8,11 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import local
 from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
-from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import given, newborn
 from bornbiased_jax.store import Chunk, Store, compute_in_worker, task_of
 from tests.fixtures.engines import elsewhere
@@ -24,7 +25,13 @@ INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "te
 
 
 def probed(folder, inputs="tokens", seeds=(1, 2, 3), **options):
-    return list(probe(BIRTHS, list(seeds), INPUTS[inputs], batch_size=8, resume=folder, **options))
+    return call(BIRTHS, seeds, INPUTS[inputs], batch_size=8, resume=folder, **options)
+
+
+def call(subject, seeds, inputs, *, resume=None, engine=local, advance=None, **options):
+    return list(
+        probe(subject, list(seeds), inputs, ProbeOptions(**options), resume=resume, engine=engine, advance=advance)
+    )
 
 
 def chunks_of(folder):
@@ -86,8 +93,8 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
 @pytest.mark.slow
 def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     subject = given(CFG, models.init_seed(CFG, 5), "its digest")
-    (whole,) = probe(subject, [0], TEXT, batch_size=8)
-    (cut,) = probe(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
+    (whole,) = call(subject, [0], TEXT, batch_size=8)
+    (cut,) = call(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
     assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
 
 
@@ -96,12 +103,12 @@ def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     opened = open_checkpoint(f"seed:5@{name}")
     subject = given(opened.cfg, opened.params, opened.digest(), opened.reference)
     kept = {"batch_size": 8, "range_size": 16}
-    here = list(probe(subject, [0], TEXT, resume=tmp_path / "here", **kept))
-    assert list(probe(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
+    here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **kept))
+    assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     other = subject._replace(reference=f"seed:6@{name}")
     with pytest.raises(InputError, match="see the same files"):
-        list(probe(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
+        list(call(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
 
 
 def test_ranges_cover_all_inputs_and_part_no_last_token():
@@ -173,4 +180,4 @@ def test_bad_calls_are_refused(tmp_path, options, word):
     options = {"subject": BIRTHS, "seeds": [1], **options}
     options["resume"] = tmp_path if options.get("resume") else None
     with pytest.raises(InputError, match=word):
-        list(probe(options.pop("subject"), options.pop("seeds"), TEXT, **options))
+        list(call(options.pop("subject"), options.pop("seeds"), TEXT, **options))
