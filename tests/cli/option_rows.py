@@ -186,8 +186,8 @@ def prepared() -> list[tuple[str, str, dict[str, Any]]]:
 
 ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "models": prepared(),
-    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"intra": False})],
-    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"intra": True})],
+    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": False})],
+    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": True})],
     "predict": [
         *on_model(PREDICT, "cfg"),
         ("--seq-len 16", PREDICT, {"seq_len": 16}),
