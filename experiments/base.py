@@ -37,6 +37,7 @@ Record = Mapping[str, Any]
     result                                what ``run`` returned (complete)
     error                                 why there is no result (failed)
     provenance                            versions, device, precision, revision, wall time, peak memory
+    verified                              commit, scale, command and largest difference of a later rerun (optional)
 """
 
 

@@ -247,6 +247,15 @@ def is_current(record: Record, experiment: Experiment) -> bool:
     return source.get("code") == code_digest(experiment.run) and source.get("versions") == library_versions()
 
 
+def verified_by(record: Record) -> str:
+    """Say which rerun verified a record, to stand after its origin; "" where none did."""
+    if "verified" not in record:
+        return ""
+    rerun = record["verified"]
+    difference = f"largest difference {rerun['largest_difference']:.1e}"
+    return f", verified at {rerun['commit'][:10]} by {rerun['command']}: {difference}"
+
+
 def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
     settings = jsonable(experiment.settings[scale])
     return {"experiment": experiment.name, "scale": scale, "settings": settings, "data": data}
@@ -375,7 +384,7 @@ def section(experiment: Experiment, record: Record, out: Path | str = "out") -> 
     return dataclasses.replace(
         empty,
         record=record,
-        notice="" if is_current(record, experiment) else OLDER,
+        notice="" if is_current(record, experiment) else OLDER + verified_by(record).replace(", v", " V", 1),
         headline=experiment.headline(record),
         claims=tuple(experiment.claims(record)),
         tables=tuple(experiment.tables(record)),
