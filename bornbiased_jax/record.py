@@ -232,7 +232,7 @@ def largest_difference(first: Any, second: Any, place: str = "result") -> float:
         return 0.0 if first == second else abs(first - second) / max(abs(first), abs(second))
     elif first != second:
         raise InputError(f"the results differ at {place}, not in a number alone: run the experiment again at its scale")
-    return max((largest_difference(one, two, f"{place}.{key}") for key, one, two in pairs), default=0.0)
+    return max((largest_difference(left, right, f"{place}.{key}") for key, left, right in pairs), default=0.0)
 
 
 def cpu() -> dict[str, Any]:

@@ -167,11 +167,20 @@ def _planned_bytes(probe: Probe, structure: Any, leaves: tuple[tuple[tuple[int, 
     return int(getattr(analysis, "temp_size_in_bytes", 0) or 0)
 
 
+class _SeedsProbe(NamedTuple):
+    """A probe compiled over a leading axis of seeds."""
+
+    start: Callable[[Any], tuple[Any, Any]]
+    """seeds → (states, parameters or None)"""
+    update: Callable[[Any, Any, Any], Any]
+    finish: Callable[[Any, Any], Any]
+
+
 @functools.lru_cache(maxsize=16)
 def _compiled(
     probe: Probe, init_params: InitParams | None, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None
-) -> Probe:
-    """Compile a probe over a leading axis of seeds; ``init`` takes the seeds and returns (state, parameters or None).
+) -> _SeedsProbe:
+    """Compile a probe over a leading axis of seeds.
 
     The state is donated at each update. With a mesh the functions take arrays of the host, in each of its processes,
     and ``finish`` returns such.
@@ -188,29 +197,29 @@ def _compiled(
     def start(seed: jax.Array) -> tuple[Any, Any]:
         return probe.init(), None if init_params is None else init_params(seed)
 
-    functions = {
-        "init": lambda seeds: over_seeds(start, seeds),
+    functions: dict[str, Callable[..., Any]] = {
+        "start": lambda seeds: over_seeds(start, seeds),
         "update": lambda state, params, batch: over_seeds(probe.update, state, params, batch),
         "finish": lambda state, params: over_seeds(probe.finish, state, params),
     }
     by_seed, everywhere = PartitionSpec("seed"), PartitionSpec()
     if mesh is not None and init_params is not None:
-        in_specs = {"init": (by_seed,), "update": (by_seed, by_seed, everywhere), "finish": (by_seed, by_seed)}
+        in_specs = {"start": (by_seed,), "update": (by_seed, by_seed, everywhere), "finish": (by_seed, by_seed)}
         # check_vma: a scan inside starts from constants, which the checker takes for replicated.
         functions = {
             name: jax.shard_map(function, mesh=mesh, in_specs=in_specs[name], out_specs=by_seed, check_vma=False)
             for name, function in functions.items()
         }
-    init, finish = jax.jit(functions["init"]), jax.jit(functions["finish"])
+    begin, finish = jax.jit(functions["start"]), jax.jit(functions["finish"])
     update = jax.jit(functions["update"], donate_argnums=(0,))
     if mesh is None:
-        return Probe(init, update, finish)
+        return _SeedsProbe(begin, update, finish)
     # The compiler itself cuts the work on one given model, by the places of weights and inputs.
     seeds_spec, batch_spec = (
         (by_seed, everywhere) if init_params is not None else (everywhere, PartitionSpec(parallel.BATCH_AXES))
     )
-    return Probe(
-        lambda seeds: init(parallel.place(seeds, mesh, seeds_spec)),
+    return _SeedsProbe(
+        lambda seeds: begin(parallel.place(seeds, mesh, seeds_spec)),
         lambda state, params, batch: update(state, params, parallel.place(batch, mesh, batch_spec)),
         lambda state, params: parallel.fetch(finish(state, params)),
     )
@@ -264,7 +273,7 @@ def sweep(
 
 
 def _sweep_chunk(
-    compiled: Probe,
+    compiled: _SeedsProbe,
     weights: Any,
     shards: Sequence[np.ndarray],
     batches: Iterable[Any],
@@ -278,7 +287,7 @@ def _sweep_chunk(
         jax.block_until_ready(jax.tree.leaves(states[shard])[:1])
 
     with ThreadPoolExecutor(len(shards)) as threads:
-        states, drawn = map(list, zip(*threads.map(compiled.init, shards), strict=True))
+        states, drawn = map(list, zip(*threads.map(compiled.start, shards), strict=True))
         params = [weights if each is None else each for each in drawn]
         for batch in batches:
             list(threads.map(update, range(len(shards)), [batch] * len(shards)))

@@ -30,7 +30,7 @@ RANGE_OPERATIONS = 2.0**47
 def initial_params(cfg: ModelConfig, fixed_embedding_seed: int | None) -> InitParams:
     """Return the function from a seed to initial weights; with a fixed seed all share embeddings and head."""
     fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
-    return lambda seed: models.init_seed(cfg, seed, fixed_key=fixed)
+    return functools.partial(models.init_seed, cfg, fixed_key=fixed)
 
 
 @functools.lru_cache(maxsize=16)
