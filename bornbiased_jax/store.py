@@ -530,9 +530,8 @@ def _compute_in_workers(
     request: Request,
     advance: Callable[[int], None] | None,
 ) -> None:
-    call = (compute_in_worker, str(tasks.store.path.resolve()), tasks.task.key)
-    sources = _sources(tasks, request)
-    futures = {executor.submit(*call, block, sources): block for block in blocks}
+    folder, key, sources = str(tasks.store.path.resolve()), tasks.task.key, _sources(tasks, request)
+    futures = {executor.submit(compute_in_worker, folder, key, block, sources): block for block in blocks}
     for future in as_completed(futures):
         sentence = future.result()
         if sentence is not None:

@@ -1,6 +1,8 @@
 """``python -m experiments.results [collect OUT | verify OUT [FORMER]]``: list committed records, add or verify some."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from bornbiased_jax.errors import InputError
 from experiments import results
@@ -12,7 +14,11 @@ def main(arguments: list[str]) -> int:
         for name, scale in results.names():
             print(results.state(name, scale))
         return 0
-    calls = {("collect", 2): results.collect, ("verify", 2): results.verify, ("verify", 3): results.verify}
+    calls: dict[tuple[str, int], Callable[..., list[Path]]] = {
+        ("collect", 2): results.collect,
+        ("verify", 2): results.verify,
+        ("verify", 3): results.verify,
+    }
     call = calls.get((arguments[0], len(arguments)))
     if call is None:
         print("usage: python -m experiments.results [collect OUT | verify OUT [FORMER]]", file=sys.stderr)
