@@ -102,7 +102,7 @@ class WorkerProcesses(ProcessPoolExecutor):
             return super().__exit__(kind, error, traceback)
         for process in list((self._processes or {}).values()):
             process.terminate()
-        self.shutdown(wait=False, cancel_futures=True)
+        self.shutdown(wait=True, cancel_futures=True)
         return None
 
 
